@@ -1,0 +1,79 @@
+# Every verb of the repository. `make` alone explains them.
+PYTHON3 ?= python3
+VENV    := .venv
+PYTHON  := $(VENV)/bin/python
+RUNTIME := $(VENV)/.stamp-runtime
+DEV     := $(VENV)/.stamp-dev
+LOCK    := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 \
+           --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --extra build
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help preflight preflight-dev up demo test test-long lint format generate lock \
+        crash-test benchmark clean
+
+help: ## Explain the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+preflight: ## Check this machine for what `up` and `demo` need
+	@$(PYTHON3) tools/preflight.py runtime
+
+preflight-dev:
+	@$(PYTHON3) tools/preflight.py dev
+
+$(RUNTIME): requirements.lock pyproject.toml | preflight
+	$(PYTHON3) -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --require-hashes -r requirements.lock
+	$(PYTHON) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(DEV): requirements-dev.lock pyproject.toml | preflight-dev
+	$(PYTHON3) -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --require-hashes -r requirements-dev.lock
+	$(PYTHON) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+up: $(RUNTIME) ## Start a cluster on this machine
+	$(VENV)/bin/viewstamp up
+
+demo: $(RUNTIME) ## Run the guided demonstration
+	$(PYTHON) examples/demo.py
+
+test: lint ## Lint, run the tests, hold the coverage gate
+	CI=true $(PYTHON) -m pytest -n 2 --dist loadgroup --cov --cov-report=json:.coverage.json
+	$(PYTHON) tools/coverage_gate.py .coverage.json
+
+test-long: $(DEV) ## Run the tests that take minutes, and a short crash test
+	CI=true $(PYTHON) -m pytest -m long
+	$(PYTHON) tests/crash/crash_test.py --short
+
+lint: $(DEV) ## Check format, style, types, protos and generated stubs
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy .
+	$(VENV)/bin/buf lint
+	$(PYTHON) tools/generate.py --check
+
+format: $(DEV) ## Bring code and protos into the house format
+	$(PYTHON) -m ruff format .
+	$(PYTHON) -m ruff check --fix .
+	$(VENV)/bin/buf format --write
+
+generate: $(DEV) ## Regenerate viewstamp/api from protos
+	$(PYTHON) tools/generate.py
+
+lock: $(DEV) ## Resolve the dependencies again
+	$(LOCK) --upgrade --output-file requirements.lock
+	$(LOCK) --upgrade --extra analytics --extra dev --constraint requirements.lock \
+	    --output-file requirements-dev.lock
+
+crash-test: $(DEV) ## Kill processes of a loaded cluster and check what it promised
+	$(PYTHON) tests/crash/crash_test.py
+
+benchmark: $(DEV) ## Measure commands against the peers
+	$(PYTHON) benchmarks/commands.py
+
+clean: ## Remove the environment, caches and results
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
