@@ -1,0 +1,79 @@
+"""Framing of packed messages: `repeated bytes items = 1` without the message around it.
+
+Each item is the byte 0x0A, its length as a varint, and its bytes. Blobs are joined by
+concatenation, taken apart here, or parsed whole as a typed batch (see `viewstamp.routing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+FRAME_TAG = 0x0A
+EMPTY_FRAME = b"\x0a\x00"
+_VARINT_BYTES_MAX = 10
+
+
+class FramingError(ValueError):
+    """Bytes that are not a sequence of frames; the message says where and why."""
+
+
+def encode_varint(value: int) -> bytes:
+    """Return `value` (0 <= value < 2**64) as a protobuf varint."""
+    if value < 0x80:
+        return bytes((value,))
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def decode_varint(buffer: bytes, offset: int) -> tuple[int, int]:
+    """Return the varint at `offset` and the offset after it. Raises FramingError."""
+    value = 0
+    for index in range(_VARINT_BYTES_MAX):
+        if offset + index >= len(buffer):
+            raise FramingError(f"varint at byte {offset} is cut off")
+        byte = buffer[offset + index]
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, offset + index + 1
+    raise FramingError(f"varint at byte {offset} is longer than {_VARINT_BYTES_MAX} bytes")
+
+
+_SHORT_PREFIXES = tuple(bytes((FRAME_TAG, length)) for length in range(0x80))
+
+
+def frame(item: bytes) -> bytes:
+    """Return one item with its frame."""
+    if len(item) < 0x80:
+        return _SHORT_PREFIXES[len(item)] + item
+    return bytes((FRAME_TAG,)) + encode_varint(len(item)) + item
+
+
+def frame_all(items: Iterable[bytes]) -> bytes:
+    """Return the items framed and joined."""
+    return b"".join(map(frame, items))
+
+
+def unframe(blob: bytes) -> list[bytes]:
+    """Return the items of a blob. Raises FramingError if it is not whole frames."""
+    items = []
+    offset = 0
+    while offset < len(blob):
+        if blob[offset] != FRAME_TAG:
+            raise FramingError(f"expected frame tag 0x0A at byte {offset}, got {blob[offset]:#04x}")
+        length, start = decode_varint(blob, offset + 1)
+        offset = start + length
+        if offset > len(blob):
+            raise FramingError(
+                f"frame at byte {start} wants {length} bytes, {len(blob) - start} left"
+            )
+        items.append(blob[start:offset])
+    return items
+
+
+def split_frames(blob: bytes) -> list[bytes]:
+    """Return the frames of a blob, each with its prefix. Raises FramingError."""
+    return [frame(item) for item in unframe(blob)]

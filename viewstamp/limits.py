@@ -1,0 +1,86 @@
+"""Every limit of the system, each with its unit.
+
+Limits that decide how a command is applied are compile-time constants on purpose: an apply that
+branches on local configuration forks the replicas.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# --- Names and entities (decided by the machines, at log order) ---
+NAME_BYTES_MIN: Final = 1
+NAME_BYTES_MAX: Final = 255
+USERNAME_BYTES_MIN: Final = 3
+USERNAME_BYTES_MAX: Final = 50
+PASSWORD_BYTES_MIN: Final = 3
+PASSWORD_BYTES_MAX: Final = 100
+TOKEN_NAME_BYTES_MIN: Final = 3
+TOKEN_NAME_BYTES_MAX: Final = 30
+TOKENS_PER_USER_MAX: Final = 100
+STREAMS_MAX: Final = 1 << 20
+TOPICS_PER_STREAM_MAX: Final = 4096
+PARTITIONS_PER_REQUEST_MAX: Final = 1000
+PARTITIONS_PER_TOPIC_MAX: Final = 1_000_000
+REPLICATION_FACTOR_MAX: Final = 255
+SEGMENT_SIZE_BYTES_MIN: Final = 1 * MIB
+SEGMENT_SIZE_BYTES_MAX: Final = 1024 * MIB
+SEGMENT_SIZE_BYTES_MULTIPLE: Final = 512
+REVOCATION_TIMEOUT_US: Final = 30_000_000
+
+# --- Pages ---
+PAGE_SIZE_DEFAULT: Final = 100
+PAGE_SIZE_MAX: Final = 1000
+
+# --- Well-known ids ---
+ROOT_USER_ID: Final = 0
+ROOT_USERNAME: Final = "root"
+FIRST_USER_ID: Final = 1
+# The principal of commands that the primary itself proposes.
+SYSTEM_USER_ID: Final = (1 << 63) - 1
+# The session of callers that have none: no window, no cached replies.
+GATEWAY_SESSION_ID: Final = 0
+
+# --- Requests and prepares ---
+REQUEST_COMMANDS_MAX: Final = 8190
+PREPARE_COMMANDS_MAX: Final = 8190
+PREPARE_BODY_BYTES_MAX: Final = 1 * MIB
+MESSAGE_BYTES_MAX: Final = 4 * MIB
+COMMAND_BYTES_MAX: Final = 256 * KIB
+TRANSACTION_PARTS_MAX: Final = 128
+PIPELINE_PREPARES_MAX: Final = 8
+UNRETIRED_PREPARES_MAX: Final = 16
+
+# --- Sessions ---
+SESSION_WINDOW_REQUESTS: Final = 8
+SESSIONS_MAX: Final = 65_536
+SESSIONS_PER_USER_MAX: Final = 64
+SESSION_REPLIES_BYTES_MAX: Final = 256 * MIB
+SESSION_NONCE_BYTES: Final = 16
+SESSION_IDLE_TIMEOUT_MS: Final = 600_000
+
+# --- Identity ---
+CLUSTER_ID_BYTES: Final = 16
+BOOT_NONCE_BYTES: Final = 16
+CLUSTER_KEY_BYTES: Final = 32
+REPLICAS_MAX: Final = 6
+FEATURE_LEVEL: Final = 1
+
+# --- Time ---
+READ_DEADLINE_MS: Final = 5_000
+STAGE_TIMEOUT_MS: Final = 2_000
+APPLY_STALL_ABDICATE_MS: Final = 5_000
+TICK_MS: Final = 10
+HEARTBEAT_MS: Final = 50
+ACCESS_TOKEN_LIFETIME_US: Final = 3_600_000_000
+LOGIN_FAILURES_PER_MINUTE_MAX: Final = 5
+
+# --- Memory ---
+ITEM_LOG_CUT_BYTES: Final = 256 * MIB
+ITEM_LOG_BYTES_MAX: Final = 512 * MIB
+
+# --- gRPC ---
+STREAMS_PER_CONNECTION_MAX: Final = 100
