@@ -1,0 +1,136 @@
+"""Refusals: why a request failed, in one documented enum.
+
+`Refusal` is raised by machines and shells alike and carried in replies as `errors.v1.Error`.
+`viewstamp.status` turns it into a gRPC status and back.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+
+# Numeric values of gRPC status codes (grpc.StatusCode holds the same numbers); named here so that
+# pure packages need not import grpc.
+INVALID_ARGUMENT: Final = 3
+DEADLINE_EXCEEDED: Final = 4
+NOT_FOUND: Final = 5
+ALREADY_EXISTS: Final = 6
+PERMISSION_DENIED: Final = 7
+RESOURCE_EXHAUSTED: Final = 8
+FAILED_PRECONDITION: Final = 9
+ABORTED: Final = 10
+OUT_OF_RANGE: Final = 11
+UNIMPLEMENTED: Final = 12
+INTERNAL: Final = 13
+UNAVAILABLE: Final = 14
+DATA_LOSS: Final = 15
+UNAUTHENTICATED: Final = 16
+
+# reason -> (gRPC status code, Apache Iggy's number for the same failure or None)
+REASONS: Final = MappingProxyType(
+    {
+        Reason.REASON_USER_NOT_FOUND: (NOT_FOUND, 20),
+        Reason.REASON_STREAM_NOT_FOUND: (NOT_FOUND, 1009),
+        Reason.REASON_TOPIC_NOT_FOUND: (NOT_FOUND, 2010),
+        Reason.REASON_PARTITION_NOT_FOUND: (NOT_FOUND, 3007),
+        Reason.REASON_GROUP_NOT_FOUND: (NOT_FOUND, 5000),
+        Reason.REASON_TOKEN_NOT_FOUND: (NOT_FOUND, None),
+        Reason.REASON_SNAPSHOT_NOT_FOUND: (NOT_FOUND, None),
+        Reason.REASON_USER_EXISTS: (ALREADY_EXISTS, 46),
+        Reason.REASON_STREAM_EXISTS: (ALREADY_EXISTS, 1012),
+        Reason.REASON_TOPIC_EXISTS: (ALREADY_EXISTS, 2013),
+        Reason.REASON_GROUP_EXISTS: (ALREADY_EXISTS, 5004),
+        Reason.REASON_TOKEN_EXISTS: (ALREADY_EXISTS, 51),
+        Reason.REASON_INVALID_USERNAME: (INVALID_ARGUMENT, 43),
+        Reason.REASON_INVALID_PASSWORD: (INVALID_ARGUMENT, 44),
+        Reason.REASON_INVALID_STREAM_NAME: (INVALID_ARGUMENT, 1013),
+        Reason.REASON_INVALID_TOPIC_NAME: (INVALID_ARGUMENT, 2014),
+        Reason.REASON_INVALID_GROUP_NAME: (INVALID_ARGUMENT, 5005),
+        Reason.REASON_INVALID_TOKEN_NAME: (INVALID_ARGUMENT, 50),
+        Reason.REASON_INVALID_TOKEN_EXPIRY: (INVALID_ARGUMENT, 56),
+        Reason.REASON_INVALID_PARTITIONS_COUNT: (INVALID_ARGUMENT, 2015),
+        Reason.REASON_INVALID_TOPIC_SIZE: (INVALID_ARGUMENT, 1019),
+        Reason.REASON_UNSUPPORTED_OPTION: (INVALID_ARGUMENT, 4041),
+        Reason.REASON_INVALID_OPTION: (INVALID_ARGUMENT, 4042),
+        Reason.REASON_MALFORMED_REQUEST: (INVALID_ARGUMENT, 3),
+        Reason.REASON_COMMAND_TOO_LARGE: (INVALID_ARGUMENT, None),
+        Reason.REASON_STREAM_LIMIT: (RESOURCE_EXHAUSTED, 1020),
+        Reason.REASON_TOPIC_LIMIT: (RESOURCE_EXHAUSTED, 2021),
+        Reason.REASON_PARTITION_LIMIT: (RESOURCE_EXHAUSTED, 3013),
+        Reason.REASON_TOKEN_LIMIT: (RESOURCE_EXHAUSTED, 52),
+        Reason.REASON_SESSION_LIMIT: (RESOURCE_EXHAUSTED, None),
+        Reason.REASON_QUOTA_EXCEEDED: (RESOURCE_EXHAUSTED, None),
+        Reason.REASON_NO_SPACE: (RESOURCE_EXHAUSTED, None),
+        Reason.REASON_UNAUTHENTICATED: (UNAUTHENTICATED, 40),
+        Reason.REASON_INVALID_CREDENTIALS: (UNAUTHENTICATED, 42),
+        Reason.REASON_SESSION_EVICTED: (ABORTED, None),
+        Reason.REASON_PERMISSION_DENIED: (PERMISSION_DENIED, 41),
+        Reason.REASON_CANNOT_DELETE_ROOT: (FAILED_PRECONDITION, 48),
+        Reason.REASON_CANNOT_CHANGE_ROOT_PERMISSIONS: (FAILED_PRECONDITION, 49),
+        Reason.REASON_SESSION_REQUIRED: (FAILED_PRECONDITION, None),
+        Reason.REASON_SNAPSHOT_IN_PROGRESS: (FAILED_PRECONDITION, None),
+        Reason.REASON_NOT_A_MEMBER: (FAILED_PRECONDITION, 5006),
+        Reason.REASON_PARTITION_NOT_OWNED: (FAILED_PRECONDITION, 5009),
+        Reason.REASON_FENCED_MEMBER_EPOCH: (FAILED_PRECONDITION, None),
+        Reason.REASON_OFFSET_OUT_OF_RANGE: (FAILED_PRECONDITION, None),
+        Reason.REASON_REVISION_MISMATCH: (ABORTED, None),
+        Reason.REASON_REQUEST_TOO_OLD: (ABORTED, 59),
+        Reason.REASON_REQUEST_GAP: (ABORTED, None),
+        Reason.REASON_REVISION_COMPACTED: (OUT_OF_RANGE, None),
+        Reason.REASON_NOT_PRIMARY: (UNAVAILABLE, 57),
+        Reason.REASON_VIEW_CHANGE: (UNAVAILABLE, 58),
+        Reason.REASON_DOMAIN_RESTARTING: (UNAVAILABLE, None),
+        Reason.REASON_NO_QUORUM: (UNAVAILABLE, None),
+        Reason.REASON_OVERLOADED: (UNAVAILABLE, None),
+        Reason.REASON_READ_DEADLINE: (DEADLINE_EXCEEDED, None),
+        Reason.REASON_REPLICA_DIVERGED: (DATA_LOSS, None),
+        Reason.REASON_UNIMPLEMENTED: (UNIMPLEMENTED, None),
+        Reason.REASON_INTERNAL: (INTERNAL, None),
+    }
+)
+
+
+class Refusal(Exception):  # noqa: N818 - an outcome that machines decide, not a fault
+    """A request is refused: `reason` says why, `message` what was wrong and what would be right.
+
+    Every dynamic value of the message is also in `details` (key -> text), in order of mention.
+    """
+
+    def __init__(self, reason: Reason.ValueType, message: str, **details: object) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.details = {key: str(value) for key, value in details.items()}
+
+    @property
+    def name(self) -> str:
+        """The reason without its prefix, for example `STREAM_NOT_FOUND`."""
+        return reason_name(self.reason)
+
+    def to_error(self) -> errors_pb2.Error:
+        """Return the refusal as it travels inside replies."""
+        details = [errors_pb2.ErrorDetail(key=k, value=v) for k, v in self.details.items()]
+        return errors_pb2.Error(reason=self.reason, message=self.message, details=details)
+
+    @classmethod
+    def from_error(cls, error: errors_pb2.Error) -> Refusal:
+        """Return the refusal that an error message carries."""
+        return cls(error.reason, error.message, **{d.key: d.value for d in error.details})
+
+
+def reason_name(reason: Reason.ValueType) -> str:
+    """Return the reason's name without its prefix, as ErrorInfo carries it."""
+    return Reason.Name(reason).removeprefix("REASON_")
+
+
+def status_code(reason: Reason.ValueType) -> int:
+    """Return the numeric gRPC status code of a reason."""
+    return REASONS[reason][0]
+
+
+def iggy_code(reason: Reason.ValueType) -> int | None:
+    """Return Apache Iggy's number for the same failure, or None."""
+    return REASONS[reason][1]
