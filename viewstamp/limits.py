@@ -84,3 +84,8 @@ ITEM_LOG_BYTES_MAX: Final = 512 * MIB
 
 # --- gRPC ---
 STREAMS_PER_CONNECTION_MAX: Final = 100
+
+# --- Replication (coordinator.vsr) ---
+PREPARE_RESEND_MS: Final = 250
+FOUNDING_QUERY_MS: Final = 500
+READ_INDEXES_WAITING_MAX: Final = 65_536
