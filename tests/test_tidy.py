@@ -1,0 +1,130 @@
+"""The repository held to its own rules; `tests/tidy` has them, and proof that each can fail."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+from tests.tidy import import_rules, proto_rules, purity_rules, shape_rules, text_rules
+from tests.tidy.tree import ROOT, PythonFile, TextFile, python_files, text_files
+from tools import generate
+
+PYTHON_RULES: tuple[Callable[[PythonFile], list[str]], ...] = (
+    import_rules.arrows,
+    import_rules.standard_library_only,
+    purity_rules.banned_imports,
+    purity_rules.banned_calls,
+    purity_rules.floats,
+    purity_rules.unordered_iteration,
+    shape_rules.function_length,
+    shape_rules.file_length,
+    shape_rules.public_docstrings,
+    shape_rules.docstrings_of_tests,
+)
+TEXT_RULES: tuple[Callable[[TextFile], list[str]], ...] = (
+    text_rules.leftovers,
+    text_rules.machine_paths,
+    text_rules.registry_hosts,
+)
+
+# Methods that are neither a command nor a query, and why.
+UNROUTED = {
+    "viewstamp.api.domain.v1.DomainService.Apply": "carries batches from mux to domain service",
+    "viewstamp.api.domain.v1.DomainService.Describe": "what a domain service is, asked at start",
+    "viewstamp.api.domain.v1.DomainService.Normalize": "comes before the log",
+    "viewstamp.api.replication.v1.ReplicationService.Exchange": "replica to replica",
+    "viewstamp.api.submit.v1.SubmitService.Submit": "carries commands and queries of any method",
+    "viewstamp.api.watch.v1.WatchService.Watch": "a stream of changes, served from a ring",
+}
+
+
+def check(violations: list[str]) -> None:
+    """Fail with all violations at once, one on each line."""
+    assert violations == [], "\n" + "\n".join(violations)
+
+
+@functools.cache
+def descriptors() -> FileDescriptorSet:
+    """Return the compiled protos of this repository."""
+    return generate.descriptor_set(ROOT / "protos")
+
+
+@pytest.mark.parametrize("rule", PYTHON_RULES, ids=lambda rule: rule.__name__)
+def test_python_follows(rule: Callable[[PythonFile], list[str]]) -> None:
+    """Every hand-written Python file follows the rule."""
+    check(list(itertools.chain.from_iterable(map(rule, python_files()))))
+
+
+@pytest.mark.parametrize("rule", TEXT_RULES, ids=lambda rule: rule.__name__)
+def test_text_follows(rule: Callable[[TextFile], list[str]]) -> None:
+    """Every text file in the repository follows the rule."""
+    check(list(itertools.chain.from_iterable(map(rule, text_files()))))
+
+
+def test_test_files_shadow_nothing() -> None:
+    """No test folder or file has a name that hides a package or another test file."""
+    check(text_rules.layout_of_tests(file.path for file in text_files()))
+
+
+def test_length_exemptions_are_needed() -> None:
+    """An exemption from the length rules names a file that still exists."""
+    known = {str(file.path) for file in python_files()}
+    check([name for name in shape_rules.LENGTH_EXEMPTIONS if name.split("::")[0] not in known])
+
+
+def test_every_method_has_one_route() -> None:
+    """Each method is a command or a query, unless it is listed with a reason."""
+    methods = proto_rules.methods(descriptors())
+    check([line for method in methods for line in proto_rules.one_route(method, UNROUTED)])
+    check([name for name in UNROUTED if name not in {method.name for method in methods}])
+
+
+def test_method_codes_are_unique() -> None:
+    """No two methods share the number that stands for them in the log."""
+    check(proto_rules.unique_codes(proto_rules.methods(descriptors())))
+
+
+def test_shared_fields_have_their_numbers() -> None:
+    """Fields that other stages read have the same number in every command."""
+    methods = proto_rules.methods(descriptors())
+    check([line for method in methods for line in proto_rules.shared_field_numbers(method)])
+
+
+def test_responses_begin_with_the_header() -> None:
+    """Field 1 of every routed response is the header that the coordinator prepends."""
+    methods = proto_rules.methods(descriptors())
+    check([line for method in methods for line in proto_rules.response_header(method)])
+
+
+def test_protos_have_no_map_fields() -> None:
+    """No API message has a map, whose encoding is not canonical."""
+    check(proto_rules.map_fields(descriptors()))
+
+
+def test_protos_are_explained() -> None:
+    """A comment stands above every service, method, message and enum."""
+    check(proto_rules.comments(descriptors()))
+
+
+def test_stubs_are_what_the_protos_yield() -> None:
+    """The committed stubs equal freshly generated ones."""
+    check(generate.drift(generate.render(ROOT / "protos"), ROOT))
+
+
+def test_protos_pass_buf_lint() -> None:
+    """`buf lint` accepts the protos."""
+    check(buf_lint(ROOT))
+
+
+def buf_lint(directory: Path) -> list[str]:
+    """Return what `buf lint` finds in a directory that has a buf.yaml, one line each."""
+    buf = Path(sys.executable).parent / "buf"
+    done = subprocess.run([buf, "lint"], cwd=directory, capture_output=True, text=True, check=False)
+    return (done.stdout + done.stderr).splitlines()

@@ -1,0 +1,78 @@
+"""Who may import whom. Architecture is what the import statements say, so they are checked."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+
+from tests.tidy.tree import PythonFile
+
+# Folder, and the first-party modules that its files may import. Folders not named (tests,
+# benchmarks) may import anything. The order matters: the first folder that holds a file decides.
+ARROWS = (
+    ("viewstamp", ("viewstamp",)),
+    ("coordinator/vsr", ("coordinator.vsr", "viewstamp.limits")),
+    ("coordinator/mux", ("coordinator.mux", "viewstamp.limits")),
+    ("coordinator", ("coordinator", "viewstamp")),
+    ("services", ("services", "viewstamp")),
+    ("analytics", ("analytics", "viewstamp.format", "viewstamp.limits")),
+    ("examples", ("examples", "viewstamp")),
+    ("tools", ("tools", "viewstamp")),
+)
+FIRST_PARTY = frozenset(
+    {
+        "viewstamp",
+        "coordinator",
+        "services",
+        "analytics",
+        "examples",
+        "tools",
+        "tests",
+        "benchmarks",
+    }
+)
+
+# Here even third-party libraries stay out: the core must run in the simulator and nowhere else.
+STANDARD_LIBRARY_ONLY = ("coordinator/vsr", "coordinator/mux")
+
+
+def imported(file: PythonFile) -> Iterator[tuple[int, str]]:
+    """Yield line and full dotted name of each import; relative ones are made absolute."""
+    package = file.path.parent.parts
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, *filter(None, [node.module])))
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def arrows(file: PythonFile) -> list[str]:
+    """Return a line per import that points against the arrows."""
+    allowed = next((names for folder, names in ARROWS if file.within(folder)), None)
+    if allowed is None:
+        return []
+    return [
+        f"{file.path}:{line}: imports {name}; allowed here: {', '.join(allowed)}"
+        for line, name in imported(file)
+        if name.split(".")[0] in FIRST_PARTY and not _is_below(name, allowed)
+    ]
+
+
+def standard_library_only(file: PythonFile) -> list[str]:
+    """Return a line per third-party import in the packages that have none."""
+    if not any(file.within(folder) for folder in STANDARD_LIBRARY_ONLY):
+        return []
+    known = FIRST_PARTY | sys.stdlib_module_names
+    return [
+        f"{file.path}:{line}: imports {name}; only the standard library may be used here"
+        for line, name in imported(file)
+        if name.split(".")[0] not in known
+    ]
+
+
+def _is_below(name: str, allowed: tuple[str, ...]) -> bool:
+    """Return whether the dotted name is one of the allowed modules or lies inside one."""
+    return any(name == module or name.startswith(f"{module}.") for module in allowed)

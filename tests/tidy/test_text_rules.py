@@ -1,0 +1,63 @@
+"""Each rule about text and layout is shown a planted violation and an innocent neighbour.
+
+The planted words are put together here, so that this file passes the rules itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import PurePosixPath
+
+import pytest
+
+from tests.tidy import text_rules
+from tests.tidy.tree import TextFile
+
+Rule = Callable[[TextFile], list[str]]
+
+CASES: list[tuple[Rule, str, str, bool]] = [
+    (text_rules.leftovers, "a.py", "# TO" + "DO: later", True),
+    (text_rules.leftovers, "a.md", "FIX" + "ME", True),
+    (text_rules.leftovers, "Makefile", "# X" + "XX", True),
+    (text_rules.leftovers, "a.py", "raise NotImplemented" + "Error", True),
+    (text_rules.leftovers, "viewstamp/api/a_pb2_grpc.py", "NotImplemented" + "Error", False),
+    (text_rules.leftovers, "a.sh", "mktemp name.XX" + "XXXX", False),
+    (text_rules.leftovers, "a.py", "return NotImplemented", False),
+    (text_rules.machine_paths, "a.py", "open('/ro" + "ot/x')", True),
+    (text_rules.machine_paths, "a.md", "see /wo" + "rk/main", True),
+    (text_rules.machine_paths, "a.yaml", "path: /ho" + "me/somebody/x", True),
+    (text_rules.machine_paths, "a.md", "https://example.com/ho" + "me/x", False),
+    (text_rules.machine_paths, "a.md", "framework/root and /var/lib/viewstamp", False),
+    (text_rules.registry_hosts, "a.md", "https://files.pythonhosted" + ".org/x", True),
+    (text_rules.registry_hosts, "Makefile", "pip install --extra-index-" + "url x", True),
+    (text_rules.registry_hosts, "Makefile", "uv pip compile --no-emit-index-" + "url", False),
+    (text_rules.registry_hosts, "a.lock", "# from https://example.com", True),
+    (text_rules.registry_hosts, "a.md", "https://example.com", False),
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "text", "guilty"), CASES)
+def test_rule_sees_text(rule: Rule, path: str, text: str, guilty: bool) -> None:
+    """A rule complains of the planted line, by its number, and of no innocent one."""
+    lines = rule(TextFile(PurePosixPath(path), f"first\n{text}\n"))
+    assert bool(lines) == guilty
+    assert all(line.startswith(f"{path}:2: ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("paths", "complaint"),
+    [
+        (["tests/coordinator/test_a.py"], "shadows the package coordinator"),
+        (["tests/services/helper.py"], "shadows the package services"),
+        (["tests/viewstamp/test_a.py"], "shadows the package viewstamp"),
+        (["tests/replication/__init__.py"], "no packages"),
+        (["tests/a/test_same.py", "tests/b/test_same.py"], "another test file"),
+        (["tests/a/test_one.py", "tests/b/test_two.py", "tests/b/conftest.py"], None),
+        (["tests/a/conftest.py", "tests/b/conftest.py", "services/a/__init__.py"], None),
+    ],
+)
+def test_layout_sees_shadows(paths: list[str], complaint: str | None) -> None:
+    """The layout rule complains of names that hide a package or another test file."""
+    lines = text_rules.layout_of_tests([PurePosixPath(path) for path in paths])
+    assert bool(lines) == (complaint is not None)
+    assert all(complaint is not None and complaint in line for line in lines)

@@ -1,0 +1,76 @@
+"""What must not be found in any file, and where files must not be.
+
+Patterns are joined from pieces, so that this file does not match itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from tests.tidy.tree import GENERATED, TextFile
+
+LEFTOVER = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK|NotImplemented" r"Error)\b")
+
+# Folders that exist on one machine alone: somebody's home, a checkout, a local package folder.
+MACHINE_PATH = re.compile(
+    r"(?<![\w.$}/-])/(?:ro" r"ot|ho" r"me|wo" r"rk|Us" r"ers|opt/\w*(?:whl|wheels|pypi))/?\b"
+)
+
+# Locks say what to install, never where one machine found it.
+REGISTRY = re.compile(
+    r"pythonhosted" r"\.org|py" r"pi\.org/simple|(?:extra-)?index-" r"url|trusted-" r"host"
+)
+
+# Folders that would shadow a package: `tests/coordinator` against `coordinator`.
+SHADOWING_FOLDERS = frozenset({"coordinator", "services", "viewstamp", "analytics"})
+
+# The Makefile must name the option that keeps addresses out.
+REGISTRY_EXEMPT = re.compile(r"--no-emit-index-" r"url")
+
+
+def leftovers(file: TextFile) -> list[str]:
+    """Return a line per note to self left behind; generated stubs have notes of their own."""
+    if file.path.is_relative_to(GENERATED):
+        return []
+    return _matches(file, LEFTOVER, "is a leftover: do it or delete it")
+
+
+def machine_paths(file: TextFile) -> list[str]:
+    """Return a line per absolute path that exists on one machine alone."""
+    return _matches(file, MACHINE_PATH, "is a path of one machine: make it relative")
+
+
+def registry_hosts(file: TextFile) -> list[str]:
+    """Return a line per address of a package registry; in lock files, per address at all."""
+    lines = _matches(file, REGISTRY, "names a package registry: leave that to the machine")
+    if file.path.suffix == ".lock":
+        lines += _matches(file, re.compile("://"), "is an address in a lock file")
+    return lines
+
+
+def layout_of_tests(paths: Iterable[PurePosixPath]) -> list[str]:
+    """Return a line per test folder or file whose name could shadow something else."""
+    tests = [path for path in paths if path.parts[0] == "tests" and path.suffix == ".py"]
+    basenames = Counter(path.name for path in tests if path.name.startswith("test_"))
+    lines = []
+    for path in tests:
+        if path.parts[1] in SHADOWING_FOLDERS:
+            lines.append(f"{path}: the folder shadows the package {path.parts[1]}: name the topic")
+        if path.name == "__init__.py":
+            lines.append(f"{path}: test folders are no packages: delete it")
+        if basenames[path.name] > 1:
+            lines.append(f"{path}: another test file has this name")
+    return lines
+
+
+def _matches(file: TextFile, pattern: re.Pattern[str], complaint: str) -> list[str]:
+    """Return a line per match of the pattern in the file."""
+    lines = []
+    for number, text in enumerate(file.text.splitlines(), start=1):
+        match = pattern.search(REGISTRY_EXEMPT.sub("", text))
+        if match is not None:
+            lines.append(f"{file.path}:{number}: {match.group()!r} {complaint}")
+    return lines
