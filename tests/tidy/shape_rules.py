@@ -88,9 +88,13 @@ def _public(parent: ast.Module | ast.ClassDef) -> Iterator[Function | ast.ClassD
 
 
 def _explained_elsewhere(node: Function | ast.ClassDef) -> bool:
-    """Return whether a decorator says that the explanation stands at another definition."""
+    """Return whether the explanation stands elsewhere: at another definition, or at the class.
+
+    A property that is only declared (`...`, in a protocol) is a field, which its class explains.
+    """
     names = {
         decorator.attr if isinstance(decorator, ast.Attribute) else getattr(decorator, "id", "")
         for decorator in node.decorator_list
     }
-    return bool(names & EXPLAINED_ELSEWHERE)
+    declared = "property" in names and [ast.unparse(line) for line in node.body] == ["..."]
+    return declared or bool(names & EXPLAINED_ELSEWHERE)

@@ -106,6 +106,18 @@ SHAPES: list[tuple[Rule, str, str, str | None]] = [
         '"""M."""\n@typing.overload\ndef f(): ...',
         None,
     ),
+    (
+        shape_rules.public_docstrings,
+        "services/a.py",
+        '"""M."""\n@property\ndef f(): ...',
+        None,
+    ),
+    (
+        shape_rules.public_docstrings,
+        "services/a.py",
+        '"""M."""\n@property\ndef f(): return 1',
+        "f has no",
+    ),
     (shape_rules.public_docstrings, "services/__init__.py", "", None),
     (shape_rules.public_docstrings, "benchmarks/a.py", "def f(): pass", None),
     (shape_rules.docstrings_of_tests, "tests/x/test_a.py", "def test_b(): pass", "test_b"),
