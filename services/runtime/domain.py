@@ -1,0 +1,113 @@
+"""What a domain provides to the shell: tables of handlers around one state.
+
+Handlers are free functions `(state, request, call)`. They raise `viewstamp.errors.Refusal` to
+refuse a command (what they changed until then is taken back), and any other exception is a defect:
+the command is reverted and answered INTERNAL on every replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.message import Message
+
+from services.runtime.tables import UndoLog
+from viewstamp.api.domain.v1 import domain_service_pb2, effects_pb2
+
+State = TypeVar("State")
+
+
+@dataclass(slots=True)
+class Call:
+    """The command, effect or read being handled. One object serves a whole span.
+
+    For a read, `revision` is the last one it sees and `timestamp` is 0. `user_id` is None for a
+    public method alone. `context` is what the resolving stage said about this item.
+    """
+
+    revision: int
+    timestamp: int  # log time, microseconds since 1970
+    user_id: int | None
+    credential_revision: int
+    session_id: int
+    feature_level: int
+    context: bytes = b""
+    effects: list[tuple[tuple[int, ...], bytes]] = field(default_factory=list)
+    proposals: list[domain_service_pb2.Proposal] = field(default_factory=list)
+
+    def emit(self, to: tuple[int, ...], payload: effects_pb2.EffectPayload) -> None:
+        """Tell other stages (routing Stage numbers) what this command means for them."""
+        self.effects.append((to, payload.SerializeToString(deterministic=True)))
+
+    def propose(self, code: int, request: Message, due: int = 0) -> None:
+        """Ask the primary to sequence an internal command, not before log time `due` (us)."""
+        encoded = request.SerializeToString(deterministic=True)
+        self.proposals.append(domain_service_pb2.Proposal(code=code, request=encoded, due=due))
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """A read that needs time outside the machine: `compute` runs in a thread, without the state.
+
+    It returns the response or raises Refusal.
+    """
+
+    compute: Callable[[], Message]
+
+
+# A response message without header, or its encoding where that is faster.
+CommandHandler = Callable[[State, Any, Call], Message | bytes]
+QueryHandler = Callable[[State, Any, Call], Message | bytes | Deferred]
+EffectHandler = Callable[[State, Any, Call], None]
+# (state, encoded items, call, gate) -> context per item; raises Refusal to refuse the item.
+ResolveHandler = Callable[[State, bytes, Call, int], bytes]
+GrantsResolver = Callable[[State, bytes, Call], bytes]
+# (kind, key, canonical bytes) of every entity, in ascending (kind, key) order.
+Entity = tuple[int, bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Normalized:
+    """The loggable form of one payload, and what only its caller may see."""
+
+    request: Message
+    suffix: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizeCall:
+    """Where a payload came from: what secrets may be derived from.
+
+    `origin` is unique to the command and the same on a retry.
+    """
+
+    user_id: int
+    origin: bytes
+
+
+# (state, request, call) -> a function that a thread runs; it must not touch the state.
+Normalizer = Callable[[State, Any, NormalizeCall], Callable[[], Normalized]]
+# The suffix alone, without the costly part; for a retry of what is already logged.
+SuffixFunction = Callable[[Any, NormalizeCall], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Domain(Generic[State]):
+    """One domain: its proto files, its state, its handlers by RPC name."""
+
+    stage: int  # routing_pb2.Stage
+    files: Sequence[FileDescriptor]
+    section_version: int
+    new_state: Callable[[UndoLog], State]
+    commands: Mapping[str, CommandHandler[State]]
+    queries: Mapping[str, QueryHandler[State]]
+    effects: Mapping[str, EffectHandler[State]]  # by EffectPayload field name
+    entities: Callable[[State], Iterator[Entity]]
+    proposals: Callable[[State], Iterable[domain_service_pb2.Proposal]]
+    resolve: ResolveHandler[State] | None = None
+    resolve_grants: GrantsResolver[State] | None = None
+    normalizers: Mapping[str, Normalizer[State]] = field(default_factory=dict)
+    suffixes: Mapping[str, SuffixFunction] = field(default_factory=dict)
