@@ -4,6 +4,7 @@ VENV    := .venv
 PYTHON  := $(VENV)/bin/python
 RUNTIME := $(VENV)/.stamp-runtime
 DEV     := $(VENV)/.stamp-dev
+UP_PORT := 7400
 LOCK    := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 \
            --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --extra build
 
@@ -35,6 +36,7 @@ $(DEV): requirements-dev.lock pyproject.toml | preflight-dev
 	@touch $@
 
 up: $(RUNTIME) ## Start a cluster on this machine
+	@$(PYTHON3) tools/preflight.py runtime --port $(UP_PORT)
 	$(VENV)/bin/viewstamp up
 
 demo: $(RUNTIME) ## Run the guided demonstration
