@@ -125,17 +125,8 @@ def test_protos_pass_buf_lint() -> None:
 
 def test_locks_agree() -> None:
     """Whatever the runtime lock pins, the other lock pins to the same version and hashes."""
-    runtime, dev = (pins(name) for name in ("requirements.lock", "requirements-dev.lock"))
-    check([f"{pin} differs between the locks: run `make lock`" for pin in sorted(runtime - dev)])
-    assert len(runtime) > 0
-
-
-def pins(name: str) -> set[str]:
-    """Return the pins of a lock file, each with its hashes, on one line without comments."""
-    text = "\n".join(
-        line for line in (ROOT / name).read_text().splitlines() if not line.lstrip().startswith("#")
-    )
-    return set(text.replace(" \\\n", "").splitlines())
+    runtime, dev = ((ROOT / f"requirements{kind}.lock").read_text() for kind in ("", "-dev"))
+    check(text_rules.lock_disagreements(runtime, dev))
 
 
 def buf_lint(directory: Path) -> list[str]:

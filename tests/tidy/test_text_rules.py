@@ -61,3 +61,24 @@ def test_layout_sees_shadows(paths: list[str], complaint: str | None) -> None:
     lines = text_rules.layout_of_tests([PurePosixPath(path) for path in paths])
     assert bool(lines) == (complaint is not None)
     assert all(complaint is not None and complaint in line for line in lines)
+
+
+RUNTIME_LOCK = (
+    "# by make\na==1 \\\n    --hash=sha256:aa\n    # via x\nb==2 \\\n    --hash=sha256:bb\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "dev", "count"),
+    [
+        (RUNTIME_LOCK, RUNTIME_LOCK + "c==3 \\\n    --hash=sha256:cc\n", 0),
+        (RUNTIME_LOCK, RUNTIME_LOCK.replace("# via x", "# via y"), 0),
+        (RUNTIME_LOCK, RUNTIME_LOCK.replace("b==2", "b==3"), 1),
+        (RUNTIME_LOCK, RUNTIME_LOCK.replace("sha256:aa", "sha256:ab"), 1),
+        (RUNTIME_LOCK, "", 2),
+        ("", RUNTIME_LOCK, 1),
+    ],
+)
+def test_lock_rule_sees_disagreement(runtime: str, dev: str, count: int) -> None:
+    """A version or hash that the locks do not share is told, once for each pin."""
+    assert len(text_rules.lock_disagreements(runtime, dev)) == count

@@ -66,6 +66,21 @@ def layout_of_tests(paths: Iterable[PurePosixPath]) -> list[str]:
     return lines
 
 
+def lock_disagreements(runtime: str, dev: str) -> list[str]:
+    """Return a line per pin of the runtime lock's text that the other lock's text lacks."""
+    pinned = _pins(runtime)
+    if not pinned:
+        return ["requirements.lock: pins nothing"]
+    missing = sorted(pinned - _pins(dev))
+    return [f"requirements-dev.lock: lacks {pin.split()[0]}: run `make lock`" for pin in missing]
+
+
+def _pins(lock: str) -> set[str]:
+    """Return the pins of a lock file's text: name, version and hashes, without comments."""
+    lines = [line for line in lock.splitlines() if line and not line.lstrip().startswith("#")]
+    return set("\n".join(lines).replace(" \\\n", "").splitlines())
+
+
 def _matches(file: TextFile, pattern: re.Pattern[str], complaint: str) -> list[str]:
     """Return a line per match of the pattern in the file."""
     lines = []
