@@ -1,0 +1,147 @@
+"""The Viewstamped Replication core: one replica as a pure function of the events it is given.
+
+`Replica.step(event, now_ticks) -> list[Effect]`. There is no clock, randomness, thread, socket or
+file in here: the driver brings events in and carries effects out. The same events give the same
+effects, on any machine, so whole clusters run in one process and one seed.
+
+What is built: founding, normal operation among up to six replicas, read indexes, and the start of
+a lone replica. The view change among several, repair and state transfer are not. A restarted
+member of a larger cluster stays in status recovering and drops what it is sent, and a replica
+ignores views newer than its own. Both are safe, neither is live, and so the configuration of the
+coordinator admits one replica.
+
+The caller's duties
+===================
+1. Give `Start` first, once, with what the disk holds. The journal has verified every record up to
+   the last header of the suffix; the suffix is all of the log or at least the last 8 entries.
+   `superblock` is None until the core had its first one written.
+2. One step at a time, with time in ticks of `limits.TICK_MS` that never goes back.
+3. Carry out the effects of a step in their order, before those of the next step. Writes and sends
+   may then take their time, side by side: they are told back by events, or not at all.
+4. Report `RecordsDurable` and `SuperblockDurable` only after a sync that succeeded. A failed sync
+   ends the process: what it left on the disk is unknown, and a retry may lie.
+5. Verify checksums and the sender's identity of every message before `Received`.
+6. Execute each `Commit` in order, and give `PrepareRetired` in op order once it passed all stages.
+   When 16 are unretired no more come. A `Commit` without a body is read from the journal by op;
+   it is one that an earlier process wrote, or one that this replica was slow to execute.
+7. Deliver `Tick` when the last `Arm` said so. A tick too many does no harm.
+8. On `FoundingReady` make a body that lists the nonces and give it as `Found`. If it comes again,
+   because a founder booted anew, do that again.
+9. Ask `batch_refusal()` before taking a batch together, so that a refusal costs nothing.
+10. On `InvariantViolation`, or any error but `CallerError`, end the process. After `CallerError`
+    nothing changed, and the driver has a bug.
+
+The driver cannot send too early, because nothing that needs durability is handed to it before: the
+acknowledgement of an entry is an effect of `RecordsDurable`, not of the write. The usual other way,
+to attach the message to the write, would release it in a view that ended meanwhile.
+
+The messages
+============
+PrepareMessage       primary to backups: journal this entry. It carries the commit point. It leaves
+                     while the primary's own write is under way, and is repeated to whoever has not
+                     acknowledged while the entry is uncommitted.
+PrepareOkMessage     backup to primary: this entry is durable here, in this view.
+CommitMessage        primary to backups, every 50 ms and for reads: the heartbeat, with the commit
+                     point and the checksum there, and the number of the read round.
+CommitOkMessage      backup to primary: the round's number came to me in status normal of this view.
+BlankQueryMessage    the founding primary asks everybody: are you blank? With its boot nonce.
+BlankAnswerMessage   I am, in the boot of this nonce; you asked in the boot of that nonce.
+
+The effects
+===========
+Send, PersistPrepares, PersistSuperblock, Commit are work to do; Admitted, Refused answer the batch
+of the same step; ReadIndexGranted, ReadIndexRefused answer a read, by its token; StatusChanged and
+Halted are news; FoundingReady asks for `Found`; Dropped tells of a message without effect; Arm asks
+for a tick. `effects.py` describes each.
+
+The invariants (`invariants.py` holds every step to them, also under `python -O`)
+==============
+- retired <= executed <= committed <= logged; none of them, nor view or log view, ever goes back.
+- log view <= view; in status normal both are on the disk.
+- A replica vouches only for what is durable, in the present view, to its primary.
+- What a primary commits is durable on a replication quorum; alone, on its disk.
+- Normal comes only after the inherited log was handed out for execution.
+- At most 8 entries are uncommitted at a primary, and at most 16 unretired anywhere.
+"""
+
+from __future__ import annotations
+
+from coordinator.vsr.effects import (
+    Admitted,
+    Arm,
+    Commit,
+    Dropped,
+    DropRule,
+    Effect,
+    FoundingReady,
+    Halted,
+    PersistPrepares,
+    PersistSuperblock,
+    ReadIndexGranted,
+    ReadIndexRefused,
+    RefusalReason,
+    Refused,
+    Send,
+    Status,
+    StatusChanged,
+    SuperblockState,
+)
+from coordinator.vsr.errors import CallerError, InvariantViolation
+from coordinator.vsr.events import (
+    ClientBatch,
+    Event,
+    Found,
+    PrepareRetired,
+    ReadIndexRequested,
+    Received,
+    RecordId,
+    RecordsDurable,
+    Start,
+    SuperblockDurable,
+    Tick,
+)
+from coordinator.vsr.invariants import Marks
+from coordinator.vsr.messages import Message, Prepare, PrepareHeader, Seal
+from coordinator.vsr.replica import Replica
+from coordinator.vsr.state import Configuration
+
+__all__ = [
+    "Replica",
+    "Configuration",
+    "Status",
+    "Marks",
+    "Event",
+    "Start",
+    "Tick",
+    "Received",
+    "ClientBatch",
+    "Found",
+    "RecordId",
+    "RecordsDurable",
+    "SuperblockDurable",
+    "PrepareRetired",
+    "ReadIndexRequested",
+    "Effect",
+    "Send",
+    "PersistPrepares",
+    "PersistSuperblock",
+    "SuperblockState",
+    "Commit",
+    "Admitted",
+    "Refused",
+    "RefusalReason",
+    "ReadIndexGranted",
+    "ReadIndexRefused",
+    "StatusChanged",
+    "Halted",
+    "FoundingReady",
+    "Dropped",
+    "DropRule",
+    "Arm",
+    "Message",
+    "Prepare",
+    "PrepareHeader",
+    "Seal",
+    "CallerError",
+    "InvariantViolation",
+]

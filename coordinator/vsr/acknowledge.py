@@ -1,0 +1,70 @@
+"""Vouching for entries: when a replica says, or counts itself, that it holds one durably."""
+
+from __future__ import annotations
+
+from coordinator.vsr.effects import Send, Status
+from coordinator.vsr.errors import demand
+from coordinator.vsr.events import RecordsDurable
+from coordinator.vsr.log import Entry
+from coordinator.vsr.messages import PrepareOkMessage
+from coordinator.vsr.state import State
+
+
+def on_records_durable(state: State, event: RecordsDurable) -> None:
+    """Acknowledge what became durable, judged by the view the replica is in now.
+
+    The acknowledgement is not prepared when the write begins: the view could end in between.
+    """
+    demand_records(state, event)
+    for record in event.records:
+        entry = state.log.get(record.op)
+        if entry is not None:
+            state.log.mark_durable(entry)
+            acknowledge(state, entry)
+
+
+def demand_records(state: State, event: RecordsDurable) -> None:
+    """Hold the journal to reporting records that it was asked to write."""
+    for record in event.records:
+        entry = state.log.get(record.op)
+        known = (
+            record.op <= state.log.durable_op
+            if entry is None
+            else (entry.header.checksum == record.checksum)
+        )
+        demand(known, "only records it was asked to write are reported durable", record)
+
+
+def acknowledge(state: State, entry: Entry) -> None:
+    """The one place where this replica vouches for an entry, to the primary of its present view.
+
+    Never for what a crash could take away, never for the log of another view, and never before
+    the disk says that the replica is in this one: each could make an entry look committed that
+    the next view does not know.
+    """
+    if not entry.durable or entry.log_view != state.view or not state.is_installed:
+        return
+    if state.is_primary:
+        entry.acks.add(state.replica)
+    elif state.status is Status.NORMAL:
+        ok = PrepareOkMessage(
+            state.configuration.cluster_id,
+            state.replica,
+            state.view,
+            entry.header.op,
+            entry.header.checksum,
+        )
+        state.emit(Send(state.primary, ok))
+
+
+def acknowledge_uncommitted(state: State) -> None:
+    """Vouch for every durable entry above the commit point, on entering a view."""
+    for entry in state.log.above(state.commit_max):
+        acknowledge(state, entry)
+
+
+def on_prepare_ok(state: State, message: PrepareOkMessage) -> None:
+    """Primary: count a backup's durable copy; the settle rules commit."""
+    entry = state.log.get(message.op)
+    if entry is not None:
+        entry.acks.add(message.from_replica)

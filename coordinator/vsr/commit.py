@@ -1,0 +1,67 @@
+"""What follows by itself once the state says so: entries commit, in order, with backpressure.
+
+`advance` and `deliver` run after every event, so no handler has to remember to call them.
+"""
+
+from __future__ import annotations
+
+from coordinator.vsr.effects import Commit
+from coordinator.vsr.errors import InvariantViolation, demand
+from coordinator.vsr.events import PrepareRetired
+from coordinator.vsr.state import State
+from coordinator.vsr.timeouts import TimeoutName
+from viewstamp.limits import UNRETIRED_PREPARES_MAX
+
+
+def advance(state: State) -> None:
+    """Primary: an entry that a replication quorum holds durably is committed, in op order.
+
+    A later entry may have its quorum first; it waits for its forerunners.
+    """
+    if not (state.is_primary and state.acts_in_view):
+        return
+    commit_before = state.commit_max
+    while state.commit_max < state.log.op and has_quorum(state, state.commit_max + 1):
+        state.commit_max += 1
+    if state.commit_max > commit_before:
+        rearm_resend(state)
+
+
+def has_quorum(state: State, op: int) -> bool:
+    """Whether a replication quorum told this primary that it holds `op` durably."""
+    entry = state.log.get(op)
+    if entry is None:
+        raise InvariantViolation(f"uncommitted entry {op} is not in the tail of the log")
+    return len(entry.acks) >= state.quorums.replication
+
+
+def rearm_resend(state: State) -> None:
+    """Primary: repeat unacknowledged prepares only while there are some."""
+    if state.commit_max < state.log.op and state.replica_count > 1:
+        state.timeouts.arm(TimeoutName.PREPARE_RESEND, state.now_ticks)
+    else:
+        state.timeouts.stop(TimeoutName.PREPARE_RESEND)
+
+
+def deliver(state: State) -> None:
+    """Hand committed entries out for execution, as far as the driver keeps up with retiring."""
+    if not state.acts_in_view:
+        return
+    while (
+        state.commit_min < state.commit_max
+        and state.commit_min - state.retired_op < UNRETIRED_PREPARES_MAX
+    ):
+        state.commit_min += 1
+        entry = state.log.get(state.commit_min)
+        state.emit(Commit(state.commit_min, entry.prepare if entry else None))
+
+
+def on_prepare_retired(state: State, event: PrepareRetired) -> None:
+    """Note that the entry went through all stages, which makes room for the next."""
+    demand(
+        event.op == state.retired_op + 1,
+        f"entries retire in op order, next {state.retired_op + 1}",
+        event.op,
+    )
+    demand(event.op <= state.commit_min, "only entries given out by Commit retire", event.op)
+    state.retired_op = event.op

@@ -1,0 +1,188 @@
+"""Which messages have no effect, and why: named predicates, looked at in order.
+
+Whoever asks "why did this replica not react" finds the answer as a `Dropped` effect. A message of
+a newer view is dropped too: following it takes the view change among several replicas, and until
+then ignoring is the one safe reaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from coordinator.vsr import founding
+from coordinator.vsr.effects import DropRule
+from coordinator.vsr.messages import (
+    PARENT_OF_FIRST,
+    BlankAnswerMessage,
+    BlankQueryMessage,
+    CommitMessage,
+    CommitOkMessage,
+    Message,
+    PrepareMessage,
+    PrepareOkMessage,
+)
+from coordinator.vsr.state import FOUNDING_VIEW, State
+
+Viewed: TypeAlias = PrepareMessage | PrepareOkMessage | CommitMessage | CommitOkMessage
+Rules: TypeAlias = tuple[tuple[DropRule, Callable[[State, Any], bool]], ...]
+
+
+def other_cluster(state: State, message: Message) -> bool:
+    """A cluster id binds the sender's intent: staging does not talk to production."""
+    return message.cluster_id != state.configuration.cluster_id
+
+
+def unknown_sender(state: State, message: Message) -> bool:
+    """Messages come from the other replicas of this cluster."""
+    return message.from_replica not in state.others
+
+
+def newer_view(state: State, message: Viewed) -> bool:
+    """The sender is in a view that this replica does not know yet."""
+    return message.view > state.view
+
+
+def older_view(state: State, message: Viewed) -> bool:
+    """The sender is in a view that has ended, and may be a primary no longer."""
+    return message.view < state.view
+
+
+def not_from_primary(state: State, message: Viewed) -> bool:
+    """Only the primary of the view sequences and commits."""
+    return message.from_replica != state.primary
+
+
+def not_for_backup(state: State, message: Viewed) -> bool:
+    """Only the primary of the view counts acknowledgements."""
+    return not state.is_primary
+
+
+def prepare_of_other_cluster(state: State, message: PrepareMessage) -> bool:
+    """The entry itself names its cluster."""
+    return message.prepare.header.cluster_id != state.configuration.cluster_id
+
+
+def prepare_of_other_view(state: State, message: PrepareMessage) -> bool:
+    """In normal operation a primary sends the entries of its own view."""
+    return message.prepare.header.view != state.view
+
+
+def prepare_out_of_window(state: State, message: PrepareMessage) -> bool:
+    """An old entry that left the tail: it was acknowledged long ago."""
+    op = message.prepare.header.op
+    return op <= state.log.op and state.log.get(op) is None
+
+
+def prepare_gap(state: State, message: PrepareMessage) -> bool:
+    """An entry before this one is missing here; the primary repeats what is uncommitted."""
+    return message.prepare.header.op > state.log.op + 1
+
+
+def broken_chain(state: State, message: PrepareMessage) -> bool:
+    """The entry continues another log than this one, or replaces an entry of this view."""
+    header = message.prepare.header
+    held = state.log.get(header.op)
+    if held is not None:
+        return held.header.checksum != header.checksum
+    continues = header.first_revision == state.log.last_revision + 1
+    return header.parent != state.log.checksum or not continues
+
+
+def journal_backlog(state: State, message: PrepareMessage) -> bool:
+    """The disk here is too far behind to hold more."""
+    return message.prepare.header.op > state.log.op and not state.log.has_room
+
+
+def prepare_unknown(state: State, message: PrepareOkMessage) -> bool:
+    """The acknowledged entry is not in the tail: long committed, or of another history."""
+    entry = state.log.get(message.op)
+    return entry is None or entry.header.checksum != message.checksum
+
+
+def old_read_round(state: State, message: CommitOkMessage) -> bool:
+    """A confirmation from before the running round began proves nothing about it."""
+    return message.read_round != state.reads.number
+
+
+def stale_nonce(state: State, message: BlankAnswerMessage) -> bool:
+    """The answer is to a question of an earlier boot."""
+    return message.echo != state.boot_nonce
+
+
+def already_founded(state: State, message: Message) -> bool:
+    """Op 1 exists here: nobody founds over it."""
+    return state.log.op > 0
+
+
+def not_from_founding_primary(state: State, message: Message) -> bool:
+    """The founding is led by the primary of the founding view."""
+    return message.from_replica != FOUNDING_VIEW % state.replica_count
+
+
+def not_the_founding_prepare(state: State, message: PrepareMessage) -> bool:
+    """A blank replica can begin with op 1 alone."""
+    header = message.prepare.header
+    return (header.op, header.parent, header.first_revision) != (1, PARENT_OF_FIRST, 1)
+
+
+def not_a_founder(state: State, message: PrepareMessage) -> bool:
+    """This boot of this replica was not asked: it may have acknowledged things it forgot."""
+    return not founding.names_this_boot(state, message)
+
+
+def first_hit(rules: Rules, state: State, message: Message) -> DropRule | None:
+    """The first rule by which `message` is dropped; None if it is to be handled."""
+    return next((rule for rule, applies in rules if applies(state, message)), None)
+
+
+ANY_RULES: Rules = (
+    (DropRule.OTHER_CLUSTER, other_cluster),
+    (DropRule.UNKNOWN_SENDER, unknown_sender),
+)
+VIEW_RULES: Rules = (
+    (DropRule.NEWER_VIEW, newer_view),
+    (DropRule.OLDER_VIEW, older_view),
+)
+FROM_PRIMARY_RULES: Rules = ((DropRule.NOT_FROM_PRIMARY, not_from_primary),)
+FOR_PRIMARY_RULES: Rules = ((DropRule.NOT_FOR_BACKUP, not_for_backup),)
+PREPARE_RULES: Rules = (
+    *FROM_PRIMARY_RULES,
+    (DropRule.OTHER_CLUSTER, prepare_of_other_cluster),
+    (DropRule.PREPARE_OF_OTHER_VIEW, prepare_of_other_view),
+)
+NORMAL_PREPARE_RULES: Rules = (
+    *PREPARE_RULES,
+    (DropRule.PREPARE_OUT_OF_WINDOW, prepare_out_of_window),
+    (DropRule.PREPARE_GAP, prepare_gap),
+    (DropRule.BROKEN_CHAIN, broken_chain),
+    (DropRule.JOURNAL_BACKLOG, journal_backlog),
+)
+FOUNDING_PREPARE_RULES: Rules = (
+    *PREPARE_RULES,
+    (DropRule.NOT_THE_FOUNDING_PREPARE, not_the_founding_prepare),
+    (DropRule.ALREADY_FOUNDED, already_founded),
+    (DropRule.NOT_A_FOUNDER, not_a_founder),
+)
+PREPARE_OK_RULES: Rules = (
+    *FOR_PRIMARY_RULES,
+    (DropRule.PREPARE_UNKNOWN, prepare_unknown),
+)
+COMMIT_OK_RULES: Rules = (
+    *FOR_PRIMARY_RULES,
+    (DropRule.OLD_READ_ROUND, old_read_round),
+)
+BLANK_QUERY_RULES: Rules = (
+    (DropRule.NOT_FROM_PRIMARY, not_from_founding_primary),
+    (DropRule.ALREADY_FOUNDED, already_founded),
+)
+BLANK_ANSWER_RULES: Rules = (
+    *FOR_PRIMARY_RULES,
+    (DropRule.STALE_NONCE, stale_nonce),
+    (DropRule.ALREADY_FOUNDED, already_founded),
+)
+
+
+def rules_of_view(message: Message) -> Rules:
+    """The rules on views; messages of the founding have no view."""
+    return () if isinstance(message, BlankQueryMessage | BlankAnswerMessage) else VIEW_RULES

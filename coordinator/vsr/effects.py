@@ -1,0 +1,198 @@
+"""What the core wants done. The driver carries effects out in the order in which they come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from coordinator.vsr.messages import Message, Prepare
+
+
+class Status(Enum):
+    """Where a replica stands. Only `NORMAL` admits batches and grants read indexes."""
+
+    BLANK = "blank"
+    RECOVERING = "recovering"
+    VIEW_CHANGE = "view_change"
+    NORMAL = "normal"
+    HALTED = "halted"
+
+
+class RefusalReason(Enum):
+    """Why a batch or a read was not taken. None of them changed anything: it may be tried again."""
+
+    BLANK = "blank"
+    VIEW_CHANGE = "view_change"
+    HALTED = "halted"
+    NOT_PRIMARY = "not_primary"
+    PIPELINE_FULL = "pipeline_full"
+    TOO_MANY_UNRETIRED = "too_many_unretired"
+    JOURNAL_BACKLOG = "journal_backlog"
+    TOO_MANY_READS = "too_many_reads"
+    FOUNDERS_CHANGED = "founders_changed"
+
+
+class DropRule(Enum):
+    """Why a message had no effect. The value is the rule's name in transcripts and metrics."""
+
+    OTHER_CLUSTER = "other_cluster"
+    UNKNOWN_SENDER = "unknown_sender"
+    STATUS = "status"
+    NEWER_VIEW = "newer_view"
+    OLDER_VIEW = "older_view"
+    NOT_FROM_PRIMARY = "not_from_primary"
+    NOT_FOR_BACKUP = "not_for_backup"
+    PREPARE_OF_OTHER_VIEW = "prepare_of_other_view"
+    PREPARE_OUT_OF_WINDOW = "prepare_out_of_window"
+    PREPARE_GAP = "prepare_gap"
+    BROKEN_CHAIN = "broken_chain"
+    JOURNAL_BACKLOG = "journal_backlog"
+    PREPARE_UNKNOWN = "prepare_unknown"
+    OLD_READ_ROUND = "old_read_round"
+    STALE_NONCE = "stale_nonce"
+    ALREADY_FOUNDED = "already_founded"
+    NOT_THE_FOUNDING_PREPARE = "not_the_founding_prepare"
+    NOT_A_FOUNDER = "not_a_founder"
+
+
+@dataclass(frozen=True, slots=True)
+class SuperblockState:
+    """The core's part of the superblock. Every field only ever grows."""
+
+    view: int
+    log_view: int
+    commit_max: int
+
+    def follows(self, earlier: SuperblockState) -> bool:
+        """Whether this may be written after `earlier`."""
+        return (
+            self.view >= earlier.view
+            and self.log_view >= earlier.log_view
+            and self.commit_max >= earlier.commit_max
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send `message` to one other replica; it may be lost, delayed, repeated or reordered."""
+
+    to_replica: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class PersistPrepares:
+    """Append these to the journal, in order, and sync; answer with `RecordsDurable`."""
+
+    prepares: tuple[Prepare, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PersistSuperblock:
+    """Write `state` durably; answer with `SuperblockDurable(state)`. One is in flight at a time."""
+
+    state: SuperblockState
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Entry `op` is committed: execute it. Ops come in order, each exactly once per start.
+
+    `prepare` is None when the core no longer holds the body; the driver then reads entry `op` of
+    its own journal.
+    """
+
+    op: int
+    prepare: Prepare | None
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The batch, or the founding entry, of this very step is entry `op` of the log."""
+
+    op: int
+    checksum: bytes
+    first_revision: int
+    command_count: int
+    timestamp_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The batch of this very step was not taken; `primary` is the replica to ask, if known."""
+
+    reason: RefusalReason
+    primary: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIndexGranted:
+    """A read that waits until entry `op` is retired is linearizable."""
+
+    token: int
+    op: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIndexRefused:
+    """No read index for `token` from this replica now; `primary` is the one to ask, if known."""
+
+    token: int
+    reason: RefusalReason
+    primary: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusChanged:
+    """The replica is now in `status` of `view`, whose primary has index `primary`."""
+
+    status: Status
+    view: int
+    primary: int
+
+
+@dataclass(frozen=True, slots=True)
+class Halted:
+    """This replica can never go on by itself; `reason` says what the operator can do."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundingReady:
+    """All replicas are blank: answer with `Found`, whose body holds `nonces` in replica order."""
+
+    nonces: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """`message` had no effect, by `rule`. Count it; nothing else is to be done."""
+
+    rule: DropRule
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Deliver a `Tick` once `now_ticks >= at_ticks`; None: no tick is needed. Replaces the last."""
+
+    at_ticks: int | None
+
+
+Effect: TypeAlias = (
+    Send
+    | PersistPrepares
+    | PersistSuperblock
+    | Commit
+    | Admitted
+    | Refused
+    | ReadIndexGranted
+    | ReadIndexRefused
+    | StatusChanged
+    | Halted
+    | FoundingReady
+    | Dropped
+    | Arm
+)

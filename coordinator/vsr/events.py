@@ -1,0 +1,102 @@
+"""What the driver tells the core: one of these per step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from coordinator.vsr.effects import SuperblockState
+from coordinator.vsr.messages import Message, PrepareHeader
+
+
+@dataclass(frozen=True, slots=True)
+class RecordId:
+    """One record of the journal: two records of one op differ in their checksum."""
+
+    op: int
+    checksum: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first event: what this process found on its disk.
+
+    `superblock` is None if none was ever written. `suffix` holds the headers of the journal's last
+    entries, oldest first: all of them, or at least as many as a pipeline has prepares. Everything
+    in the journal up to the last of them has been verified. `boot_nonce` is 16 random bytes, new
+    for every start of the process.
+    """
+
+    superblock: SuperblockState | None
+    suffix: tuple[PrepareHeader, ...]
+    boot_nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; `now_ticks` of the step says how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message arrived from another replica: authenticated, and its checksums verified."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class ClientBatch:
+    """One future entry's worth of commands; `wall_clock_us` is microseconds since 1970."""
+
+    body: bytes
+    command_count: int
+    wall_clock_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The body of the Founded entry, in answer to `FoundingReady`."""
+
+    body: bytes
+    wall_clock_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsDurable:
+    """These records of earlier `PersistPrepares` survive a crash from now on."""
+
+    records: tuple[RecordId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SuperblockDurable:
+    """The `state` of the outstanding `PersistSuperblock` survives a crash from now on."""
+
+    state: SuperblockState
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareRetired:
+    """Entry `op` went through every stage; entries retire in op order."""
+
+    op: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIndexRequested:
+    """A linearizable read wants to know how far the log must be applied; the token is echoed."""
+
+    token: int
+
+
+Event: TypeAlias = (
+    Start
+    | Tick
+    | Received
+    | ClientBatch
+    | Found
+    | RecordsDurable
+    | SuperblockDurable
+    | PrepareRetired
+    | ReadIndexRequested
+)

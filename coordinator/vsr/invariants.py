@@ -1,0 +1,118 @@
+"""What holds after every step, whatever happened; looked at after every step, also in production.
+
+An invariant is a name and a predicate, so that a breach says which one and in which state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coordinator.vsr.effects import Status
+from coordinator.vsr.errors import check
+from coordinator.vsr.state import State
+from viewstamp.limits import PIPELINE_PREPARES_MAX, UNRETIRED_PREPARES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The numbers that never go back, as they were at one moment."""
+
+    view: int
+    log_view: int
+    op: int
+    durable_op: int
+    commit_max: int
+    commit_min: int
+    retired_op: int
+
+    @classmethod
+    def of(cls, state: State) -> Marks:
+        """The marks of `state` now."""
+        return cls(
+            state.view,
+            state.log_view,
+            state.log.op,
+            state.log.durable_op,
+            state.commit_max,
+            state.commit_min,
+            state.retired_op,
+        )
+
+
+def ops_in_order(state: State) -> bool:
+    """Retired, handed out, committed, logged: each at most the next."""
+    return 0 <= state.retired_op <= state.commit_min <= state.commit_max <= state.log.op
+
+
+def views_in_order(state: State) -> bool:
+    """Nobody holds the log of a view that it did not enter."""
+    return state.log_view <= state.view
+
+
+def normal_is_durable(state: State) -> bool:
+    """A replica that acts in a view remembers after a crash that it did."""
+    return state.status is not Status.NORMAL or state.is_installed
+
+
+def normal_has_committed_inheritance(state: State) -> bool:
+    """Nothing new is admitted or read before the inherited log is handed out."""
+    return state.status is not Status.NORMAL or state.commit_min >= state.inherited_op
+
+
+def unretired_is_bounded(state: State) -> bool:
+    """The stages are never given more than they may hold."""
+    return state.commit_min - state.retired_op <= UNRETIRED_PREPARES_MAX
+
+
+def pipeline_is_bounded(state: State) -> bool:
+    """A primary has at most a pipeline of uncommitted entries; a new primary relies on it."""
+    in_flight = state.log.op - state.commit_max
+    return not (state.is_primary and state.is_installed) or in_flight <= PIPELINE_PREPARES_MAX
+
+
+def alone_commits_what_is_durable(state: State) -> bool:
+    """With one replica, the quorum is its disk."""
+    return state.replica_count > 1 or state.commit_max <= state.log.durable_op
+
+
+def own_acks_are_durable(state: State) -> bool:
+    """A primary counts its own copy only once it is durable."""
+    uncommitted = state.log.above(state.commit_max)
+    return all(entry.durable or state.replica not in entry.acks for entry in uncommitted)
+
+
+INVARIANTS: tuple[Callable[[State], bool], ...] = (
+    ops_in_order,
+    views_in_order,
+    normal_is_durable,
+    normal_has_committed_inheritance,
+    unretired_is_bounded,
+    pipeline_is_bounded,
+    alone_commits_what_is_durable,
+    own_acks_are_durable,
+)
+
+
+def check_step(before: Marks, state: State) -> None:
+    """Raise InvariantViolation unless the step from `before` left `state` sound."""
+    after = Marks.of(state)
+    for invariant in INVARIANTS:
+        check(invariant(state), invariant.__name__, (state.status, after, state.durable))
+    for mark in Marks.__dataclass_fields__:
+        went_back = getattr(after, mark) < getattr(before, mark)
+        check(not went_back, f"{mark} never goes back", (before, after))
+    check_new_commits(before, state)
+
+
+def check_new_commits(before: Marks, state: State) -> None:
+    """A primary's new commits, beyond those it inherits, are on a replication quorum of disks."""
+    if not state.is_primary or state.status is not Status.NORMAL:
+        return
+    for entry in state.log.above(before.commit_max):
+        if entry.header.op <= state.commit_max:
+            check(
+                len(entry.acks) >= state.quorums.replication,
+                "a committed entry is durable on a replication quorum",
+                (entry.header.op, sorted(entry.acks)),
+            )

@@ -1,0 +1,217 @@
+"""Normal operation: the primary sequences batches and replicates them, backups journal and ack.
+
+Steps 1 to 7 of the protocol's normal case, less the client table, which is a stage of its own:
+batch -> prepare, to the journal and the backups at once -> prepare_ok once durable -> commit at a
+quorum -> backups learn of the commit by the next prepare or by the heartbeat.
+"""
+
+from __future__ import annotations
+
+from coordinator.vsr.acknowledge import acknowledge, acknowledge_uncommitted
+from coordinator.vsr.commit import rearm_resend
+from coordinator.vsr.effects import (
+    Admitted,
+    PersistPrepares,
+    RefusalReason,
+    Refused,
+    Send,
+    Status,
+)
+from coordinator.vsr.errors import InvariantViolation, check, demand
+from coordinator.vsr.events import ClientBatch
+from coordinator.vsr.log import Entry
+from coordinator.vsr.messages import (
+    CommitMessage,
+    CommitOkMessage,
+    Prepare,
+    PrepareMessage,
+)
+from coordinator.vsr.state import State
+from coordinator.vsr.timeouts import TimeoutName
+from viewstamp.limits import (
+    PIPELINE_PREPARES_MAX,
+    PREPARE_BODY_BYTES_MAX,
+    PREPARE_COMMANDS_MAX,
+    UNRETIRED_PREPARES_MAX,
+)
+
+REVISION_MAX = 2**64 - 1
+
+REFUSAL_BY_STATUS = {
+    Status.BLANK: RefusalReason.BLANK,
+    Status.RECOVERING: RefusalReason.VIEW_CHANGE,
+    Status.VIEW_CHANGE: RefusalReason.VIEW_CHANGE,
+    Status.HALTED: RefusalReason.HALTED,
+}
+
+
+def refusal_of_role(state: State) -> RefusalReason | None:
+    """Why this replica serves no clients at all now; None if it does."""
+    if state.status is not Status.NORMAL:
+        return REFUSAL_BY_STATUS[state.status]
+    return None if state.is_primary else RefusalReason.NOT_PRIMARY
+
+
+def refusal_of_batch(state: State) -> RefusalReason | None:
+    """Why a batch would be refused now; None if it would be admitted."""
+    refusal = refusal_of_role(state)
+    if refusal is not None:
+        return refusal
+    if state.log.op - state.commit_max >= PIPELINE_PREPARES_MAX:
+        return RefusalReason.PIPELINE_FULL
+    if state.log.op - state.retired_op >= UNRETIRED_PREPARES_MAX:
+        return RefusalReason.TOO_MANY_UNRETIRED
+    return None if state.log.has_room else RefusalReason.JOURNAL_BACKLOG
+
+
+def known_primary(state: State) -> int | None:
+    """Whom a refused caller should ask: the primary of a view that is under way."""
+    return state.primary if state.status is Status.NORMAL else None
+
+
+def on_client_batch(state: State, batch: ClientBatch) -> None:
+    """Sequence one batch as the next entry, or refuse it with a reason."""
+    demand_batch(batch)
+    refusal = refusal_of_batch(state)
+    if refusal is not None:
+        state.emit(Refused(refusal, known_primary(state)))
+        return
+    entry = append_new(state, batch.body, batch.command_count, batch.wall_clock_us)
+    send_prepare(state, entry, state.others)
+
+
+def demand_batch(batch: ClientBatch) -> None:
+    """Hold the batcher to its limits. No command at all is an acknowledgement, and allowed."""
+    demand(
+        0 <= batch.command_count <= PREPARE_COMMANDS_MAX,
+        f"a batch has at most {PREPARE_COMMANDS_MAX} commands",
+        batch.command_count,
+    )
+    demand(
+        len(batch.body) <= PREPARE_BODY_BYTES_MAX,
+        f"a batch has at most {PREPARE_BODY_BYTES_MAX} bytes",
+        len(batch.body),
+    )
+    demand(batch.wall_clock_us >= 0, "the wall clock is not before 1970", batch.wall_clock_us)
+
+
+def append_new(state: State, body: bytes, command_count: int, wall_clock_us: int) -> Entry:
+    """Make the next entry of the log out of `body`, and have it journaled."""
+    log = state.log
+    check(
+        log.last_revision + command_count <= REVISION_MAX,
+        "revisions fit 64 bits",
+        log.last_revision,
+    )
+    prepare = state.seal(
+        parent=log.checksum,
+        cluster_id=state.configuration.cluster_id,
+        view=state.view,
+        op=log.op + 1,
+        commit=state.commit_max,
+        first_revision=log.last_revision + 1,
+        command_count=command_count,
+        # The level is raised by the log alone, so that all replicas change at the same entry.
+        feature_level=log.head.feature_level if log.head else state.configuration.feature_level,
+        timestamp=max(log.timestamp_us + 1, wall_clock_us),
+        body=body,
+    )
+    return journal(state, prepare, admitted=True)
+
+
+def journal(state: State, prepare: Prepare, *, admitted: bool = False) -> Entry:
+    """Make `prepare` the head of the log here and have it written; it is not yet durable."""
+    header = prepare.header
+    had_uncommitted = state.log.op > state.commit_max
+    entry = Entry(header, prepare, state.view)
+    state.log.append(entry)
+    if admitted:
+        state.emit(
+            Admitted(
+                header.op,
+                header.checksum,
+                header.first_revision,
+                header.command_count,
+                header.timestamp,
+            )
+        )
+    state.emit(PersistPrepares((prepare,)))
+    if state.is_primary and state.status is Status.NORMAL and not had_uncommitted:
+        rearm_resend(state)
+    return entry
+
+
+def send_prepare(state: State, entry: Entry, to_replicas: tuple[int, ...]) -> None:
+    """Primary: ask these replicas to journal `entry`."""
+    if entry.prepare is None:
+        raise InvariantViolation(f"entry {entry.header.op} has no body in memory to send")
+    message = PrepareMessage(
+        state.configuration.cluster_id, state.replica, state.view, entry.prepare
+    )
+    for replica in to_replicas:
+        state.emit(Send(replica, message))
+
+
+def on_prepare(state: State, message: PrepareMessage) -> None:
+    """Backup: journal an entry that continues the log; repeat the ack of one that is durable."""
+    header = message.prepare.header
+    held = state.log.get(header.op)
+    if held is None:
+        held = journal(state, message.prepare)
+    learn_commit(state, header.commit)
+    acknowledge(state, held)
+
+
+def learn_commit(state: State, commit: int) -> None:
+    """Backup: the primary's commit point holds here as far as the log reaches."""
+    state.commit_max = max(state.commit_max, min(commit, state.log.op))
+
+
+def on_commit(state: State, message: CommitMessage) -> None:
+    """Backup: learn the commit point from a heartbeat, and confirm being in this view."""
+    entry = state.log.get(message.commit)
+    check(
+        entry is None or entry.header.checksum == message.checksum,
+        "primary and backup hold the same committed entry",
+        message,
+    )
+    learn_commit(state, message.commit)
+    ok = CommitOkMessage(
+        state.configuration.cluster_id, state.replica, state.view, message.read_round
+    )
+    state.emit(Send(state.primary, ok))
+
+
+def send_heartbeat(state: State) -> None:
+    """Primary: say that it is there and what is committed, then again after a while."""
+    entry = state.log.get(state.commit_max)
+    message = CommitMessage(
+        state.configuration.cluster_id,
+        state.replica,
+        state.view,
+        state.commit_max,
+        entry.header.checksum if entry else bytes(0),
+        state.reads.number,
+    )
+    for replica in state.others:
+        state.emit(Send(replica, message))
+    state.timeouts.arm(TimeoutName.HEARTBEAT, state.now_ticks)
+
+
+def resend_prepares(state: State) -> None:
+    """Primary: repeat each uncommitted entry to those who have not acknowledged it."""
+    for entry in state.log.above(state.commit_max):
+        silent = tuple(index for index in state.others if index not in entry.acks)
+        send_prepare(state, entry, silent)
+    rearm_resend(state)
+
+
+def enter(state: State) -> None:
+    """Enter status normal in a view whose log is installed."""
+    check(state.is_installed, "normal only once view and log view are durable", state.durable)
+    state.change_status(Status.NORMAL)
+    if not state.is_primary:
+        acknowledge_uncommitted(state)
+    elif state.replica_count > 1:
+        send_heartbeat(state)
+        resend_prepares(state)

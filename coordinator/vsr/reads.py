@@ -1,0 +1,65 @@
+"""Read indexes: how far a replica must have applied the log to answer a linearizable read.
+
+The index is the commit point when a round starts. The round proves that this replica still was
+the primary then: a replication quorum, which every view change would have had to meet, confirms
+that it is in status normal of this view. Alone, a replica is its own quorum.
+"""
+
+from __future__ import annotations
+
+from coordinator.vsr.effects import ReadIndexGranted, ReadIndexRefused, RefusalReason
+from coordinator.vsr.events import ReadIndexRequested
+from coordinator.vsr.messages import CommitOkMessage
+from coordinator.vsr.normal import known_primary, refusal_of_role, send_heartbeat
+from coordinator.vsr.state import State
+from viewstamp.limits import READ_INDEXES_WAITING_MAX
+
+
+def on_read_index_requested(state: State, event: ReadIndexRequested) -> None:
+    """Let the read join the next round, or refuse it with a reason."""
+    reads = state.reads
+    refusal = refusal_of_role(state)
+    if refusal is None and len(reads.running) + len(reads.waiting) >= READ_INDEXES_WAITING_MAX:
+        refusal = RefusalReason.TOO_MANY_READS
+    if refusal is not None:
+        state.emit(ReadIndexRefused(event.token, refusal, known_primary(state)))
+        return
+    reads.waiting.append(event.token)
+
+
+def on_commit_ok(state: State, message: CommitOkMessage) -> None:
+    """Count a confirmation of the running round."""
+    state.reads.confirmed_by.add(message.from_replica)
+
+
+def settle(state: State) -> None:
+    """Finish the running round if a quorum confirmed it, and start one for those who wait.
+
+    At most two rounds pass in one step: one that was running, and one that a lone replica both
+    starts and confirms.
+    """
+    finish_round(state)
+    if state.reads.waiting and not state.reads.running:
+        start_round(state)
+        finish_round(state)
+
+
+def start_round(state: State) -> None:
+    """Fix the index for all who wait, and ask whether this is still the primary."""
+    reads = state.reads
+    reads.number += 1
+    reads.index_op = state.commit_max
+    reads.running, reads.waiting = reads.waiting, []
+    reads.confirmed_by = {state.replica}
+    if state.replica_count > 1:
+        send_heartbeat(state)
+
+
+def finish_round(state: State) -> None:
+    """Grant the round's index to its reads once a replication quorum confirmed it."""
+    reads = state.reads
+    if len(reads.confirmed_by) < state.quorums.replication:
+        return
+    for token in reads.running:
+        state.emit(ReadIndexGranted(token, reads.index_op))
+    reads.running = []

@@ -1,0 +1,163 @@
+"""What a process does with what it found on its disk: a table, exhaustive and exclusive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from itertools import pairwise
+
+from coordinator.vsr import founding, view_change
+from coordinator.vsr.effects import Halted, Status, SuperblockState
+from coordinator.vsr.errors import demand
+from coordinator.vsr.events import Start
+from coordinator.vsr.messages import PARENT_OF_FIRST, PrepareHeader
+from coordinator.vsr.state import FOUNDING_VIEW, State
+from viewstamp.limits import BOOT_NONCE_BYTES, PIPELINE_PREPARES_MAX
+
+
+class Extent(Enum):
+    """How far the journal reaches."""
+
+    EMPTY = "empty"
+    FOUNDED = "founded"
+    LONGER = "longer"
+
+
+def extent(head_op: int) -> Extent:
+    """Classify the op of the journal's last entry; 0 is the empty journal."""
+    if head_op == 0:
+        return Extent.EMPTY
+    return Extent.FOUNDED if head_op == 1 else Extent.LONGER
+
+
+def on_start(state: State, event: Start) -> None:
+    """Take over what the disk holds and go the way that the table names."""
+    demand_start(event)
+    superblock = event.superblock or SuperblockState(FOUNDING_VIEW, FOUNDING_VIEW, 0)
+    state.boot_nonce = event.boot_nonce
+    state.durable = event.superblock
+    state.view, state.log_view = superblock.view, superblock.log_view
+    state.log.inherit(event.suffix, superblock.log_view)
+    alone = state.replica_count == 1
+    action = STARTUP[(alone, event.superblock is not None, extent(state.log.op))]
+    action(state, superblock)
+
+
+def demand_start(event: Start) -> None:
+    """Hold the driver to a usable nonce, an ordered superblock and a connected suffix."""
+    demand(
+        len(event.boot_nonce) == BOOT_NONCE_BYTES,
+        f"the boot nonce has {BOOT_NONCE_BYTES} bytes",
+        len(event.boot_nonce),
+    )
+    superblock = event.superblock
+    demand(
+        superblock is None or 0 <= superblock.log_view <= superblock.view,
+        "the superblock's log view is at most its view",
+        superblock,
+    )
+    if event.suffix:
+        demand_suffix(event.suffix)
+
+
+def demand_suffix(suffix: tuple[PrepareHeader, ...]) -> None:
+    """The journal verified each entry; that they follow each other is looked at here once more."""
+    first, head = suffix[0], suffix[-1]
+    demand(
+        first.op == 1 or len(suffix) >= PIPELINE_PREPARES_MAX,
+        f"the suffix holds all entries or at least the last {PIPELINE_PREPARES_MAX}",
+        (first.op, head.op),
+    )
+    demand(
+        first.op > 1 or (first.parent == PARENT_OF_FIRST and first.first_revision == 1),
+        "op 1 has no parent and holds revision 1",
+        first,
+    )
+    for earlier, later in pairwise(suffix):
+        demand(follows(earlier, later), "entries of the suffix follow each other", later)
+
+
+def follows(earlier: PrepareHeader, later: PrepareHeader) -> bool:
+    """Whether `later` can be the entry after `earlier`."""
+    return (
+        later.op == earlier.op + 1
+        and later.parent == earlier.checksum
+        and later.first_revision == earlier.last_revision + 1
+        and later.timestamp > earlier.timestamp
+        and later.view >= earlier.view
+    )
+
+
+def begin_blank(state: State, superblock: SuperblockState) -> None:
+    """Nothing was ever written: wait to be founded."""
+    founding.begin(state)
+
+
+def finish_founding(state: State, superblock: SuperblockState) -> None:
+    """The founding crashed after op 1 was durable: nobody was told, and the lone entry is good."""
+    view_change.begin(state)
+
+
+def recover_alone(state: State, superblock: SuperblockState) -> None:
+    """Hold a view change with oneself, if the log has all that the superblock knows of."""
+    head = state.log.head
+    if head is None or head.op < superblock.commit_max:
+        halt_short_log(state, superblock)
+    elif head.view > superblock.log_view:
+        halt(
+            state,
+            f"journal entry {head.op} is of view {head.view}, but the superblock never reached it "
+            f"(log view {superblock.log_view}): the superblock is older than the journal; "
+            "bring back both from one backup, or restore a snapshot into a new cluster",
+        )
+    else:
+        state.commit_max = superblock.commit_max
+        view_change.begin(state)
+
+
+def halt_short_log(state: State, superblock: SuperblockState) -> None:
+    """Committed entries are gone, and there is no peer to have them from."""
+    halt(
+        state,
+        f"the journal ends at op {state.log.op}, but the superblock says that this cluster was "
+        f"founded and that op {superblock.commit_max} was committed: entries were lost; bring the "
+        "journal back, or restore a snapshot into a new cluster",
+    )
+
+
+def halt_without_superblock(state: State, superblock: SuperblockState) -> None:
+    """A longer journal was acknowledged in a view that nobody remembers."""
+    halt(
+        state,
+        f"the journal reaches op {state.log.op}, but there is no superblock: it was lost; bring "
+        "it back, or restore a snapshot into a new cluster",
+    )
+
+
+def await_peers(state: State, superblock: SuperblockState) -> None:
+    """One of several, after a restart: it may not act before its peers brought it up to date."""
+    state.commit_max = min(superblock.commit_max, state.log.op)
+    state.change_status(Status.RECOVERING)
+
+
+def halt(state: State, reason: str) -> None:
+    """Stop for good, and say what the operator can do."""
+    state.change_status(Status.HALTED)
+    state.emit(Halted(reason))
+
+
+STARTUP: dict[tuple[bool, bool, Extent], Callable[[State, SuperblockState], None]] = {
+    # (alone, superblock found, journal)
+    (True, False, Extent.EMPTY): begin_blank,
+    (True, False, Extent.FOUNDED): finish_founding,
+    (True, False, Extent.LONGER): halt_without_superblock,
+    (True, True, Extent.EMPTY): halt_short_log,
+    (True, True, Extent.FOUNDED): recover_alone,
+    (True, True, Extent.LONGER): recover_alone,
+    (False, False, Extent.EMPTY): begin_blank,
+    (False, False, Extent.FOUNDED): await_peers,
+    (False, False, Extent.LONGER): halt_without_superblock,
+    (False, True, Extent.EMPTY): await_peers,
+    (False, True, Extent.FOUNDED): await_peers,
+    (False, True, Extent.LONGER): await_peers,
+}
