@@ -1,0 +1,1 @@
+"""The coordinator: one replica's log, mux, journal and public face."""

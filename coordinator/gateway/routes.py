@@ -1,0 +1,92 @@
+"""The methods that are served, as the services claim them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Final
+
+from google.protobuf.descriptor_pool import DescriptorPool
+
+from viewstamp.api.cluster.v1 import cluster_service_pb2
+from viewstamp.api.domain.v1 import domain_service_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.sessions.v1 import sessions_service_pb2
+from viewstamp.api.submit.v1 import submit_service_pb2
+from viewstamp.errors import Refusal
+from viewstamp.routing import Method, MethodKind, methods_of_file, pool_of
+
+# What the coordinator itself serves: modules and the methods claimed in them.
+_LOCAL: Final[tuple[tuple[ModuleType, frozenset[str]], ...]] = (
+    (sessions_service_pb2, frozenset({"RegisterSession", "EndSession", "ExpireSession"})),
+    (submit_service_pb2, frozenset({"Transact"})),
+    (cluster_service_pb2, frozenset({"GetStatus", "ListAlarms"})),
+)
+
+
+class Routes:
+    """Claimed methods by path and by code; grows as services connect."""
+
+    def __init__(self) -> None:
+        self._by_path: dict[str, Method] = {}
+        self._by_code: dict[int, Method] = {}
+        for module, claimed in _LOCAL:
+            for method in methods_of_file(module.DESCRIPTOR):
+                if method.name in claimed:
+                    self._add(method)
+
+    def update(self, describe: domain_service_pb2.DescribeResponse) -> None:
+        """Take in what a service claims. Raises ValueError if a code is already another's."""
+        pool = pool_of(describe.file_descriptors)
+        claimed = set(describe.methods)
+        for method in _methods(pool, describe.file_descriptors):
+            if method.full_name in claimed:
+                self._add(method)
+
+    def _add(self, method: Method) -> None:
+        other = self._by_code.get(method.code)
+        if other is not None and other.full_name != method.full_name:
+            raise ValueError(
+                f"code {method.code} is claimed by {other.full_name} and {method.full_name}:"
+                " codes must be unique in the cluster"
+            )
+        self._by_path[method.path] = method
+        self._by_code[method.code] = method
+
+    def methods(self) -> Iterable[Method]:
+        """Return all claimed methods."""
+        return self._by_code.values()
+
+    def public(self, path: str) -> Method:
+        """Return the method of a gRPC path. Raises Refusal UNIMPLEMENTED."""
+        method = self._by_path.get(path)
+        if method is None or method.internal:
+            raise Refusal(
+                Reason.REASON_UNIMPLEMENTED,
+                f"no service of this cluster serves {path.lstrip('/')}",
+                method=path.lstrip("/"),
+            )
+        return method
+
+    def public_code(self, code: int, kind: MethodKind) -> Method:
+        """Return the method of a code from outside. Raises Refusal UNIMPLEMENTED."""
+        method = self._by_code.get(code)
+        if method is None or method.internal or method.kind is not kind:
+            raise Refusal(
+                Reason.REASON_UNIMPLEMENTED,
+                f"no service of this cluster serves a {kind.value} of code {code}",
+                code=code,
+            )
+        return method
+
+    def by_code(self, code: int) -> Method | None:
+        """Return the claimed method of a code, internal ones too."""
+        return self._by_code.get(code)
+
+
+def _methods(pool: DescriptorPool, encoded: Iterable[bytes]) -> Iterable[Method]:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    for file in encoded:
+        name = FileDescriptorProto.FromString(file).name
+        yield from methods_of_file(pool.FindFileByName(name))

@@ -1,0 +1,274 @@
+"""One domain service as the coordinator reaches it: connection, Apply stream, replay.
+
+Batches go out in the order in which they were given, commands through the item log, reads not.
+When the stream breaks, reads in flight fail, and the next stream starts with the whole item log:
+answers that were given before are compared and discarded, the others are delivered as if nothing
+had happened. The mux never learns of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from coordinator.stages.item_log import Entry, ItemLog, ReplayDivergedError, settle
+from viewstamp import limits
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.api.domain.v1 import domain_service_pb2_grpc as domain_grpc
+
+RECONNECT_DELAY_MIN_MS: Final = 20
+RECONNECT_DELAY_MAX_MS: Final = 500
+# A batch holds a prepare's worth of commands with their contexts: somewhat more than its body.
+APPLY_MESSAGE_BYTES_MAX: Final = 4 * limits.MESSAGE_BYTES_MAX
+CHANNEL_OPTIONS: Final = (
+    ("grpc.max_send_message_length", APPLY_MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", APPLY_MESSAGE_BYTES_MAX),
+    ("grpc.initial_reconnect_backoff_ms", RECONNECT_DELAY_MIN_MS),
+    ("grpc.min_reconnect_backoff_ms", RECONNECT_DELAY_MIN_MS),
+    ("grpc.max_reconnect_backoff_ms", RECONNECT_DELAY_MAX_MS),
+)
+APPLY_PATH: Final = "/viewstamp.api.domain.v1.DomainService/Apply"
+
+_log = logging.getLogger(__name__)
+
+
+class ItemLogDroppedError(Exception):
+    """A service died whose item log was dropped: only a restart of the coordinator helps."""
+
+
+class FencedError(Exception):
+    """The service serves a newer coordinator, or another cluster: this process must end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this coordinator is, for the services to fence older ones."""
+
+    cluster_id: bytes
+    replica_id: int
+    coordinator_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageEvents:
+    """What the client tells its owner. All are called on the event loop."""
+
+    replied: Callable[[domain_pb2.BatchReply], None]
+    deferred: Callable[[domain_pb2.QueryOutcome], None]
+    connected: Callable[[domain_pb2.DescribeResponse], None]
+    lost: Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    message: bytes
+    entry: Entry | None  # None for reads
+
+
+class StageClient:
+    """The way to one service. `run` keeps the stream up until it is cancelled."""
+
+    def __init__(self, stage: int, target: str, events: StageEvents) -> None:
+        self.stage = stage
+        self.target = target
+        self.item_log = ItemLog()
+        self.restarts = 0
+        self.connected = False
+        self._events = events
+        self._outgoing: deque[_Outgoing] = deque()
+        self._unanswered: deque[_Outgoing] = deque()
+        self._wake = asyncio.Event()
+        self._replay_left = 0
+        self._answered_at = 0.0
+        self._channel: grpc.aio.Channel | None = None
+
+    def send(self, batch: domain_pb2.Batch) -> None:
+        """Send a batch: logged first if it has a sequence."""
+        message = domain_pb2.ApplyRequest(batch=batch).SerializeToString()
+        if batch.sequence:
+            outgoing = _Outgoing(message, self.item_log.append(batch.sequence, message))
+        else:
+            outgoing = _Outgoing(message, None)
+        if self.connected:
+            self._outgoing.append(outgoing)
+            self._wake.set()
+
+    @property
+    def replaying(self) -> bool:
+        """Whether answers to batches sent before the last restart are still coming in."""
+        return self._replay_left > 0
+
+    async def describe(self) -> domain_pb2.DescribeResponse:
+        """Wait for the service and ask what it claims."""
+        stub = domain_grpc.DomainServiceStub(self._connect())
+        response: domain_pb2.DescribeResponse = await stub.Describe(
+            domain_pb2.DescribeRequest(), wait_for_ready=True
+        )
+        if response.stage != self.stage:
+            raise ValueError(
+                f"{self.target} is the service of stage {response.stage}, not {self.stage}:"
+                " correct --service"
+            )
+        return response
+
+    async def normalize(
+        self, request: domain_pb2.NormalizeRequest, timeout_ms: int
+    ) -> domain_pb2.NormalizeResponse:
+        """Ask the service for the loggable form of payloads. Raises grpc.RpcError."""
+        stub = domain_grpc.DomainServiceStub(self._connect())
+        response: domain_pb2.NormalizeResponse = await stub.Normalize(
+            request, timeout=timeout_ms / 1000
+        )
+        return response
+
+    async def run(self, identity: Identity) -> None:
+        """Keep an Apply stream open, over deaths of the service, until cancelled.
+
+        Raises FencedError, ItemLogDroppedError or ReplayDivergedError where going on would be
+        wrong: the process must end.
+        """
+        first = True
+        while True:
+            if not first and self.item_log.dropped:
+                raise ItemLogDroppedError(
+                    f"the service at {self.target} died and its item log had been dropped"
+                )
+            try:
+                await self._stream(identity)
+                reason = "the service closed the stream"
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                    raise FencedError(f"{self.target}: {error.details()}") from error
+                reason = f"{error.code().name}: {error.details()}"
+            except TimeoutError:
+                reason = f"no answer for {limits.STAGE_TIMEOUT_MS} ms"
+            first = False
+            self._lost(reason)
+            await asyncio.sleep(RECONNECT_DELAY_MIN_MS / 1000)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._channel is not None:
+            await self._channel.close()
+
+    def _connect(self) -> grpc.aio.Channel:
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(self.target, options=list(CHANNEL_OPTIONS))
+        return self._channel
+
+    async def _stream(self, identity: Identity) -> None:
+        describe = await self.describe()
+        call = self._connect().stream_stream(APPLY_PATH)(wait_for_ready=True)
+        try:
+            await call.write(_hello(identity))
+            await _read_hello_reply(call)
+            self._opened(describe)
+            writer = asyncio.create_task(self._write(call))
+            watchdog = asyncio.create_task(self._watch_silence())
+            reader = asyncio.create_task(self._read(call))
+            await _first_to_end(reader, writer, watchdog)
+        finally:
+            call.cancel()
+
+    def _opened(self, describe: domain_pb2.DescribeResponse) -> None:
+        self._outgoing = deque(_Outgoing(entry.message, entry) for entry in self.item_log)
+        self._unanswered.clear()
+        self._replay_left = len(self._outgoing)
+        self._answered_at = asyncio.get_running_loop().time()
+        self.connected = True
+        self._wake.set()
+        self._events.connected(describe)
+
+    def _lost(self, reason: str) -> None:
+        was_connected, self.connected = self.connected, False
+        self._outgoing.clear()
+        self._unanswered.clear()
+        self._replay_left = 0
+        if was_connected:
+            self.restarts += 1
+            _log.warning("service lost", extra={"fields": {"target": self.target, "why": reason}})
+            self._events.lost(reason)
+
+    async def _write(self, call: Any) -> None:
+        while True:
+            while self._outgoing:
+                outgoing = self._outgoing.popleft()
+                self._unanswered.append(outgoing)
+                await call.write(outgoing.message)
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _read(self, call: Any) -> None:
+        while True:
+            message = await call.read()
+            if message is grpc.aio.EOF:
+                return
+            self._answered_at = asyncio.get_running_loop().time()
+            response = domain_pb2.ApplyResponse.FromString(message)
+            if response.HasField("deferred"):
+                self._events.deferred(response.deferred)
+            else:
+                self._answered(response.batch, message)
+
+    def _answered(self, reply: domain_pb2.BatchReply, message: bytes) -> None:
+        outgoing = self._unanswered.popleft()
+        self._replay_left = max(0, self._replay_left - 1)
+        if outgoing.entry is None:
+            self._events.replied(reply)
+            return
+        if reply.sequence != outgoing.entry.sequence:
+            raise ReplayDivergedError(
+                f"{self.target} answered batch {reply.sequence} where"
+                f" {outgoing.entry.sequence} was due"
+            )
+        if settle(outgoing.entry, message):
+            self._events.replied(reply)
+
+    async def _watch_silence(self) -> None:
+        timeout = limits.STAGE_TIMEOUT_MS / 1000
+        loop = asyncio.get_running_loop()
+        waiting_since = loop.time()
+        while True:
+            await asyncio.sleep(timeout / 8)
+            # The clock runs only while an answer is due, and not at all during a replay.
+            if not self._unanswered or self.replaying:
+                waiting_since = loop.time()
+            elif loop.time() - max(waiting_since, self._answered_at) > timeout:
+                raise TimeoutError
+
+
+def _hello(identity: Identity) -> bytes:
+    hello = domain_pb2.Hello(
+        cluster_id=identity.cluster_id,
+        replica_id=identity.replica_id,
+        coordinator_sequence=identity.coordinator_sequence,
+    )
+    return domain_pb2.ApplyRequest(hello=hello).SerializeToString()
+
+
+async def _read_hello_reply(call: Any) -> None:
+    timeout = limits.STAGE_TIMEOUT_MS / 1000
+    message = await asyncio.wait_for(call.read(), timeout)
+    if message is grpc.aio.EOF:
+        # Reading the status raises the error the service ended the stream with.
+        await call.read()
+        raise TimeoutError
+
+
+async def _first_to_end(*tasks: asyncio.Task[None]) -> None:
+    """Wait for the first task, end the others, and raise what it raised."""
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
