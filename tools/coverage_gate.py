@@ -67,6 +67,9 @@ def judge(package: str, tally: Tally) -> str | None:
 def main(arguments: list[str]) -> int:
     """Judge each pure package by the coverage JSON named; return 1 if any fails."""
     report = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    if not report["meta"]["branch_coverage"]:
+        print("coverage gate: no branch was measured; did any test run?", file=sys.stderr)
+        return 1
     failures = []
     for package in PURE_PACKAGES:
         tally = tally_package(report, package)

@@ -67,7 +67,7 @@ def report(**changed: dict[str, Any]) -> dict[str, Any]:
     """Return a coverage report in which all packages are perfect but those changed."""
     files = {f"{package}/a.py": summary(20, 20) for package in coverage_gate.PURE_PACKAGES}
     files.update({f"{package.replace('__', '/')}/a.py": e for package, e in changed.items()})
-    return {"files": files}
+    return {"meta": {"branch_coverage": True}, "files": files}
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,10 @@ def report(**changed: dict[str, Any]) -> dict[str, Any]:
         (report(coordinator__vsr=summary(20, 19)), 0),
         (report(coordinator__vsr=summary(100, 94)), 1),
         (report(services__users=summary(20, 0)), 1),
-        ({"files": {}}, 1),
+        ({"meta": {"branch_coverage": True}, "files": {}}, 1),
+        ({"meta": {"branch_coverage": False}, "files": {}}, 1),
     ],
-    ids=["perfect", "exactly enough", "one branch short", "no branch", "not measured"],
+    ids=["perfect", "exactly enough", "one short", "no branch", "not measured", "lines alone"],
 )
 def test_coverage_gate(tmp_path: Path, planted: dict[str, Any], status: int) -> None:
     """The gate passes at exactly its share, and fails below it or where nothing was measured."""
