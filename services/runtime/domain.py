@@ -61,6 +61,7 @@ class Deferred:
 # A response message without header, or its encoding where that is faster.
 CommandHandler = Callable[[State, Any, Call], Message | bytes]
 QueryHandler = Callable[[State, Any, Call], Message | bytes | Deferred]
+# An effect has been decided: its handler may propose, but neither refuse nor emit.
 EffectHandler = Callable[[State, Any, Call], None]
 # (state, encoded items, call, gate) -> context per item; raises Refusal to refuse the item.
 ResolveHandler = Callable[[State, bytes, Call, int], bytes]
@@ -104,7 +105,8 @@ class Domain(Generic[State]):
     new_state: Callable[[UndoLog], State]
     commands: Mapping[str, CommandHandler[State]]
     queries: Mapping[str, QueryHandler[State]]
-    effects: Mapping[str, EffectHandler[State]]  # by EffectPayload field name
+    # By EffectPayload field name; the handler is given that field's message (UserDeleted, ...).
+    effects: Mapping[str, EffectHandler[State]]
     entities: Callable[[State], Iterator[Entity]]
     proposals: Callable[[State], Iterable[domain_service_pb2.Proposal]]
     resolve: ResolveHandler[State] | None = None

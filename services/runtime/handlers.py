@@ -1,0 +1,95 @@
+"""What a domain handles, looked up once: records by method code, checked against its protos."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import Message
+
+from services.runtime.domain import Domain
+from viewstamp import routing
+from viewstamp.api.domain.v1 import effects_pb2
+from viewstamp.routing import Method, MethodKind
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All that the hot path must know of one method."""
+
+    full_name: str
+    handler: Callable[[Any, Any, Any], Any]
+    request: type[Message]
+    batch: type[Any]  # {repeated request items = 1}
+    validates: bool  # whether its requests have a field `validate_only`
+    normalizer: Callable[[Any, Any, Any], Any] | None
+    suffix: Callable[[Any, Any], bytes] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """The handlers of one domain. `methods` are the full names it claims, in proto order."""
+
+    commands: Mapping[int, Record]
+    queries: Mapping[int, Record]
+    methods: tuple[str, ...]
+
+
+def handlers_of(domain: Domain[Any]) -> Handlers:
+    """Return the handlers of a domain by code; methods without a handler are not claimed.
+
+    Raises ValueError for a handler that belongs to no method, and for a method that must be
+    normalized and has no normalizer.
+    """
+    methods = [m for file in domain.files for m in routing.methods_of_file(file)]
+    commands = _select(methods, MethodKind.COMMAND, domain.commands, domain.stage)
+    queries = _select(methods, MethodKind.QUERY, domain.queries, domain.stage)
+    claimed = {m.name: m for m in methods if m in commands or m in queries}
+    _check_normalizers(commands, domain)
+    _check_names("effects", domain.effects, effects_pb2.EffectPayload.DESCRIPTOR.fields_by_name)
+    return Handlers(
+        commands={m.code: _record(m, domain.commands[m.name], domain) for m in commands},
+        queries={m.code: _record(m, domain.queries[m.name], domain) for m in queries},
+        methods=tuple(m.full_name for m in methods if claimed.get(m.name) is m),
+    )
+
+
+def _select(
+    methods: Iterable[Method], kind: MethodKind, handlers: Mapping[str, Any], stage: int
+) -> list[Method]:
+    """Return the methods of this kind and stage that have a handler."""
+    own = [m for m in methods if m.kind is kind and m.owner == stage]
+    names = [m.name for m in own]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{kind.value} methods share a name: {', '.join(twice)}")
+    _check_names(f"{kind.value} handlers", handlers, names)
+    return [m for m in own if m.name in handlers]
+
+
+def _check_normalizers(commands: Iterable[Method], domain: Domain[Any]) -> None:
+    flagged = [m.name for m in commands if m.normalize]
+    missing = sorted(set(flagged) - set(domain.normalizers))
+    if missing:
+        raise ValueError(f"flagged `normalize`, and without a normalizer: {', '.join(missing)}")
+    _check_names("normalizers", domain.normalizers, flagged)
+    _check_names("suffixes", domain.suffixes, flagged)
+
+
+def _check_names(what: str, handlers: Mapping[str, Any], known: Iterable[str]) -> None:
+    unknown = sorted(set(handlers) - set(known))
+    if unknown:
+        raise ValueError(f"{what} that nothing in the protos calls for: {', '.join(unknown)}")
+
+
+def _record(method: Method, handler: Callable[[Any, Any, Any], Any], domain: Domain[Any]) -> Record:
+    return Record(
+        full_name=method.full_name,
+        handler=handler,
+        request=method.request,
+        batch=routing.batch_class(method.request.DESCRIPTOR),
+        validates="validate_only" in method.request.DESCRIPTOR.fields_by_name,
+        normalizer=domain.normalizers.get(method.name),
+        suffix=domain.suffixes.get(method.name),
+    )
