@@ -1,0 +1,162 @@
+"""What may enter the log: nothing random, local or secret. The owner's service decides.
+
+Payloads of flagged methods are sent to their owner's Normalize; what comes back is logged in
+their place. Refused ones stay as holes, so that no index or revision shifts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import grpc
+
+from coordinator.gateway.routes import Routes
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.log.v1 import log_pb2
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.errors import Refusal
+from viewstamp.framing import EMPTY_FRAME, FramingError, frame, unframe
+from viewstamp.limits import TRANSACTION_PARTS_MAX
+from viewstamp.routing import Method, MethodKind
+
+# Hashing takes tens of milliseconds of CPU per password and may queue behind others.
+NORMALIZE_TIMEOUT_MS: Final = 30_000
+TRANSACT: Final = "Transact"
+
+
+class Normalizing(Protocol):
+    """A domain service as seen from here."""
+
+    async def normalize(
+        self, request: domain_pb2.NormalizeRequest, timeout_ms: int
+    ) -> domain_pb2.NormalizeResponse:
+        """Return the loggable form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a span came from: what secrets are derived from, the same on a retry."""
+
+    user_id: int
+    session_id: int
+    number: int
+    first_index: int
+    nonce: bytes  # random, for callers without a session
+
+
+Suffixes = dict[int, bytes]  # by index in the span
+
+
+class Normalizer:
+    """Turns spans into their loggable form."""
+
+    def __init__(self, routes: Routes, services: Mapping[int, Normalizing]) -> None:
+        self._routes = routes
+        self._services = services
+
+    def needed(self, method: Method) -> bool:
+        """Whether spans of the method must pass through here at all."""
+        return method.normalize or method.name == TRANSACT
+
+    async def normalize(self, method: Method, span: log_pb2.LoggedSpan, origin: Origin) -> Suffixes:
+        """Replace the span's items by their loggable form; return what only the caller may see.
+
+        Raises Refusal if the owner does not answer, or if a transaction is malformed.
+        """
+        if method.name == TRANSACT:
+            return await self._transaction(span, origin)
+        response = await self._ask(method, span.count, span.items, origin, suffix_only=False)
+        span.items = response.items
+        span.refused.extend(response.errors)
+        return {suffix.index: suffix.suffix for suffix in response.suffixes}
+
+    async def suffixes(self, method: Method, count: int, items: bytes, origin: Origin) -> Suffixes:
+        """Return the suffixes alone, for a retry of what is already logged."""
+        if not method.normalize:
+            return {}
+        response = await self._ask(method, count, items, origin, suffix_only=True)
+        return {suffix.index: suffix.suffix for suffix in response.suffixes}
+
+    async def _ask(
+        self, method: Method, count: int, items: bytes, origin: Origin, *, suffix_only: bool
+    ) -> domain_pb2.NormalizeResponse:
+        request = domain_pb2.NormalizeRequest(
+            code=method.code,
+            count=count,
+            items=items,
+            user_id=origin.user_id,
+            session_id=origin.session_id,
+            number=origin.number,
+            first_index=origin.first_index,
+            suffix_only=suffix_only,
+            nonce=origin.nonce,
+        )
+        try:
+            return await self._services[method.owner].normalize(request, NORMALIZE_TIMEOUT_MS)
+        except grpc.RpcError as error:
+            raise Refusal(
+                Reason.REASON_DOMAIN_RESTARTING,
+                f"the service of {method.full_name} does not answer: try again",
+                method=method.full_name,
+            ) from error
+
+    async def _transaction(self, span: log_pb2.LoggedSpan, origin: Origin) -> Suffixes:
+        transaction = _parse_transaction(span.items)
+        for index, part in enumerate(transaction.parts):
+            await self._part(part, index, origin)
+        span.items = frame(transaction.SerializeToString())
+        return {}
+
+    async def _part(self, part: submit_pb2.TransactionPart, index: int, origin: Origin) -> None:
+        method = self._routes.public_code(part.code, MethodKind.COMMAND)
+        _check_part(method, index)
+        if not method.normalize:
+            return
+        part_origin = Origin(
+            origin.user_id, origin.session_id, origin.number, origin.first_index, origin.nonce
+        )
+        response = await self._ask(method, 1, frame(part.request), part_origin, suffix_only=False)
+        if response.errors:
+            refusal = Refusal.from_error(response.errors[0].error)
+            raise Refusal(refusal.reason, refusal.message, **{**refusal.details, "part": index})
+        if response.suffixes:
+            raise _bad_transaction(
+                f"part {index} ({method.name}) has a secret result: call it alone"
+            )
+        part.request = unframe(response.items)[0]
+
+
+def _parse_transaction(items: bytes) -> submit_pb2.TransactRequest:
+    from google.protobuf.message import DecodeError
+
+    try:
+        frames = unframe(items)
+        if len(frames) != 1:
+            raise _bad_transaction("a span holds one transaction")
+        transaction = submit_pb2.TransactRequest.FromString(frames[0])
+    except (FramingError, DecodeError) as error:
+        raise _bad_transaction(str(error)) from error
+    if not 1 <= len(transaction.parts) <= TRANSACTION_PARTS_MAX:
+        raise _bad_transaction(
+            f"{len(transaction.parts)} parts; 1 to {TRANSACTION_PARTS_MAX} are allowed"
+        )
+    return transaction
+
+
+def _check_part(method: Method, index: int) -> None:
+    from viewstamp.api.routing.v1.routing_pb2 import STAGE_SESSIONS
+
+    if method.owner == STAGE_SESSIONS:
+        raise _bad_transaction(f"part {index} ({method.name}) cannot be part of a transaction")
+
+
+def _bad_transaction(why: str) -> Refusal:
+    return Refusal(Reason.REASON_MALFORMED_REQUEST, f"the transaction is malformed: {why}")
+
+
+def hole_items(count: int) -> bytes:
+    """Return the items of a span that was refused as a whole."""
+    return EMPTY_FRAME * count

@@ -1,0 +1,252 @@
+"""Packs what waits into the next prepare, as soon as the pipeline has room: there is no timer.
+
+Two kinds of callers wait: sessions, whose requests are never split and keep their number, and
+loose callers without a session, whose commands are packed into requests of the gateway's own
+session. A lone command therefore never waits for company, and a crowd shares one prepare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from viewstamp import limits
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.log.v1 import log_pb2
+from viewstamp.errors import Refusal
+from viewstamp.framing import frame
+
+# Of loose commands only: what one of them may add to a request beside its payload.
+LOOSE_COMMAND_OVERHEAD_BYTES: Final = 64
+# A transaction takes one revision and a run of its own, so it never shares a span.
+TRANSACT_CODE: Final = 10
+WAITING_BYTES_MAX: Final = 64 * limits.MIB
+
+
+@dataclass(frozen=True, slots=True)
+class SpanReply:
+    """The answer to one span: framed results, and the errors of refused commands by index."""
+
+    results: bytes
+    errors: tuple[errors_pb2.IndexedError, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to one request: its place in the log, and spans or an error of the whole."""
+
+    view: int
+    op: int
+    first_revision: int
+    spans: tuple[SpanReply, ...]
+    error: errors_pb2.Error | None = None
+
+
+@dataclass(slots=True)
+class SessionRequest:
+    """One request of a session, ready for the log, and who waits for its reply."""
+
+    logged: log_pb2.LoggedRequest
+    future: asyncio.Future[Reply]
+    encoded: bytes = b""
+    command_count: int = 0
+
+    def __post_init__(self) -> None:
+        self.encoded = frame(self.logged.SerializeToString())
+        self.command_count = sum(span.count for span in self.logged.spans)
+
+
+@dataclass(slots=True)
+class LooseCommand:
+    """One command of a caller without a session."""
+
+    code: int
+    item: bytes  # loggable payload
+    user_id: int
+    credential_revision: int
+    trace_parent: str
+    future: asyncio.Future[Reply]  # of one span with one result
+
+
+@dataclass(slots=True)
+class Batch:
+    """One prepare's worth: its body, and who waits for it, request by request."""
+
+    body: bytes
+    command_count: int
+    requests: list[log_pb2.LoggedRequest]
+    waiters: list[asyncio.Future[Reply] | list[LooseCommand]]
+
+
+@dataclass(slots=True)
+class _Builder:
+    parts: list[bytes] = field(default_factory=list)
+    requests: list[log_pb2.LoggedRequest] = field(default_factory=list)
+    waiters: list[asyncio.Future[Reply] | list[LooseCommand]] = field(default_factory=list)
+    command_count: int = 0
+    size: int = 0
+
+    def fits(self, command_count: int, size: int) -> bool:
+        """Whether that much more may go into this prepare."""
+        return (
+            self.command_count + command_count <= limits.PREPARE_COMMANDS_MAX
+            and self.size + size <= limits.PREPARE_BODY_BYTES_MAX
+        )
+
+    def add(
+        self,
+        encoded: bytes,
+        request: log_pb2.LoggedRequest,
+        command_count: int,
+        waiter: asyncio.Future[Reply] | list[LooseCommand],
+    ) -> None:
+        """Append one request."""
+        self.parts.append(encoded)
+        self.requests.append(request)
+        self.waiters.append(waiter)
+        self.command_count += command_count
+        self.size += len(encoded)
+
+
+class Batcher:
+    """The requests that wait for a place in the log, in order of arrival."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[SessionRequest | LooseCommand] = deque()
+        self._waiting_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, waiting: SessionRequest | LooseCommand) -> None:
+        """Queue a request.
+
+        Raises Refusal COMMAND_TOO_LARGE if it could never fit into a prepare, OVERLOADED if too
+        many bytes wait already.
+        """
+        size = _size(waiting)
+        check_size(_command_count(waiting), size)
+        if self._waiting_bytes + size > WAITING_BYTES_MAX:
+            raise Refusal(
+                Reason.REASON_OVERLOADED,
+                f"{self._waiting_bytes} bytes of requests wait already: try again",
+                waiting_bytes=self._waiting_bytes,
+            )
+        self._waiting_bytes += size
+        self._waiting.append(waiting)
+
+    def take(self) -> Batch | None:
+        """Return the next prepare's worth, or None if nothing waits."""
+        if not self._waiting:
+            return None
+        builder = _Builder()
+        while self._waiting and self._take_one(builder):
+            pass
+        return Batch(
+            b"".join(builder.parts), builder.command_count, builder.requests, builder.waiters
+        )
+
+    def refuse_all(self, refusal: Refusal) -> None:
+        """Fail everything that waits."""
+        while self._waiting:
+            waiting = self._pop()
+            if not waiting.future.done():
+                waiting.future.set_exception(refusal)
+
+    def _take_one(self, builder: _Builder) -> bool:
+        first = self._waiting[0]
+        if isinstance(first, LooseCommand):
+            return self._take_loose(builder)
+        if not builder.fits(first.command_count, len(first.encoded)):
+            return False
+        self._pop()
+        builder.add(first.encoded, first.logged, first.command_count, first.future)
+        return True
+
+    def _take_loose(self, builder: _Builder) -> bool:
+        taken: list[LooseCommand] = []
+        size = 0
+        while self._waiting and isinstance(first := self._waiting[0], LooseCommand):
+            size += _size(first)
+            if not builder.fits(len(taken) + 1, size):
+                break
+            self._pop()
+            taken.append(first)
+        if not taken:
+            return False
+        request = pack_loose(taken)
+        builder.add(frame(request.SerializeToString()), request, len(taken), taken)
+        return True
+
+    def _pop(self) -> SessionRequest | LooseCommand:
+        waiting = self._waiting.popleft()
+        self._waiting_bytes -= _size(waiting)
+        return waiting
+
+
+def pack_loose(commands: Sequence[LooseCommand]) -> log_pb2.LoggedRequest:
+    """Return one request of the gateway's session.
+
+    Neighbours of equal code and principal share a span; a transaction is a span of its own.
+    """
+    request = log_pb2.LoggedRequest(session_id=limits.GATEWAY_SESSION_ID)
+    key: tuple[int, int, int] | None = None
+    items: list[bytes] = []
+    for command in commands:
+        if command.trace_parent:
+            request.trace_parent = command.trace_parent
+        this = (command.code, command.user_id, command.credential_revision)
+        if this != key or command.code == TRANSACT_CODE:
+            _add_span(request, key, items)
+            key, items = this, []
+        items.append(frame(command.item))
+    _add_span(request, key, items)
+    return request
+
+
+def _add_span(
+    request: log_pb2.LoggedRequest, key: tuple[int, int, int] | None, items: Sequence[bytes]
+) -> None:
+    if key is None:
+        return
+    code, user_id, credential_revision = key
+    request.spans.add(
+        code=code,
+        count=len(items),
+        items=b"".join(items),
+        user_id=user_id,
+        credential_revision=credential_revision,
+    )
+
+
+def check_size(command_count: int, size: int) -> None:
+    """Raise Refusal COMMAND_TOO_LARGE for what no prepare can hold."""
+    if size > limits.PREPARE_BODY_BYTES_MAX:
+        raise Refusal(
+            Reason.REASON_COMMAND_TOO_LARGE,
+            f"the request has {size} bytes; at most {limits.PREPARE_BODY_BYTES_MAX} fit: split it",
+            bytes=size,
+            bytes_max=limits.PREPARE_BODY_BYTES_MAX,
+        )
+    if command_count > limits.REQUEST_COMMANDS_MAX:
+        raise Refusal(
+            Reason.REASON_COMMAND_TOO_LARGE,
+            f"the request has {command_count} commands;"
+            f" at most {limits.REQUEST_COMMANDS_MAX} are allowed: split it",
+            commands=command_count,
+            commands_max=limits.REQUEST_COMMANDS_MAX,
+        )
+
+
+def _command_count(waiting: SessionRequest | LooseCommand) -> int:
+    return waiting.command_count if isinstance(waiting, SessionRequest) else 1
+
+
+def _size(waiting: SessionRequest | LooseCommand) -> int:
+    if isinstance(waiting, SessionRequest):
+        return len(waiting.encoded)
+    return len(waiting.item) + LOOSE_COMMAND_OVERHEAD_BYTES
