@@ -126,6 +126,10 @@ class Storage(Protocol):
         """Return once every entry made or removed before is durable."""
         ...
 
+    def free_bytes(self, directory: str) -> int:
+        """How much more this process could write on the directory's file system."""
+        ...
+
     def lock(self, directory: str) -> StorageLock:
         """Hold a directory against other processes; raises DirectoryInUse."""
         ...
@@ -175,6 +179,11 @@ class FileStorage:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def free_bytes(self, directory: str) -> int:
+        """What the file system has left for users other than root."""
+        status = os.statvfs(directory)
+        return status.f_bavail * status.f_frsize
 
     def lock(self, directory: str) -> DescriptorLock:
         """flock the file LOCK in the directory and leave our process id in it."""

@@ -1,0 +1,140 @@
+"""What can go wrong with a journal or a superblock, and what the operator can do about it."""
+
+# Names say what happened in the words of the operations manual; a suffix would add nothing.
+# ruff: noqa: N818
+
+from __future__ import annotations
+
+from typing import Final
+
+_WAYS_OUT: Final = (
+    "Nothing was changed. Ways out: (1) put the file back from a copy of this data directory that "
+    "was taken while the replica was stopped; (2) where the disk itself is failing, copy the "
+    "directory to another disk, which may read the sectors again; (3) found a new cluster from the "
+    "latest completed snapshot by disaster restore, which loses the commands after that snapshot"
+)
+
+
+class JournalError(Exception):
+    """Any failure of the journal or the superblock."""
+
+
+class NoSpace(JournalError):
+    """Appending would use up the reserve. Nothing was written; the journal stays usable."""
+
+
+class JournalFailed(JournalError):
+    """The disk refused a write or a sync. What is durable is unknown: the process must end."""
+
+
+class CorruptRecord(JournalError):
+    """A record that was intact when this process last saw it no longer is."""
+
+    def __init__(self, path: str, offset: int, op: int, reason: str) -> None:
+        self.path = path
+        self.offset = offset
+        self.op = op
+        self.reason = reason
+        super().__init__(f"record of op {op} in {path} at offset {offset} is damaged: {reason}")
+
+
+class CorruptJournal(JournalError):
+    """A journal that this replica cannot repair alone. `op` is None where it cannot be told."""
+
+    def __init__(self, path: str, offset: int, op: int | None, reason: str) -> None:
+        self.path = path
+        self.offset = offset
+        self.op = op
+        self.reason = reason
+        what = "unknown op" if op is None else f"op {op}"
+        super().__init__(f"{path} at offset {offset} ({what}): {reason}. {_WAYS_OUT}")
+
+
+class MissingSegment(JournalError):
+    """A segment between two others is gone, and whatever it held with it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(f"{path} is missing, but segments before and after it exist. {_WAYS_OUT}")
+
+
+class BrokenChain(JournalError):
+    """An entry is not the child of the one before it."""
+
+    def __init__(self, op: int, parent: bytes, expected: bytes) -> None:
+        self.op = op
+        super().__init__(
+            f"op {op} names {parent.hex()} as its parent, op {op - 1} is {expected.hex()}"
+        )
+
+
+class JournalNotFound(JournalError):
+    """There is no journal to open. It is made once, by `create`, and never silently again."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(
+            f"no journal segments in {directory}, though this replica was founded before. Opening "
+            f"does not make a new journal, since that would forget acknowledged commands. "
+            f"{_WAYS_OUT}"
+        )
+
+
+class JournalExists(JournalError):
+    """A journal with records lies where a new one was to be made."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(
+            f"{directory} holds a journal with records; open it, or choose an empty directory"
+        )
+
+
+class WrongCluster(JournalError):
+    """A file of another cluster."""
+
+    def __init__(self, path: str, found: bytes, expected: bytes) -> None:
+        super().__init__(
+            f"{path} belongs to cluster {found.hex()}, this replica to {expected.hex()}; "
+            f"check the data directory that it was given"
+        )
+
+
+class WrongReplica(JournalError):
+    """A file of another replica of this cluster."""
+
+    def __init__(self, path: str, found: int, expected: int) -> None:
+        super().__init__(
+            f"{path} belongs to replica {found}, this process is replica {expected}; "
+            f"check the data directory and the replica index that it was given"
+        )
+
+
+class SuperblockError(JournalError):
+    """Any reason why a superblock cannot be used."""
+
+
+class SuperblockNotFound(SuperblockError):
+    """There is no superblock file: the replica was never founded here."""
+
+
+class SuperblockFailed(SuperblockError):
+    """Fewer than three copies could be written and verified: the process must end."""
+
+
+class SuperblockQuorumLost(SuperblockError):
+    """Fewer than two copies agree on the newest state."""
+
+
+class SuperblockFork(SuperblockError):
+    """Two intact copies of one sequence number differ: two histories were written."""
+
+
+class SuperblockNotConnected(SuperblockError):
+    """An intact copy is not the parent of the one that follows it."""
+
+
+class SuperblockNotMonotonic(SuperblockError):
+    """A later state takes back what an earlier one promised."""
+
+
+class SuperblockExists(SuperblockError):
+    """A superblock lies where a new one was to be made: this replica was founded already."""

@@ -1,0 +1,545 @@
+"""The segmented append-only journal of one replica."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coordinator.journal.errors import (
+    BrokenChain,
+    CorruptRecord,
+    JournalFailed,
+    JournalNotFound,
+)
+from coordinator.journal.opening import (
+    Identity,
+    OpenSegments,
+    Recovered,
+    Recovery,
+    close_files,
+    recover,
+)
+from coordinator.journal.segment import (
+    create_segment,
+    remove_blank_segments,
+    segment_path,
+)
+from coordinator.storage import Storage, StorageLock
+from viewstamp.format import FormatError
+from viewstamp.format.prepare import NO_PARENT, Prepare, PrepareHeader, checksum_of, encode_prepare
+from viewstamp.format.record import (
+    CONTENT_BYTES_MAX,
+    JOURNAL_ID_BYTES,
+    SECTOR_BYTES,
+    Frame,
+    RecordKind,
+    SegmentHeader,
+    decode_record,
+    encode_ranges,
+    encode_record,
+    record_bytes,
+)
+from viewstamp.limits import MIB, PIPELINE_PREPARES_MAX
+
+SEGMENT_BYTES: Final = 16 * MIB
+# What snapshot commands may still use when the disk is full, so that a snapshot frees the log.
+RESERVE_SEGMENTS: Final = 2
+# One more than the reserve, so that moving on to the next segment never breaks it.
+SPARE_SEGMENTS: Final = RESERVE_SEGMENTS + 1
+# A peer that fell behind by a pipeline, and another one in flight, is served without a snapshot.
+PREPARES_KEPT_MIN: Final = 2 * PIPELINE_PREPARES_MAX
+
+assert SECTOR_BYTES + record_bytes(CONTENT_BYTES_MAX) <= SEGMENT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Room for records. `free_bytes` leaves out the reserve; appends beyond it need disk space."""
+
+    free_bytes: int
+    spare_segments: int
+    reserve_intact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a prepare was written: a hint, which every read verifies against the record."""
+
+    segment: int
+    offset: int
+    extent_bytes: int
+    header: PrepareHeader
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What is to become a record."""
+
+    kind: RecordKind
+    op: int
+    data: bytes
+    checksum: bytes
+    header: PrepareHeader | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A content and where it will go."""
+
+    content: _Content
+    segment: int
+    offset: int
+    extent_bytes: int
+
+
+class Journal:
+    """An open journal. Call it from one thread; `prepare_spares` alone may run in another.
+
+    After `JournalFailed` every method raises it again: the process has to end, since a second sync
+    may report success for data that the kernel has dropped.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        lock: StorageLock,
+        opened: OpenSegments,
+        identity: Identity,
+        segment_bytes: int,
+        archive: str | None,
+    ) -> None:
+        """Use `Journal.open` or `Journal.create`."""
+        self._storage = storage
+        self._directory = directory
+        self._lock = lock
+        self._identity = identity
+        self._segment_bytes = segment_bytes
+        self._archive = archive
+        self._journal_id = opened.journal_id
+        self._files = opened.files
+        self._first_segment = min(opened.files)
+        self._last_segment = max(opened.files)
+        self._segment = self._first_segment
+        self._offset = SECTOR_BYTES
+        self._next_sequence = 1
+        self._index: dict[int, Location] = {}
+        self._ops_in_segment: dict[int, list[int]] = {}
+        self._head_op = 0
+        self._unrepaired: tuple[tuple[int, int], ...] = ()
+        self._failure: str | None = None
+        self._spares_mutex = threading.Lock()
+
+    # --- Opening and closing ---
+
+    @classmethod
+    def create(
+        cls,
+        storage: Storage,
+        directory: str,
+        *,
+        cluster_id: bytes,
+        replica_id: int,
+        replica_count: int,
+        segment_bytes: int = SEGMENT_BYTES,
+        archive: str | None = None,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> tuple[Journal, Recovery]:
+        """Make the journal of a replica that is being founded, and open it.
+
+        Done again after a crash it starts over. Raises JournalExists if there are records already,
+        NoSpace, DirectoryInUse.
+        """
+        storage.make_directory(directory)
+        lock = storage.lock(directory)
+        try:
+            remove_blank_segments(storage, directory)
+            journal_id = entropy(JOURNAL_ID_BYTES)
+            for segment in range(1, 2 + SPARE_SEGMENTS):
+                header = SegmentHeader(cluster_id, replica_id, journal_id, segment, segment_bytes)
+                create_segment(storage, directory, header).close()
+        finally:
+            lock.release()
+        return cls.open(
+            storage,
+            directory,
+            cluster_id=cluster_id,
+            replica_id=replica_id,
+            replica_count=replica_count,
+            commit_max=0,
+            segment_bytes=segment_bytes,
+            archive=archive,
+        )
+
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        directory: str,
+        *,
+        cluster_id: bytes,
+        replica_id: int,
+        replica_count: int,
+        commit_max: int,
+        replay_op: int = 1,
+        segment_bytes: int = SEGMENT_BYTES,
+        archive: str | None = None,
+    ) -> tuple[Journal, Recovery]:
+        """Open an existing journal and recover it by the decision table.
+
+        `commit_max` comes from the superblock, `replay_op` is one past the cut of the snapshot that
+        the replica restarts from. `archive` is a directory that receives dropped segments. Raises
+        DirectoryInUse, JournalNotFound, MissingSegment, WrongCluster, WrongReplica,
+        FormatVersionError (a newer build wrote this), CorruptJournal (a single replica alone) and
+        JournalFailed (the disk refused a write).
+        """
+        if not storage.exists(directory):
+            raise JournalNotFound(directory)
+        identity = Identity(cluster_id, replica_id, replica_count, commit_max, replay_op)
+        lock = storage.lock(directory)
+        try:
+            recovered = recover(storage, directory, identity)
+        except BaseException:
+            lock.release()
+            raise
+        journal = cls(storage, directory, lock, recovered.opened, identity, segment_bytes, archive)
+        journal._adopt(recovered)
+        return journal, recovered.recovery
+
+    def _adopt(self, recovered: Recovered) -> None:
+        """Take over what recovery kept, and find the place for the next record."""
+        plan = recovered.plan
+        for entry in plan.kept:
+            self._ops_in_segment.setdefault(entry.segment, []).append(entry.frame.op)
+        for op, entry in plan.live.items():
+            assert entry.header is not None
+            place = (entry.segment, entry.offset, entry.extent_bytes)
+            self._index[op] = Location(*place, entry.header)
+        self._head_op = max(self._index, default=0)
+        self._unrepaired = tuple(
+            (fault.first_sequence, fault.last_sequence)
+            for fault in recovered.recovery.faults
+            if fault.op is None
+        )
+        self._adopt_place(recovered)
+
+    def _adopt_place(self, recovered: Recovered) -> None:
+        plan = recovered.plan
+        sequences = [entry.frame.sequence for entry in plan.kept]
+        if plan.cut is None:
+            sequences += [verdict.finding.last_sequence for verdict in plan.judged]
+        self._next_sequence = max(sequences, default=0) + 1
+        if plan.kept:
+            end = max(plan.kept, key=lambda entry: (entry.segment, entry.offset))
+            self._segment, self._offset = end.segment, end.offset + end.extent_bytes
+        strays = [] if plan.cut is not None else recovered.contents.strays
+        last = max(((stray.segment, stray.offset) for stray in strays), default=(0, 0))
+        if last >= (self._segment, self._offset):
+            # What lies there is evidence, and not to be trusted with new records.
+            self._segment = last[0]
+            self._offset = self._files[self._segment].size()
+
+    def close(self) -> None:
+        """Give back files and lock. Nothing is written: whatever was acknowledged is durable."""
+        close_files(self._files)
+        self._lock.release()
+
+    # --- Looking ---
+
+    @property
+    def head(self) -> PrepareHeader | None:
+        """Header of the highest op, or None for an empty log."""
+        return self.header(self._head_op)
+
+    @property
+    def first_op(self) -> int:
+        """The lowest op held, 0 for none."""
+        return min(self._index, default=0)
+
+    def header(self, op: int) -> PrepareHeader | None:
+        """The header of an op, from memory, or None if it is not held."""
+        location = self._index.get(op)
+        return None if location is None else location.header
+
+    def headers(self, first_op: int, last_op: int) -> list[PrepareHeader]:
+        """The headers held of ops first_op..last_op, ascending; ops not held are left out."""
+        found = (self.header(op) for op in range(first_op, last_op + 1))
+        return [header for header in found if header is not None]
+
+    def read(self, op: int) -> Prepare | None:
+        """The prepare of an op, verified anew, or None if it is not held; raises CorruptRecord."""
+        self._check_usable()
+        location = self._index.get(op)
+        if location is None:
+            return None
+        path = segment_path(self._directory, location.segment)
+        try:
+            data = self._files[location.segment].read(location.offset, location.extent_bytes)
+            record = decode_record(
+                data,
+                journal_id=self._journal_id,
+                segment=location.segment,
+                offset=location.offset,
+            )
+        except (OSError, FormatError) as error:
+            raise CorruptRecord(path, location.offset, op, str(error)) from error
+        prepare = record.content
+        if not isinstance(prepare, Prepare) or prepare.checksum != location.header.checksum:
+            raise CorruptRecord(path, location.offset, op, "another record lies in its place")
+        return prepare
+
+    def iterate(self, from_op: int, to_op: int | None = None) -> Iterator[Prepare]:
+        """The prepares from `from_op` on, read one by one, up to `to_op` or the first op not held.
+
+        Raises CorruptRecord, and BrokenChain where a prepare is not the child of the one before.
+        """
+        parent = NO_PARENT if from_op == 1 else None
+        op = from_op
+        while to_op is None or op <= to_op:
+            prepare = self.read(op)
+            if prepare is None:
+                return
+            if parent is not None and prepare.parent != parent:
+                raise BrokenChain(op, prepare.parent, parent)
+            yield prepare
+            parent = prepare.checksum
+            op += 1
+
+    def space(self) -> Space:
+        """How much room there is before appending needs new disk space."""
+        spares = self._last_segment - self._segment
+        usable = max(0, spares - RESERVE_SEGMENTS)
+        active_bytes = self._files[self._segment].size() - self._offset
+        return Space(
+            free_bytes=active_bytes + usable * (self._segment_bytes - SECTOR_BYTES),
+            spare_segments=spares,
+            reserve_intact=spares >= RESERVE_SEGMENTS,
+        )
+
+    # --- Appending ---
+
+    def append(self, group: Sequence[Prepare], *, use_reserve: bool = False) -> None:
+        """Write a group and return once all of it is durable, with one sync per segment touched.
+
+        Only snapshot commands may `use_reserve`. Raises NoSpace before anything is written, and
+        JournalFailed if the disk refuses: the caller ends the process. Raises ValueError for
+        prepares that do not belong here.
+        """
+        self._check_usable()
+        self._check_group(group)
+        contents = [
+            _Content(RecordKind.PREPARE, p.op, encode_prepare(p), p.checksum, p.header)
+            for p in group
+        ]
+        self._append(contents, use_reserve=use_reserve)
+        for prepare in group:
+            self._head_op = max(self._head_op, prepare.op)
+
+    def discard_after(self, op: int) -> None:
+        """Durably take every op above `op` out of the log: a view change replaced them.
+
+        Without this a restart would find them again and offer them to others. Clusters only: what
+        a single replica journaled is committed.
+        """
+        self._check_usable()
+        if self._identity.single:
+            raise ValueError("a single replica never discards ops: what it journaled is committed")
+        cut = _Content(RecordKind.CUT, op, b"", checksum_of(b""), None)
+        self._append([cut], use_reserve=True)
+        for later in [held for held in self._index if held > op]:
+            del self._index[later]
+        self._head_op = max(self._index, default=0)
+
+    def mark_repaired(self) -> None:
+        """Durably note that every fault of unknown op has been made good from the cluster.
+
+        To be called once the replica is in status normal and holds the cluster's log. Until then
+        each restart reports these faults again. Faults of known op end by appending that op.
+        """
+        self._check_usable()
+        if not self._unrepaired:
+            return
+        data = encode_ranges(self._unrepaired)
+        self._append(
+            [_Content(RecordKind.REPAIRED, 0, data, checksum_of(data), None)], use_reserve=True
+        )
+        self._unrepaired = ()
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise JournalFailed(self._failure)
+
+    def _check_group(self, group: Sequence[Prepare]) -> None:
+        """The same rules that recovery checks, so that no restart finds what was never allowed."""
+        op, parent = self._head_op, self.head.checksum if self.head else NO_PARENT
+        for prepare in group:
+            if prepare.header.cluster_id != self._identity.cluster_id:
+                raise ValueError(f"op {prepare.op} is of another cluster")
+            if self._identity.single and (prepare.op, prepare.parent) != (op + 1, parent):
+                raise ValueError(
+                    f"op {prepare.op} with parent {prepare.parent.hex()} does not continue the log "
+                    f"of a single replica, which ends with op {op} {parent.hex()}"
+                )
+            op, parent = prepare.op, prepare.checksum
+
+    def _append(self, contents: Sequence[_Content], *, use_reserve: bool) -> None:
+        placed = self._place(contents)
+        if not placed:
+            return
+        self._ensure_spares(placed[-1].segment, 0 if use_reserve else RESERVE_SEGMENTS)
+        records = self._encode(placed)
+        try:
+            self._write(placed, records)
+        except OSError as error:
+            raise self._fail(f"writing to segment {placed[-1].segment}", error) from error
+        self._enter(placed)
+
+    def _place(self, contents: Sequence[_Content]) -> list[_Placed]:
+        """Give each content its place: behind the last, or at the start of the next segment."""
+        segment, offset = self._segment, self._offset
+        placed = []
+        for content in contents:
+            extent_bytes = record_bytes(len(content.data))
+            if extent_bytes > self._segment_bytes - SECTOR_BYTES:
+                raise ValueError(
+                    f"a record of {extent_bytes} bytes does not fit into a segment of "
+                    f"{self._segment_bytes} bytes"
+                )
+            if offset + extent_bytes > self._size_of(segment):
+                segment, offset = segment + 1, SECTOR_BYTES
+            if offset + extent_bytes > self._size_of(segment):
+                # A spare made under a smaller setting: pass over it.
+                segment, offset = segment + 1, SECTOR_BYTES
+            placed.append(_Placed(content, segment, offset, extent_bytes))
+            offset += extent_bytes
+        return placed
+
+    def _size_of(self, segment: int) -> int:
+        file = self._files.get(segment)
+        return self._segment_bytes if file is None else file.size()
+
+    def _encode(self, placed: Sequence[_Placed]) -> list[bytes]:
+        durable_sequence = self._next_sequence - 1
+        records = []
+        for index, place in enumerate(placed):
+            content = place.content
+            frame = Frame(
+                content.kind,
+                self._next_sequence + index,
+                durable_sequence,
+                content.op,
+                len(content.data),
+                content.checksum,
+            )
+            records.append(
+                encode_record(
+                    frame,
+                    content.data,
+                    journal_id=self._journal_id,
+                    segment=place.segment,
+                    offset=place.offset,
+                )
+            )
+        return records
+
+    def _write(self, placed: Sequence[_Placed], records: Sequence[bytes]) -> None:
+        """One write and one sync per segment; usually that is one of each."""
+        segments = sorted({place.segment for place in placed})
+        for segment in segments:
+            indices = [i for i, place in enumerate(placed) if place.segment == segment]
+            data = b"".join(records[i] for i in indices)
+            self._files[segment].write(placed[indices[0]].offset, data)
+        for segment in segments:
+            self._files[segment].sync()
+
+    def _enter(self, placed: Sequence[_Placed]) -> None:
+        for place in placed:
+            self._ops_in_segment.setdefault(place.segment, []).append(place.content.op)
+            if place.content.header is not None:
+                self._index[place.content.op] = Location(
+                    place.segment, place.offset, place.extent_bytes, place.content.header
+                )
+        last = placed[-1]
+        self._segment, self._offset = last.segment, last.offset + last.extent_bytes
+        self._next_sequence += len(placed)
+
+    def _fail(self, doing: str, error: OSError) -> JournalFailed:
+        self._failure = (
+            f"{doing} in {self._directory} failed: {error}. What is durable is unknown, so this "
+            f"process must end; a restart recovers from what the disk holds"
+        )
+        return JournalFailed(self._failure)
+
+    # --- Segments ahead and behind ---
+
+    def prepare_spares(self) -> int:
+        """Make spare segments until enough are ahead, and return how many were made.
+
+        Safe to call while another thread appends. Raises NoSpace, with whatever fitted kept.
+        """
+        self._check_usable()
+        return self._ensure_spares(self._segment, SPARE_SEGMENTS)
+
+    def _ensure_spares(self, segment: int, spares: int) -> int:
+        made = 0
+        if self._last_segment >= segment + spares:
+            return made
+        with self._spares_mutex:
+            while self._last_segment < segment + spares:
+                self._make_spare(self._last_segment + 1)
+                made += 1
+        return made
+
+    def _make_spare(self, segment: int) -> None:
+        header = SegmentHeader(
+            self._identity.cluster_id,
+            self._identity.replica_id,
+            self._journal_id,
+            segment,
+            self._segment_bytes,
+        )
+        try:
+            self._files[segment] = create_segment(self._storage, self._directory, header)
+        except OSError as error:
+            raise self._fail(f"making segment {segment}", error) from error
+        self._last_segment = segment
+
+    def truncate_before(self, op: int) -> int:
+        """Drop segments that hold nothing from `op` on, oldest first; return how many.
+
+        The caller knows that a quorum holds the snapshot that covers them. Whatever `op` says, the
+        last 2 pipelines of prepares and the segment being written stay.
+        """
+        self._check_usable()
+        keep_from = min(op, self._head_op - PREPARES_KEPT_MIN + 1)
+        dropped = 0
+        while self._first_segment < self._segment:
+            ops = self._ops_in_segment.get(self._first_segment, [])
+            if max(ops, default=0) >= keep_from:
+                break
+            self._drop(self._first_segment)
+            dropped += 1
+        return dropped
+
+    def _drop(self, segment: int) -> None:
+        """Remove one segment durably: were two removals to reach the disk in the wrong order, a
+        crash between them would leave a hole in the numbers."""
+        path = segment_path(self._directory, segment)
+        for op in self._ops_in_segment.pop(segment, []):
+            location = self._index.get(op)
+            if location is not None and location.segment == segment:
+                del self._index[op]
+        self._files.pop(segment).close()
+        self._first_segment = segment + 1
+        try:
+            if self._archive is None:
+                self._storage.unlink(path)
+            else:
+                self._storage.rename(path, f"{self._archive}/{path.rpartition('/')[2]}")
+                self._storage.sync_directory(self._archive)
+            self._storage.sync_directory(self._directory)
+        except OSError as error:
+            raise self._fail(f"dropping segment {segment}", error) from error

@@ -1,0 +1,350 @@
+"""The superblock: the little that a replica must never forget, in four copies.
+
+The file has four sectors of 4,096 bytes, one copy each. Integers are unsigned, little-endian.
+
+====== ==== ================================================================================
+offset size field
+====== ==== ================================================================================
+0      16   checksum: BLAKE3-128 of bytes 32..4095; equal in all copies of one state
+16     8    copy: 0 to 3, the place of this copy in the file
+24     8    reserved, zero
+32     4    magic, the ASCII letters "VSSB"
+36     2    format version, 1
+38     2    reserved, zero
+40     8    sequence: +1 for each state written, from 1 on
+48     16   parent: checksum of the state before; zeros for sequence 1
+64     16   cluster_id
+80     4    replica_id
+84     4    replica_count
+88     8    view
+96     8    log_view
+104    8    commit_max
+112    8    generation of the snapshot to restart from; 0 for none
+120    3976 reserved, zero
+====== ==== ================================================================================
+
+**Writing** puts one copy after the other and syncs each, so that at any moment at most one copy is
+in the air; afterwards three of four must read back as written. **Opening** takes the newest state
+of which two copies agree. A newer state with a single copy was never reported as written, and is
+overwritten before anything else is written under its number. All copies are then brought to the
+chosen state and synced, the deviating ones first, since what was read may have come from a page
+cache that never reached the disk. The file never grows, so a full disk cannot stop a view change.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from coordinator.journal.errors import (
+    SuperblockExists,
+    SuperblockFailed,
+    SuperblockFork,
+    SuperblockNotConnected,
+    SuperblockNotFound,
+    SuperblockNotMonotonic,
+    SuperblockQuorumLost,
+)
+from coordinator.journal.segment import TEMPORARY_SUFFIX, no_space_or_same
+from coordinator.storage import Storage, StorageFile
+from viewstamp.format import CHECKSUM_BYTES, FormatError, FormatVersionError
+from viewstamp.format.prepare import checksum_of
+from viewstamp.limits import CLUSTER_ID_BYTES, REPLICAS_MAX
+
+COPY_BYTES: Final = 4096
+COPIES: Final = 4
+WRITE_QUORUM: Final = 3
+OPEN_QUORUM: Final = 2
+SUPERBLOCK_BYTES: Final = COPIES * COPY_BYTES
+SUPERBLOCK_MAGIC: Final = b"VSSB"
+SUPERBLOCK_VERSION: Final = 1
+NO_PARENT: Final = bytes(CHECKSUM_BYTES)
+
+_CHECKED_FROM = 32
+_PREFIX = struct.Struct("<16sQQ")
+_CHECKED = struct.Struct("<4sHHQ16s16sIIQQQQ")
+_U64_MAX = (1 << 64) - 1
+_GROWING: Final = ("view", "log_view", "commit_max", "generation")
+_CONSTANT: Final = ("cluster_id", "replica_id", "replica_count")
+
+# Any state that a quorum was written with shares a copy with any quorum that opens.
+assert WRITE_QUORUM + OPEN_QUORUM > COPIES
+
+
+@dataclass(frozen=True, slots=True)
+class SuperblockState:
+    """What a replica must never forget. View, log_view, commit_max and generation only grow."""
+
+    cluster_id: bytes
+    replica_id: int
+    replica_count: int
+    view: int
+    log_view: int
+    commit_max: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class SuperblockCopy:
+    """One state with its place in the chain of states; its encodings differ in `copy` alone."""
+
+    checksum: bytes
+    sequence: int
+    parent: bytes
+    state: SuperblockState
+
+
+def invalid_state(state: SuperblockState) -> str | None:
+    """Why no replica can be in this state, or None."""
+    if len(state.cluster_id) != CLUSTER_ID_BYTES:
+        return f"cluster_id is {len(state.cluster_id)} bytes, must be {CLUSTER_ID_BYTES}"
+    if not 1 <= state.replica_count <= REPLICAS_MAX:
+        return f"replica_count {state.replica_count} is outside 1..{REPLICAS_MAX}"
+    if not 0 <= state.replica_id < state.replica_count:
+        return f"replica_id {state.replica_id} is not below replica_count {state.replica_count}"
+    if state.log_view > state.view:
+        return f"log_view {state.log_view} is above view {state.view}"
+    for name in _GROWING:
+        if not 0 <= getattr(state, name) <= _U64_MAX:
+            return f"{name} {getattr(state, name)} does not fit into 64 bits unsigned"
+    return None
+
+
+def regression(old: SuperblockState, new: SuperblockState) -> str | None:
+    """Why `new` cannot follow `old`, or None."""
+    for name in _CONSTANT:
+        if getattr(old, name) != getattr(new, name):
+            return f"{name} changed from {getattr(old, name)!r} to {getattr(new, name)!r}"
+    for name in _GROWING:
+        if getattr(new, name) < getattr(old, name):
+            return f"{name} fell from {getattr(old, name)} to {getattr(new, name)}"
+    return None
+
+
+def seal_state(state: SuperblockState, sequence: int, parent: bytes) -> SuperblockCopy:
+    """Give a state its place in the chain, and its checksum."""
+    return SuperblockCopy(
+        checksum_of(_encode_checked(state, sequence, parent)), sequence, parent, state
+    )
+
+
+def _encode_checked(state: SuperblockState, sequence: int, parent: bytes) -> bytes:
+    packed = _CHECKED.pack(
+        SUPERBLOCK_MAGIC,
+        SUPERBLOCK_VERSION,
+        0,
+        sequence,
+        parent,
+        state.cluster_id,
+        state.replica_id,
+        state.replica_count,
+        state.view,
+        state.log_view,
+        state.commit_max,
+        state.generation,
+    )
+    return packed.ljust(COPY_BYTES - _CHECKED_FROM, b"\0")
+
+
+def encode_copy(sealed: SuperblockCopy, copy: int) -> bytes:
+    """The sector of copy number `copy`."""
+    checked = _encode_checked(sealed.state, sealed.sequence, sealed.parent)
+    return _PREFIX.pack(sealed.checksum, copy, 0) + checked
+
+
+def decode_copy(sector: bytes, copy: int) -> SuperblockCopy:
+    """Read and verify the sector of copy number `copy`; raises FormatError."""
+    if len(sector) != COPY_BYTES:
+        raise FormatError(f"superblock copy is {len(sector)} bytes, must be {COPY_BYTES}")
+    checksum, copy_found, reserved = _PREFIX.unpack_from(sector)
+    magic, version, reserved_checked, sequence, parent, *fields = _CHECKED.unpack_from(
+        sector, _CHECKED_FROM
+    )
+    if magic != SUPERBLOCK_MAGIC:
+        raise FormatError(f"superblock magic is {magic!r}, must be {SUPERBLOCK_MAGIC!r}")
+    if checksum != checksum_of(sector[_CHECKED_FROM:]):
+        raise FormatError(f"superblock checksum {checksum.hex()} does not match its bytes")
+    if version != SUPERBLOCK_VERSION:
+        raise FormatVersionError(
+            f"superblock format version {version} is unknown, this build reads {SUPERBLOCK_VERSION}"
+        )
+    if copy_found != copy or reserved:
+        raise FormatError(f"copy {copy_found} of the superblock lies in the place of copy {copy}")
+    if reserved_checked or sector.count(0, _CHECKED_FROM + _CHECKED.size) != (
+        COPY_BYTES - _CHECKED_FROM - _CHECKED.size
+    ):
+        raise FormatError("reserved bytes of the superblock are not zero")
+    if sequence < 1:
+        raise FormatError("superblock sequence is 0, the first is 1")
+    return SuperblockCopy(checksum, sequence, parent, SuperblockState(*fields))
+
+
+def choose(copies: Sequence[SuperblockCopy | None], path: str) -> SuperblockCopy:
+    """The state to go on from, given the copies that verified; raises why there is none."""
+    intact = sorted((c for c in copies if c is not None), key=lambda c: c.sequence)
+    by_sequence: dict[int, list[SuperblockCopy]] = {}
+    for copy in intact:
+        by_sequence.setdefault(copy.sequence, []).append(copy)
+    for sequence, same in by_sequence.items():
+        if len({copy.checksum for copy in same}) > 1:
+            raise SuperblockFork(
+                f"{path} holds two different states of sequence {sequence}: two processes wrote "
+                f"it, or a copy of this directory was in use. Do not start this replica; remove "
+                f"its directory and let it rejoin the cluster, or restore a snapshot"
+            )
+    agreed = [sequence for sequence, same in by_sequence.items() if len(same) >= OPEN_QUORUM]
+    if not agreed or intact[-1].sequence > agreed[-1] + 1:
+        raise _quorum_lost(copies, path)
+    _check_history([same[0] for same in by_sequence.values()], path)
+    return by_sequence[agreed[-1]][0]
+
+
+def _quorum_lost(copies: Sequence[SuperblockCopy | None], path: str) -> SuperblockQuorumLost:
+    found = ", ".join("damaged" if c is None else f"sequence {c.sequence}" for c in copies)
+    return SuperblockQuorumLost(
+        f"{path} needs {OPEN_QUORUM} equal copies of its newest state, its copies are: {found}. "
+        f"Put the file back from a copy taken while the replica was stopped; a replica that has "
+        f"lost it must rejoin its cluster as a blank one"
+    )
+
+
+def _check_history(states: Sequence[SuperblockCopy], path: str) -> None:
+    """Every state is possible, and older copies are the ancestors of newer ones."""
+    for copy in states:
+        reason = invalid_state(copy.state)
+        if reason is not None:
+            raise SuperblockNotMonotonic(f"{path}: sequence {copy.sequence} says that {reason}")
+    for old, new in pairwise(states):
+        if new.sequence == old.sequence + 1 and new.parent != old.checksum:
+            raise SuperblockNotConnected(
+                f"{path}: sequence {new.sequence} names {new.parent.hex()} as its parent, sequence "
+                f"{old.sequence} is {old.checksum.hex()}; its copies are of different files"
+            )
+        reason = regression(old.state, new.state)
+        if reason is not None:
+            raise SuperblockNotMonotonic(
+                f"{path}: from sequence {old.sequence} to {new.sequence} {reason}"
+            )
+
+
+class Superblock:
+    """An open superblock. After SuperblockFailed the process must end."""
+
+    def __init__(
+        self, file: StorageFile, current: SuperblockCopy, repaired_copies: tuple[int, ...]
+    ) -> None:
+        """Use `Superblock.open` or `Superblock.create`."""
+        self._file = file
+        self._current = current
+        self._failure: str | None = None
+        self.repaired_copies = repaired_copies
+        """The numbers of the copies that opening found different from the chosen state."""
+
+    @classmethod
+    def create(cls, storage: Storage, path: str, state: SuperblockState) -> Superblock:
+        """Make the superblock of a replica that is being founded.
+
+        Raises SuperblockExists, NoSpace, and ValueError for an impossible state. A crash leaves
+        either no superblock or a complete one.
+        """
+        reason = invalid_state(state)
+        if reason is not None:
+            raise ValueError(f"cannot create a superblock: {reason}")
+        if storage.exists(path):
+            raise SuperblockExists(f"{path} exists: this replica was founded already; open it")
+        temporary = path + TEMPORARY_SUFFIX
+        if storage.exists(temporary):
+            storage.unlink(temporary)
+        sealed = seal_state(state, 1, NO_PARENT)
+        try:
+            file = storage.create(temporary)
+            try:
+                file.write(0, b"".join(encode_copy(sealed, copy) for copy in range(COPIES)))
+                file.sync()
+            finally:
+                file.close()
+        except OSError as error:
+            raise no_space_or_same(error, path) from error
+        storage.rename(temporary, path)
+        storage.sync_directory(path.rpartition("/")[0])
+        return cls.open(storage, path)
+
+    @classmethod
+    def open(cls, storage: Storage, path: str) -> Superblock:
+        """Open, choose the state to go on from, and bring all copies to it.
+
+        Raises SuperblockNotFound, SuperblockQuorumLost, SuperblockFork, SuperblockNotConnected,
+        SuperblockNotMonotonic, FormatVersionError, and SuperblockFailed if the repair fails.
+        """
+        if not storage.exists(path):
+            raise SuperblockNotFound(f"{path} does not exist: no replica was founded here")
+        file = storage.open(path)
+        try:
+            copies = [_read_copy(file, copy) for copy in range(COPIES)]
+            chosen = choose(copies, path)
+            deviating = tuple(copy for copy in range(COPIES) if copies[copy] != chosen)
+            agreeing = tuple(copy for copy in range(COPIES) if copies[copy] == chosen)
+            superblock = cls(file, chosen, deviating)
+            superblock._put(chosen, (*deviating, *agreeing))
+        except BaseException:
+            file.close()
+            raise
+        return superblock
+
+    @property
+    def sequence(self) -> int:
+        """How many states were written, this one included."""
+        return self._current.sequence
+
+    @property
+    def state(self) -> SuperblockState:
+        """The durable state."""
+        return self._current.state
+
+    def write(self, state: SuperblockState) -> None:
+        """Return once `state` is durable; raises SuperblockFailed, and SuperblockNotMonotonic for
+        a state that takes something back, in which case nothing is written."""
+        if self._failure is not None:
+            raise SuperblockFailed(self._failure)
+        reason = regression(self._current.state, state) or invalid_state(state)
+        if reason is not None:
+            raise SuperblockNotMonotonic(f"refused to write {self._file.path}: {reason}")
+        sealed = seal_state(state, self._current.sequence + 1, self._current.checksum)
+        self._put(sealed, range(COPIES))
+        self._current = sealed
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
+
+    def _put(self, sealed: SuperblockCopy, order: Sequence[int]) -> None:
+        """Write the copies one by one, then see that enough of them can be read."""
+        try:
+            for copy in order:
+                self._file.write(copy * COPY_BYTES, encode_copy(sealed, copy))
+                self._file.sync()
+        except OSError as error:
+            raise self._fail(f"writing sequence {sealed.sequence}: {error}") from error
+        verified = sum(_read_copy(self._file, copy) == sealed for copy in range(COPIES))
+        if verified < WRITE_QUORUM:
+            raise self._fail(
+                f"only {verified} copies of sequence {sealed.sequence} read back as written, "
+                f"{WRITE_QUORUM} are needed"
+            )
+
+    def _fail(self, what: str) -> SuperblockFailed:
+        self._failure = f"superblock {self._file.path}: {what}. This process must end"
+        return SuperblockFailed(self._failure)
+
+
+def _read_copy(file: StorageFile, copy: int) -> SuperblockCopy | None:
+    """A copy, or None if it is damaged; a newer format is no damage and raises."""
+    try:
+        return decode_copy(file.read(copy * COPY_BYTES, COPY_BYTES), copy)
+    except FormatVersionError as error:
+        raise FormatVersionError(f"{file.path}: {error}") from error
+    except (FormatError, OSError):
+        return None
