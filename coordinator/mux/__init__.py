@@ -1,0 +1,23 @@
+"""The mux: it leads committed prepares through the stages, and answers once all have answered.
+
+Pure: no clock, no input or output, no protobuf. A shell translates `types` to the wire.
+
+Words. A prepare is split into *runs*; each run makes *visits*: one batch to one stage. What a run
+has in one stage comes from its own commands, from reads, and from the effects of its commands.
+
+The one ordering rule: a run may enter a stage only after every earlier run has left that stage for
+the last time. Within a run a visit is composed once all its earlier visits were answered.
+Everything else follows: effects arrive at their place in the order of revisions, other stages keep
+pipelining while a backward effect is under way, and a read sees one revision everywhere.
+
+The shell's duties:
+
+- `Mux.commit` with committed prepares in op order, at most limits.UNRETIRED_PREPARES_MAX unretired.
+- Carry out effects in their order. Batches of one stage are sent and answered in order.
+- A stage whose process dies is the shell's affair: it replays logged batches (sequence > 0) to
+  the new process and delivers the answers still owed. Unlogged batches die with the process, so
+  it calls `Mux.fail_reads` for that stage.
+- MuxError and AssertionError stop the replica.
+
+Retirement is in op order; the reply table of sessions changes then and at no other time.
+"""

@@ -1,0 +1,463 @@
+"""The values that pass between the mux and its shell. They mirror the protos; nothing is encoded.
+
+Blobs called `items`, `results` or `contexts` are frames joined (a 0x0A byte, the length as a
+varint, the bytes) that the mux never takes apart. Stages are numbered like `routing.v1.Stage`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol, TypeAlias
+
+# An encoded errors.v1.Error: the mux carries refusals and never reads them.
+Error: TypeAlias = bytes
+
+# What stands in a blob where a command was refused, so that indexes never shift.
+EMPTY_FRAME = b"\x0a\x00"
+
+# The code of SubmitService.Transact, the one command that has parts.
+TRANSACT_CODE = 10
+# The code of the builtin read of a stage's state digest.
+STATE_DIGEST_CODE = 0
+
+
+class Stage(IntEnum):
+    """A machine as the mux sees it, in the order in which committed commands pass through them."""
+
+    SESSIONS = 1
+    USERS = 2
+    STREAMS = 3
+    CONSUMER_GROUPS = 4
+    CATALOG = 5
+
+
+class MuxError(Exception):
+    """A stage or the shell broke the protocol; the message says how. The replica must stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What the method options say about one code. Commands and reads share the numbering.
+
+    `gate` is a routing.v1.Gate number, 0 without a resolve stage. `emits_backward` holds stages
+    before `owner` alone, none of which the method may enter itself. Raises ValueError otherwise.
+    """
+
+    code: int
+    owner: Stage
+    resolve_stage: Stage | None = None
+    gate: int = 0
+    emits_backward: frozenset[Stage] = frozenset()
+    sets_grants: bool = False
+    internal: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse options that the order of the stages cannot honour."""
+        if any(stage >= self.owner for stage in self.emits_backward):
+            raise ValueError(f"code {self.code}: emits_backward must lie before {self.owner.name}")
+        if self.resolve_stage is not None and self.resolve_stage >= self.owner:
+            raise ValueError(f"code {self.code}: it must resolve before {self.owner.name}")
+        if self.emits_backward & {self.resolve_stage}:
+            raise ValueError(f"code {self.code}: it emits backward to a stage that it enters")
+        if self.sets_grants and (self.owner != Stage.USERS or self.resolve_stage is not None):
+            raise ValueError(f"code {self.code}: sets_grants is for plain commands of users")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedError:
+    """The refusal of one command of a span."""
+
+    index: int
+    error: Error
+
+
+# --- The log -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterSession:
+    """Open a session; `nonce` has limits.SESSION_NONCE_BYTES bytes."""
+
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EndSession:
+    """End the session that carries the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireSession:
+    """End an idle session, unless it has used a later request number (internal)."""
+
+    session_id: int
+    last_request_number: int
+
+
+SessionCommand: TypeAlias = RegisterSession | EndSession | ExpireSession
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedSpan:
+    """Consecutive commands of one method by one principal; each takes one revision.
+
+    The codec fills `session_commands` for methods that sessions owns: one per index, None where
+    `refused` names the index. It fills `parts` for TRANSACT_CODE alone: per index the transaction's
+    parts in order, each a span of count 1, and () where refused. What does not parse is named in
+    `refused` (ascending), on every replica alike.
+    """
+
+    code: int
+    count: int
+    items: bytes
+    user_id: int
+    credential_revision: int
+    refused: tuple[IndexedError, ...] = ()
+    parts: tuple[tuple[LoggedSpan, ...], ...] = ()
+    session_commands: tuple[SessionCommand | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRequest:
+    """One request as sequenced. Without spans it is an acknowledgement and has no number."""
+
+    session_id: int
+    number: int
+    acked: int
+    spans: tuple[LoggedSpan, ...]
+    trace_parent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """One committed log entry. Its commands have the revisions from `first_revision` on."""
+
+    op: int
+    view: int
+    first_revision: int
+    timestamp: int  # log time, microseconds since 1970
+    feature_level: int
+    requests: tuple[LoggedRequest, ...]
+
+
+# --- To the stages -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CommandItem:
+    """Commands that the stage owns. Parts of a transaction share one revision, one per item."""
+
+    code: int
+    first_revision: int
+    count: int
+    items: bytes
+    user_id: int
+    credential_revision: int
+    session_id: int
+    timestamp: int
+    refused: tuple[int, ...] = ()
+    contexts: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveItem:
+    """Commands or reads of a later stage, to be resolved and authorized here."""
+
+    code: int
+    first_revision: int
+    count: int
+    items: bytes
+    user_id: int
+    credential_revision: int
+    gate: int
+    grants: bool = False
+    refused: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EffectItem:
+    """What a command of another stage means for this one."""
+
+    revision: int
+    payload: bytes
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryItem:
+    """Reads that the stage owns; code 0 is the builtin state digest."""
+
+    query_id: int
+    code: int
+    count: int
+    items: bytes
+    user_id: int | None
+    credential_revision: int
+    session_id: int
+    refused: tuple[int, ...] = ()
+    contexts: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointItem:
+    """From here on changes can be taken back."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepItem:
+    """Changes since the savepoint stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class RevertItem:
+    """Changes since the savepoint are taken back."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalsItem:
+    """Tell every pending proposal anew."""
+
+
+Item: TypeAlias = (
+    CommandItem
+    | ResolveItem
+    | EffectItem
+    | QueryItem
+    | SavepointItem
+    | KeepItem
+    | RevertItem
+    | ProposalsItem
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StageBatch:
+    """Items for one stage. `sequence` grows by one per logged batch to it; 0 is not logged."""
+
+    stage: Stage
+    sequence: int
+    op: int
+    feature_level: int
+    items: tuple[Item, ...]
+
+
+# --- From the stages -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What the command at `index` of its span means elsewhere; `payload` is an EffectPayload."""
+
+    index: int
+    to: tuple[Stage, ...]
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOutcome:
+    """What a CommandItem did: a frame per index, refusals by ascending index, effects in order."""
+
+    results: bytes
+    errors: tuple[IndexedError, ...] = ()
+    effects: tuple[Effect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveOutcome:
+    """What a ResolveItem found: a frame per index, refusals by ascending index."""
+
+    contexts: bytes
+    errors: tuple[IndexedError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOutcome:
+    """What a QueryItem found; `deferred` announces that it follows through `Mux.deferred`."""
+
+    query_id: int
+    results: bytes = b""
+    errors: tuple[IndexedError, ...] = ()
+    deferred: bool = False
+    state_digest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The answer to every other item."""
+
+
+Outcome: TypeAlias = CommandOutcome | ResolveOutcome | QueryOutcome | Done
+
+
+@dataclass(frozen=True, slots=True)
+class StageReply:
+    """Answers to the oldest unanswered batch of the stage, one per item and in their order."""
+
+    stage: Stage
+    sequence: int
+    outcomes: tuple[Outcome, ...]
+
+
+# --- Reads ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSpan:
+    """Consecutive reads of one method. `owner` is set for STATE_DIGEST_CODE (count 1) alone."""
+
+    code: int
+    count: int
+    items: bytes
+    owner: Stage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Reads answered together from one revision. `token` is the shell's, returned, never reused.
+
+    `user_id` is None for public methods alone.
+    """
+
+    token: int
+    spans: tuple[ReadSpan, ...]
+    user_id: int | None
+    credential_revision: int
+    session_id: int = 0
+
+
+# --- To the shell --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SpanReply:
+    """Results of one span: a frame per index, refusals by ascending index."""
+
+    results: bytes
+    errors: tuple[IndexedError, ...] = ()
+    state_digest: bytes = b""  # of a read with STATE_DIGEST_CODE alone
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReply:
+    """The answer to one request, the same on a retry: `spans`, or `error` if nothing was applied.
+
+    `view`, `op` and `first_revision` are those of the prepare in which the request took effect,
+    which for a duplicate is an earlier one than the retired prepare.
+    """
+
+    session_id: int
+    number: int
+    view: int
+    op: int
+    first_revision: int
+    spans: tuple[SpanReply, ...]
+    error: Error | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendBatch:
+    """Send the batch to its stage, after every batch sent to it before."""
+
+    batch: StageBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """A prepare is done, in op order. One reply per request, in its order."""
+
+    op: int
+    view: int
+    last_revision: int
+    replies: tuple[RequestReply, ...]
+    ended_sessions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAnswered:
+    """A read is done: a reply per span, or the error. It saw all up to `revision`, none later."""
+
+    token: int
+    revision: int
+    op: int
+    spans: tuple[SpanReply, ...]
+    error: Error | None = None
+
+
+MuxEffect: TypeAlias = SendBatch | Retired | ReadAnswered
+
+
+# --- What needs protobuf -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterResult:
+    """A session was opened, or opened before with the same nonce."""
+
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndResult:
+    """The session has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireResult:
+    """The session has ended, or it was used since, or it had ended before."""
+
+
+SessionResult: TypeAlias = RegisterResult | EndResult | ExpireResult
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """The session is over (an effect from sessions to consumer groups)."""
+
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserEnded:
+    """The user was deleted or deactivated (an effect that sessions receives)."""
+
+    user_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialsChanged:
+    """Stamps below `minimum` are refused from here on (an effect that sessions receives)."""
+
+    user_id: int
+    minimum: int
+
+
+class Codec(Protocol):
+    """The encodings that the mux needs, injected so that it depends on no protobuf.
+
+    Every method is deterministic: its bytes are part of replies that replicas must agree on.
+    """
+
+    def encode_session_result(self, result: SessionResult) -> bytes:
+        """Return the response message as ONE FRAME."""
+        ...
+
+    def encode_transaction_result(self, results: tuple[bytes, ...]) -> bytes:
+        """Return a TransactResponse as ONE FRAME; each of `results` is the one frame of a part."""
+        ...
+
+    def encode_effect(self, effect: SessionEnded) -> bytes:
+        """Return the encoded EffectPayload."""
+        ...
+
+    def decode_effect(self, payload: bytes) -> UserEnded | CredentialsChanged | None:
+        """Return what an effect means for sessions, None if nothing."""
+        ...
+
+    def encode_refusal(self, name: str, message: str, details: dict[str, str]) -> Error:
+        """Return an error; `name` is a reason without prefix, for example SESSION_EVICTED."""
+        ...
+
+    def encode_part_refusal(self, error: Error, part: int) -> Error:
+        """Return the error of a transaction: that of its part, with the detail `part` added."""
+        ...
