@@ -45,13 +45,13 @@ def handlers_of(domain: Domain[Any]) -> Handlers:
     methods = [m for file in domain.files for m in routing.methods_of_file(file)]
     commands = _select(methods, MethodKind.COMMAND, domain.commands, domain.stage)
     queries = _select(methods, MethodKind.QUERY, domain.queries, domain.stage)
-    claimed = {m.name: m for m in methods if m in commands or m in queries}
+    claimed = {m.full_name for m in (*commands, *queries)}
     _check_normalizers(commands, domain)
     _check_names("effects", domain.effects, effects_pb2.EffectPayload.DESCRIPTOR.fields_by_name)
     return Handlers(
         commands={m.code: _record(m, domain.commands[m.name], domain) for m in commands},
         queries={m.code: _record(m, domain.queries[m.name], domain) for m in queries},
-        methods=tuple(m.full_name for m in methods if claimed.get(m.name) is m),
+        methods=tuple(m.full_name for m in methods if m.full_name in claimed),
     )
 
 
@@ -88,7 +88,7 @@ def _record(method: Method, handler: Callable[[Any, Any, Any], Any], domain: Dom
         full_name=method.full_name,
         handler=handler,
         request=method.request,
-        batch=routing.batch_class(method.request.DESCRIPTOR),
+        batch=routing.batch_class(method.request.DESCRIPTOR),  # type: ignore[arg-type]
         validates="validate_only" in method.request.DESCRIPTOR.fields_by_name,
         normalizer=domain.normalizers.get(method.name),
         suffix=domain.suffixes.get(method.name),

@@ -13,6 +13,7 @@ from typing import Any, Final
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
+from services.runtime.failures import ProtocolError
 from viewstamp import framing
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -21,13 +22,6 @@ from viewstamp.limits import PREPARE_COMMANDS_MAX
 
 # From here on one call into the protobuf library beats one Python call per item.
 _BULK_ITEMS_MIN: Final = 8
-
-
-class ProtocolError(Exception):
-    """The coordinator and this service disagree on the protocol: nothing may be applied any more.
-
-    Going on would fork the replicas, so the shell ends the process.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +147,7 @@ def _decode_each(
 
 def _not_a(request: type[Message]) -> errors_pb2.Error:
     name = request.DESCRIPTOR.full_name
-    return malformed(f"the bytes are not a {name}: send its protobuf encoding", message=name)
+    return malformed(f"the bytes are not a {name}: send its protobuf encoding", type=name)
 
 
 def _refused_whole(

@@ -1,0 +1,36 @@
+"""What can go wrong in a machine besides a refusal, and whose fault it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+
+
+class ProtocolError(Exception):
+    """The coordinator and this service disagree on the protocol: nothing may be applied any more.
+
+    Going on would fork the replicas, so the shell ends the process.
+    """
+
+
+# What other replicas do not share, and so must not be answered like a defect of the code.
+LOCAL_FAILURES: Final = (OSError, MemoryError, RecursionError, ProtocolError)
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A defect: where it showed, at which revision, and what was raised."""
+
+    where: str
+    revision: int
+    defect: Exception
+
+
+def internal_error(where: str) -> errors_pb2.Error:
+    """Return the answer to a defect, the same on every replica."""
+    message = f"a defect in {where}: nothing was changed, and an alarm was raised"
+    return Refusal(Reason.REASON_INTERNAL, message, where=where).to_error()

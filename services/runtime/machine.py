@@ -1,0 +1,390 @@
+"""The machine: one domain's state, and the batches that change it. Pure.
+
+`Machine.apply` handles the items of a batch in order and answers each. What it does depends on
+the batches so far and on nothing else, so that every replica answers the same bytes:
+
+- A handler that raises Refusal refuses its command: its changes, effects and proposals are taken
+  back, and the others of the batch stand.
+- Any other exception is a defect. The command is taken back and answered INTERNAL in fixed words
+  (an exception's own text may hold addresses), and `alarms` keeps the exception for the shell.
+- OSError, MemoryError and RecursionError are this process's own troubles, which other replicas do
+  not share. They leave `apply`, as ProtocolError does. A machine that raised is half applied:
+  whoever holds it must drop it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic
+
+from google.protobuf.message import DecodeError
+
+from services.runtime.answers import Answers, DeferredQuery
+from services.runtime.domain import Call, Deferred, Domain, State
+from services.runtime.failures import LOCAL_FAILURES, Alarm, ProtocolError, internal_error
+from services.runtime.handlers import Record, handlers_of
+from services.runtime.normalization import NormalizePlan, plan_normalization
+from services.runtime.spans import Span, decode, decode_contexts, decode_raw, join
+from services.runtime.tables import UndoLog
+from viewstamp import routing
+from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+from viewstamp.api.domain.v1 import effects_pb2
+from viewstamp.errors import Refusal
+from viewstamp.format.digest import StateDigest
+from viewstamp.limits import FEATURE_LEVEL
+
+# Items that a batch outside the log may hold: they change nothing.
+_READ_KINDS: Final = frozenset({"resolve", "query", "proposals"})
+
+__all__ = ["Machine", "Applied", "Alarm", "ProtocolError"]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The answer to a batch, and the reads in it whose own answers follow."""
+
+    reply: pb.BatchReply
+    deferred: list[DeferredQuery]
+
+
+class Machine(Generic[State]):
+    """One domain from its empty state on.
+
+    `revision` is the last one that concerned this stage. `alarms` are the defects met since the
+    holder last emptied the list.
+    """
+
+    def __init__(self, domain: Domain[State]) -> None:
+        """Start from the domain's empty state. Raises ValueError for a domain that is not whole."""
+        self.domain = domain
+        self.undo = UndoLog()
+        self.state = domain.new_state(self.undo)
+        self.undo.settle()
+        self.revision = 0
+        self.sequence = 0
+        self.alarms: list[Alarm] = []
+        self._handlers = handlers_of(domain)
+        self._proposals: list[pb.Proposal] = []
+        self._held_proposals: list[pb.Proposal] = []  # of commands that may still be taken back
+        self._feature_level = 0
+        self._deferred: list[DeferredQuery] = []
+        self._items: dict[str, Callable[[Any, pb.Outcome], None]] = {
+            "command": self._command,
+            "resolve": self._resolve,
+            "effect": self._effect,
+            "query": self._query,
+            "cut": self._cut,
+            "savepoint": self._savepoint,
+            "keep": self._keep,
+            "revert": self._revert,
+            "proposals": self._all_proposals,
+        }
+
+    def apply(self, batch: pb.Batch) -> Applied:
+        """Handle a batch and return an outcome per item.
+
+        Raises ProtocolError for a batch that cannot be next, OSError, MemoryError or RecursionError
+        where this process fails; then the machine must not be used again.
+        """
+        self._admit(batch)
+        reply = pb.BatchReply(sequence=batch.sequence)
+        outcomes = reply.outcomes
+        for item in batch.items:
+            kind = item.WhichOneof("kind")
+            if kind is None:
+                raise ProtocolError(f"an item of batch {batch.sequence} has no kind known here")
+            if not batch.sequence and kind not in _READ_KINDS:
+                raise ProtocolError(f"a batch outside the log (sequence 0) holds a {kind}")
+            self._items[kind](getattr(item, kind), outcomes.add())
+        reply.proposals.extend(self._proposals)
+        self._proposals.clear()
+        deferred, self._deferred = self._deferred, []
+        return Applied(reply, deferred)
+
+    def normalize(self, request: pb.NormalizeRequest) -> NormalizePlan:
+        """Read what normalization needs; the plan's parts may then run in threads.
+
+        Raises ProtocolError for a method that is not normalized here.
+        """
+        record = self._handlers.commands.get(request.code)
+        if record is None or record.normalizer is None:
+            raise ProtocolError(f"method code {request.code} is not normalized by this service")
+        return plan_normalization(record, self.state, self.revision, request, self.alarms)
+
+    def state_digest(self) -> bytes:
+        """Return the digest of all entities, 32 bytes as `viewstamp.format.digest` writes them."""
+        digest = StateDigest()
+        for kind, key, canonical in self.domain.entities(self.state):
+            digest.add(kind, key, canonical)
+        return digest.to_bytes()
+
+    def describe(self) -> pb.DescribeResponse:
+        """Return what the service is and which methods it claims."""
+        return pb.DescribeResponse(
+            stage=self.domain.stage,  # type: ignore[arg-type]
+            file_descriptors=routing.file_closure(self.domain.files),
+            methods=self._handlers.methods,
+            section_version=self.domain.section_version,
+        )
+
+    def _admit(self, batch: pb.Batch) -> None:
+        if batch.feature_level > FEATURE_LEVEL:
+            raise ProtocolError(
+                f"feature level {batch.feature_level} is in force and this build knows "
+                f"{FEATURE_LEVEL}: upgrade it"
+            )
+        if batch.sequence:
+            if batch.sequence != self.sequence + 1:
+                raise ProtocolError(
+                    f"batch {batch.sequence} follows batch {self.sequence}; "
+                    f"{self.sequence + 1} is due"
+                )
+            self.sequence = batch.sequence
+        self._feature_level = batch.feature_level
+
+    # --- Commands ---
+
+    def _command(self, item: pb.CommandItem, outcome: pb.Outcome) -> None:
+        record = self._handlers.commands.get(item.code)
+        if record is None:
+            raise ProtocolError(f"command code {item.code} is not claimed by this service")
+        span = decode(record.request, record.batch, item.items, item.count, item.refused)
+        contexts = decode_contexts(item.contexts, item.count)
+        call = Call(
+            revision=item.first_revision,
+            timestamp=item.timestamp,
+            user_id=item.user_id,
+            credential_revision=item.credential_revision,
+            session_id=item.session_id,
+            feature_level=self._feature_level,
+        )
+        answer = outcome.command
+        answer.SetInParent()
+        answer.results = join(self._run(record, span, contexts, call, answer))
+        if item.count:
+            self.revision = max(self.revision, item.first_revision + item.count - 1)
+
+    def _run(
+        self,
+        record: Record,
+        span: Span,
+        contexts: Sequence[bytes],
+        call: Call,
+        answer: pb.CommandOutcome,
+    ) -> list[bytes]:
+        """Run the commands of a span and return a result per index.
+
+        This loop is all that a command costs beyond its handler: everything it touches is a local
+        name, and what is rare is looked at only when there is some.
+        """
+        handler, validates = record.handler, record.validates
+        state, undo = self.state, self.undo
+        entries, effects, proposals = undo.entries, call.effects, call.proposals
+        skipped, settles = span.skipped, undo.savepoint is None
+        revision = call.revision
+        results: list[bytes] = []
+        append = results.append
+        for index, request in enumerate(span.requests):
+            if skipped and index in skipped:
+                if (error := skipped[index]) is not None:
+                    answer.errors.add(index=index, error=error)
+                append(b"")
+                continue
+            call.revision = revision + index
+            if contexts:
+                call.context = contexts[index]
+            mark = len(entries)
+            try:
+                result = handler(state, request, call)
+                if result.__class__ is not bytes:
+                    result = result.SerializeToString(deterministic=True)
+                if validates and request.validate_only:
+                    self._take_back(mark, call)
+            except Refusal as refusal:
+                self._take_back(mark, call)
+                answer.errors.add(index=index, error=refusal.to_error())
+                result = b""
+            except LOCAL_FAILURES:
+                raise
+            except Exception as defect:
+                self._take_back(mark, call)
+                self._alarm(record.full_name, call.revision, defect)
+                answer.errors.add(index=index, error=internal_error(record.full_name))
+                result = b""
+            append(result)
+            if effects:
+                self._move_effects(index, call, answer)
+            if proposals:
+                self._move_proposals(call)
+            if settles:
+                entries.clear()
+        return results
+
+    def _take_back(self, mark: int, call: Call) -> None:
+        self.undo.revert(mark)
+        call.effects.clear()
+        call.proposals.clear()
+
+    def _move_effects(self, index: int, call: Call, answer: pb.CommandOutcome) -> None:
+        for to, payload in call.effects:
+            answer.effects.add(index=index, to=to, payload=payload)
+        call.effects.clear()
+
+    def _move_proposals(self, call: Call) -> None:
+        pending = self._proposals if self.undo.savepoint is None else self._held_proposals
+        pending.extend(call.proposals)
+        call.proposals.clear()
+
+    def _alarm(self, where: str, revision: int, defect: Exception) -> None:
+        self.alarms.append(Alarm(where, revision, defect))
+
+    # --- What other stages say and ask ---
+
+    def _effect(self, item: pb.EffectItem, outcome: pb.Outcome) -> None:
+        outcome.done.SetInParent()
+        try:
+            payload = effects_pb2.EffectPayload.FromString(item.payload)
+        except DecodeError as error:
+            raise ProtocolError(f"the effect of revision {item.revision} is malformed") from error
+        kind = payload.WhichOneof("kind")
+        handler = self.domain.effects.get(kind or "")
+        if kind is None or handler is None:
+            # To go on without it would leave this replica different from one that knows it.
+            raise ProtocolError(f"effect {kind} of revision {item.revision} has no handler here")
+        call = Call(item.revision, item.timestamp, None, 0, 0, self._feature_level)
+        mark = self.undo.mark()
+        try:
+            handler(self.state, getattr(payload, kind), call)
+            if call.effects:
+                raise RuntimeError("an effect must not emit effects")
+        except LOCAL_FAILURES:
+            raise
+        except Exception as defect:
+            self._take_back(mark, call)
+            self._alarm(f"effect {kind}", item.revision, defect)
+        self._move_proposals(call)
+        self.undo.settle()
+        self.revision = max(self.revision, item.revision)
+
+    def _resolve(self, item: pb.ResolveItem, outcome: pb.Outcome) -> None:
+        resolve = self._resolver(item)
+        span = decode_raw(item.items, item.count, item.refused)
+        call = Call(
+            revision=item.first_revision,
+            timestamp=0,
+            user_id=item.user_id,
+            credential_revision=item.credential_revision,
+            session_id=0,
+            feature_level=self._feature_level,
+        )
+        answer = outcome.resolve
+        answer.SetInParent()
+        where = f"resolving for method {item.code}"
+        contexts = Answers(where, item.first_revision, self.alarms)
+        for index, request in enumerate(span.requests):
+            if index in span.skipped:
+                contexts.skip(span.skipped[index])
+            else:
+                contexts.add(self._read, resolve, request, call)
+        answer.contexts = contexts.joined()
+        answer.errors.extend(contexts.errors)
+
+    def _resolver(self, item: pb.ResolveItem) -> Callable[[State, bytes, Call], bytes]:
+        resolve, resolve_grants, gate = self.domain.resolve, self.domain.resolve_grants, item.gate
+        if item.grants and resolve_grants is not None:
+            return resolve_grants
+        if item.grants or resolve is None:
+            what = "permissions" if item.grants else "streams and topics"
+            raise ProtocolError(f"this service does not resolve {what}")
+        return lambda state, request, call: resolve(state, request, call, gate)
+
+    # --- Reads ---
+
+    def _query(self, item: pb.QueryItem, outcome: pb.Outcome) -> None:
+        answer = outcome.query
+        answer.query_id = item.query_id
+        if item.code == 0:
+            answer.state_digest = self.state_digest()
+            return
+        record = self._handlers.queries.get(item.code)
+        if record is None:
+            raise ProtocolError(f"query code {item.code} is not claimed by this service")
+        answers = self._answers(record, item)
+        if answers.is_deferred:
+            answer.deferred = True
+            self._deferred.append(DeferredQuery(item.query_id, answers))
+        else:
+            answer.results = answers.joined()
+            answer.errors.extend(answers.errors)
+
+    def _answers(self, record: Record, item: pb.QueryItem) -> Answers:
+        span = decode(record.request, record.batch, item.items, item.count, item.refused)
+        contexts = decode_contexts(item.contexts, item.count)
+        call = Call(
+            revision=self.revision,
+            timestamp=0,
+            user_id=item.user_id if item.HasField("user_id") else None,
+            credential_revision=item.credential_revision,
+            session_id=item.session_id,
+            feature_level=self._feature_level,
+        )
+        answers = Answers(record.full_name, self.revision, self.alarms)
+        for index, request in enumerate(span.requests):
+            if index in span.skipped:
+                answers.skip(span.skipped[index])
+                continue
+            if contexts:
+                call.context = contexts[index]
+            answers.add(self._read, record.handler, request, call)
+        return answers
+
+    def _read(
+        self, handler: Callable[[State, Any, Call], Any], request: Any, call: Call
+    ) -> bytes | Deferred:
+        """Run a handler that must leave no trace."""
+        mark = self.undo.mark()
+        try:
+            result = handler(self.state, request, call)
+        finally:
+            left_trace = self.undo.mark() != mark or call.effects or call.proposals
+            if left_trace:
+                self._take_back(mark, call)
+        if left_trace:
+            raise RuntimeError("a read must not change, emit or propose anything")
+        if isinstance(result, (bytes, Deferred)):
+            return result
+        encoded: bytes = result.SerializeToString(deterministic=True)
+        return encoded
+
+    # --- Taking back, proposing, cutting ---
+
+    def _savepoint(self, item: pb.SavepointItem, outcome: pb.Outcome) -> None:
+        outcome.done.SetInParent()
+        if self.undo.savepoint is not None:
+            raise ProtocolError("a savepoint is open already: keep or revert it first")
+        self.undo.open_savepoint()
+
+    def _keep(self, item: pb.KeepItem, outcome: pb.Outcome) -> None:
+        outcome.done.SetInParent()
+        self._demand_savepoint("kept")
+        self.undo.keep_savepoint()
+        self._proposals.extend(self._held_proposals)
+        self._held_proposals.clear()
+
+    def _revert(self, item: pb.RevertItem, outcome: pb.Outcome) -> None:
+        outcome.done.SetInParent()
+        self._demand_savepoint("reverted")
+        self.undo.revert_savepoint()
+        self._held_proposals.clear()
+
+    def _demand_savepoint(self, done: str) -> None:
+        if self.undo.savepoint is None:
+            raise ProtocolError(f"no savepoint is open that could be {done}")
+
+    def _all_proposals(self, item: pb.ProposalsItem, outcome: pb.Outcome) -> None:
+        outcome.done.SetInParent()
+        self._proposals.extend(self.domain.proposals(self.state))
+
+    def _cut(self, item: pb.CutItem, outcome: pb.Outcome) -> None:
+        raise ProtocolError(f"cut {item.generation}: this build cannot freeze a section")

@@ -1,0 +1,144 @@
+"""Normalization: payloads made loggable before they are sequenced.
+
+A plan is made in one step, reading the machine; its parts run in threads and do not touch it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from services.runtime.domain import NormalizeCall, Normalized
+from services.runtime.failures import LOCAL_FAILURES, Alarm, ProtocolError, internal_error
+from services.runtime.handlers import Record
+from services.runtime.spans import decode, join
+from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.errors import Refusal
+
+NONCE_BYTES: Final = 16
+_INDEX: Final = struct.Struct(">I")
+_SESSION_AND_NUMBER: Final = struct.Struct(">QQ")
+
+# The outcome of one part: the item's encoding and suffix, or why it is refused.
+NormalizedPart = tuple[bytes, bytes] | errors_pb2.Error
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizePlan:
+    """One function per index, free of the machine; `revision` is where the machine was read."""
+
+    revision: int
+    parts: list[Callable[[], NormalizedPart]]
+
+    def assemble(self, outcomes: Sequence[NormalizedPart]) -> pb.NormalizeResponse:
+        """Return the response to what the parts returned, in their order."""
+        response = pb.NormalizeResponse(revision=self.revision)
+        items = []
+        for index, outcome in enumerate(outcomes):
+            if isinstance(outcome, errors_pb2.Error):
+                response.errors.add(index=index, error=outcome)
+                items.append(b"")
+                continue
+            item, suffix = outcome
+            items.append(item)
+            if suffix:
+                response.suffixes.add(index=index, suffix=suffix)
+        response.items = join(items)
+        return response
+
+    def run(self) -> pb.NormalizeResponse:
+        """Run all parts here and now, one after the other."""
+        return self.assemble([part() for part in self.parts])
+
+
+def plan_normalization(
+    record: Record, state: Any, revision: int, request: pb.NormalizeRequest, alarms: list[Alarm]
+) -> NormalizePlan:
+    """Return the plan for a request of a normalized method. Raises ProtocolError for a bad one."""
+    span = decode(record.request, record.batch, request.items, request.count, ())
+    origin = _origin(request)
+    parts: list[Callable[[], NormalizedPart]] = []
+    for index, item in enumerate(span.requests):
+        error = span.skipped.get(index)
+        if error is not None:
+            parts.append(_constant(error))
+            continue
+        call = NormalizeCall(request.user_id, origin + _INDEX.pack(request.first_index + index))
+        guard = _Guard(record.full_name, revision, alarms)
+        if request.suffix_only:
+            parts.append(guard.part(_suffix_only(record, item, call)))
+        else:
+            parts.append(guard.plan(record, state, item, call))
+    return NormalizePlan(revision, parts)
+
+
+def _origin(request: pb.NormalizeRequest) -> bytes:
+    """Return what is unique to the request and the same on a retry, where there can be one."""
+    if request.session_id:
+        return _SESSION_AND_NUMBER.pack(request.session_id, request.number)
+    if len(request.nonce) != NONCE_BYTES:
+        raise ProtocolError(
+            f"a nonce of {len(request.nonce)} bytes; without a session {NONCE_BYTES} are due"
+        )
+    return request.nonce
+
+
+def _constant(outcome: NormalizedPart) -> Callable[[], NormalizedPart]:
+    return lambda: outcome
+
+
+def _suffix_only(record: Record, item: Any, call: NormalizeCall) -> Callable[[], NormalizedPart]:
+    return lambda: (b"", record.suffix(item, call) if record.suffix is not None else b"")
+
+
+def _encoded(compute: Callable[[], Normalized]) -> Callable[[], NormalizedPart]:
+    def encode() -> NormalizedPart:
+        normalized = compute()
+        return normalized.request.SerializeToString(deterministic=True), normalized.suffix
+
+    return encode
+
+
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    """Turns what is raised into errors, both while the plan is made and when a part runs."""
+
+    where: str
+    revision: int
+    alarms: list[Alarm]
+
+    def plan(
+        self, record: Record, state: Any, item: Any, call: NormalizeCall
+    ) -> Callable[[], NormalizedPart]:
+        """Let the normalizer read the state now; return what remains to be computed."""
+        assert record.normalizer is not None  # the caller looked
+        try:
+            compute = record.normalizer(state, item, call)
+        except LOCAL_FAILURES:
+            raise
+        except Exception as error:
+            return _constant(self.answer(error))
+        return self.part(_encoded(compute))
+
+    def part(self, compute: Callable[[], NormalizedPart]) -> Callable[[], NormalizedPart]:
+        """Return a function that answers errors instead of raising them."""
+
+        def run() -> NormalizedPart:
+            try:
+                return compute()
+            except LOCAL_FAILURES:
+                raise
+            except Exception as error:
+                return self.answer(error)
+
+        return run
+
+    def answer(self, error: Exception) -> errors_pb2.Error:
+        """Return the answer to a refusal or, with an alarm, to a defect."""
+        if isinstance(error, Refusal):
+            return error.to_error()
+        self.alarms.append(Alarm(self.where, self.revision, error))
+        return internal_error(self.where)
