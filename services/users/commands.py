@@ -1,0 +1,318 @@
+"""The commands on users. Each authenticates, authorizes, looks up, validates, then changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from services.runtime.domain import Call, CommandHandler
+from services.users import permissions
+from services.users.access import (
+    MANAGE_USERS,
+    authenticate,
+    authorize,
+    existing,
+    find_user,
+    requested_status,
+)
+from services.users.model import State, User
+from services.users.token_commands import TOKEN_COMMANDS
+from viewstamp import limits
+from viewstamp.api.common.v1 import common_pb2
+from viewstamp.api.domain.v1 import effects_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.routing.v1 import routing_pb2
+from viewstamp.api.users.v1 import users_service_pb2
+from viewstamp.errors import Refusal
+from viewstamp.names import check_name
+
+TO_STREAMS: Final[tuple[int, ...]] = (routing_pb2.STAGE_STREAMS,)
+TO_CREDENTIALS: Final[tuple[int, ...]] = (routing_pb2.STAGE_SESSIONS, routing_pb2.STAGE_STREAMS)
+TO_ALL: Final[tuple[int, ...]] = (
+    routing_pb2.STAGE_SESSIONS,
+    routing_pb2.STAGE_STREAMS,
+    routing_pb2.STAGE_CONSUMER_GROUPS,
+)
+
+
+def found(
+    state: State, request: users_service_pb2.FoundRequest, call: Call
+) -> users_service_pb2.FoundResponse:
+    """Create the root user, who may do everything; nothing if there is one."""
+    if limits.ROOT_USER_ID not in state.users:
+        if not request.root_password_hash:
+            raise Refusal(
+                Reason.REASON_MALFORMED_REQUEST,
+                "The cluster cannot be founded without `root_password_hash`; set it to the "
+                "argon2id hash of the generated password.",
+                field="root_password_hash",
+            )
+        state.set_next_user_id(limits.FIRST_USER_ID)
+        root = _new_user(call, limits.ROOT_USER_ID, limits.ROOT_USERNAME)
+        root = replace(
+            root,
+            password_hash=request.root_password_hash,
+            permissions=permissions.ALL_PERMISSIONS,
+        )
+        state.add_user(root)
+        _tell_of_new_user(root, call)
+    return users_service_pb2.FoundResponse()
+
+
+def create_user(
+    state: State, request: users_service_pb2.CreateUserRequest, call: Call
+) -> users_service_pb2.CreateUserResponse:
+    """Create a user with the permissions that streams resolved."""
+    authorize(authenticate(state, call), MANAGE_USERS)
+    granted = permissions.resolved(request.permissions, call.context)
+    active = requested_status(request.status)
+    _check_normalized(request.password, request.password_hash)
+    _check_username(state, request.username)
+    user_id = state.next_user_id
+    state.set_next_user_id(user_id + 1)
+    user = replace(
+        _new_user(call, user_id, request.username),
+        active=active is not False,
+        password_hash=request.password_hash,
+        permissions=granted,
+    )
+    state.add_user(user)
+    _tell_of_new_user(user, call)
+    return users_service_pb2.CreateUserResponse(user_id=user_id)
+
+
+def update_user(
+    state: State, request: users_service_pb2.UpdateUserRequest, call: Call
+) -> users_service_pb2.UpdateUserResponse:
+    """Rename a user, or change whether they may act. What is as wanted already stays as it is."""
+    authorize(authenticate(state, call), MANAGE_USERS)
+    user = existing(find_user(state, request.user), request.user)
+    active = requested_status(request.status)
+    if active is False:
+        _check_not_root(user, "deactivated")
+    if request.HasField("username"):
+        _check_username_form(request.username)
+    _check_revision(user, request)
+    changed = user
+    if request.HasField("username") and request.username != user.username:
+        _check_username_free(state, request.username)
+        changed = replace(changed, username=request.username)
+    if active is not None and active != user.active:
+        changed = _with_status(changed, active, call)
+    if changed is not user:
+        state.replace_user(replace(changed, modified_revision=call.revision))
+    return users_service_pb2.UpdateUserResponse()
+
+
+def delete_user(
+    state: State, request: users_service_pb2.DeleteUserRequest, call: Call
+) -> users_service_pb2.DeleteUserResponse:
+    """Delete a user with all tokens."""
+    authorize(authenticate(state, call), MANAGE_USERS)
+    user = existing(find_user(state, request.user), request.user)
+    if user.id == limits.ROOT_USER_ID:
+        raise Refusal(
+            Reason.REASON_CANNOT_DELETE_ROOT,
+            f"User {user.id} is root, who cannot be deleted; name another user.",
+            user=user.id,
+        )
+    _check_revision(user, request)
+    state.remove_user(user.id)
+    deleted = effects_pb2.UserDeleted(user_id=user.id)
+    call.emit(TO_ALL, effects_pb2.EffectPayload(user_deleted=deleted))
+    return users_service_pb2.DeleteUserResponse()
+
+
+def change_password(
+    state: State, request: users_service_pb2.ChangePasswordRequest, call: Call
+) -> users_service_pb2.ChangePasswordResponse:
+    """Put a new password hash in place; every access token and session of the user ends."""
+    caller = authenticate(state, call)
+    user = _whose_password(state, request, caller)
+    _check_verified(request, user, caller)
+    _check_normalized(request.new_password or request.current_password, request.new_password_hash)
+    _check_revision(user, request)
+    state.replace_user(
+        replace(
+            user,
+            password_hash=request.new_password_hash,
+            modified_revision=call.revision,
+            credential_revision=call.revision,
+        )
+    )
+    _tell_credentials(user.id, call, TO_CREDENTIALS)
+    return users_service_pb2.ChangePasswordResponse()
+
+
+def update_permissions(
+    state: State, request: users_service_pb2.UpdatePermissionsRequest, call: Call
+) -> users_service_pb2.UpdatePermissionsResponse:
+    """Replace all permissions of a user by those that streams resolved."""
+    authorize(authenticate(state, call), MANAGE_USERS)
+    user = existing(find_user(state, request.user), request.user)
+    _check_not_root(user, "given other permissions")
+    granted = permissions.resolved(request.permissions, call.context)
+    _check_revision(user, request)
+    changed = replace(user, permissions=granted, modified_revision=call.revision)
+    state.replace_user(changed)
+    _tell_grants(changed, call)
+    return users_service_pb2.UpdatePermissionsResponse()
+
+
+COMMANDS: Final[Mapping[str, CommandHandler[State]]] = {
+    "CreateUser": create_user,
+    "UpdateUser": update_user,
+    "DeleteUser": delete_user,
+    "ChangePassword": change_password,
+    "UpdatePermissions": update_permissions,
+    "Found": found,
+    **TOKEN_COMMANDS,
+}
+
+
+def is_own(caller_id: int, user: User | None, identifier: common_pb2.Identifier | None) -> bool:
+    """Return whether a ChangePassword is on the caller's own password.
+
+    `identifier` is None if the request names nobody, and `user` is whom it names otherwise.
+    """
+    return identifier is None or (user is not None and user.id == caller_id)
+
+
+def _new_user(call: Call, user_id: int, username: str) -> User:
+    """Return a user as this command creates them, still without password and permissions."""
+    return User(
+        id=user_id,
+        username=username,
+        active=True,
+        password_hash="",
+        permissions=permissions.NO_PERMISSIONS,
+        created_at=call.timestamp,
+        created_revision=call.revision,
+        modified_revision=call.revision,
+        credential_revision=call.revision,
+    )
+
+
+def _whose_password(
+    state: State, request: users_service_pb2.ChangePasswordRequest, caller: User
+) -> User:
+    if not request.HasField("user"):
+        return caller
+    user = find_user(state, request.user)
+    if not is_own(caller.id, user, request.user):
+        authorize(caller, MANAGE_USERS)
+    return existing(user, request.user)
+
+
+def _check_verified(
+    request: users_service_pb2.ChangePasswordRequest, user: User, caller: User
+) -> None:
+    """Refuse unless the current password was verified against the hash in force, if it must be.
+
+    Names may have changed hands since then: what was verified as one's own must still be.
+    """
+    verified = request.HasField("verified_credential_revision")
+    own = user.id == caller.id
+    current = request.verified_credential_revision == user.credential_revision
+    if own != verified or (own and not current):
+        raise Refusal(
+            Reason.REASON_INVALID_CREDENTIALS,
+            "The current password was not verified, or changed meanwhile; "
+            "send `current_password` as it is now.",
+        )
+
+
+def _check_normalized(clear_text: str, password_hash: str) -> None:
+    if clear_text or not password_hash:
+        raise Refusal(
+            Reason.REASON_MALFORMED_REQUEST,
+            "The password was not hashed before the command was sequenced; "
+            "send the command through the gateway.",
+            field="password_hash",
+        )
+
+
+def _check_username(state: State, username: str) -> None:
+    _check_username_form(username)
+    _check_username_free(state, username)
+
+
+def _check_username_form(username: str) -> None:
+    check_name(
+        username,
+        reason=Reason.REASON_INVALID_USERNAME,
+        what="username",
+        bytes_min=limits.USERNAME_BYTES_MIN,
+        bytes_max=limits.USERNAME_BYTES_MAX,
+    )
+
+
+def _check_username_free(state: State, username: str) -> None:
+    if username in state.user_ids:
+        raise Refusal(
+            Reason.REASON_USER_EXISTS,
+            f"The username {username!r} is taken; choose another.",
+            username=username,
+        )
+
+
+def _check_revision(user: User, request: Any) -> None:
+    if request.HasField("expected_revision"):
+        expected = request.expected_revision
+        if expected != user.modified_revision:
+            raise Refusal(
+                Reason.REASON_REVISION_MISMATCH,
+                f"User {user.id} was last modified at revision {user.modified_revision}, not at "
+                f"{expected} as expected; read the user again and decide anew.",
+                user=user.id,
+                modified_revision=user.modified_revision,
+                expected_revision=expected,
+            )
+
+
+def _check_not_root(user: User, participle: str) -> None:
+    # Without root nobody might be left who can let anybody in.
+    if user.id == limits.ROOT_USER_ID:
+        raise Refusal(
+            Reason.REASON_CANNOT_CHANGE_ROOT_PERMISSIONS,
+            f"User {user.id} is root, who may always do everything and cannot be {participle}; "
+            "name another user.",
+            user=user.id,
+        )
+
+
+def _with_status(user: User, active: bool, call: Call) -> User:
+    """Return the user with another status, and tell those whom it concerns."""
+    if active:
+        activated = effects_pb2.UserActivated(user_id=user.id)
+        call.emit(TO_STREAMS, effects_pb2.EffectPayload(user_activated=activated))
+        return replace(user, active=True)
+    _tell_deactivated(user.id, call, TO_ALL)
+    _tell_credentials(user.id, call, TO_CREDENTIALS)
+    return replace(user, active=False, credential_revision=call.revision)
+
+
+def _tell_of_new_user(user: User, call: Call) -> None:
+    _tell_grants(user, call)
+    _tell_credentials(user.id, call, TO_STREAMS)
+    if not user.active:
+        _tell_deactivated(user.id, call, TO_STREAMS)
+
+
+def _tell_grants(user: User, call: Call) -> None:
+    message = permissions.to_message(user.permissions)
+    changed = effects_pb2.GrantsChanged(user_id=user.id, permissions=message)
+    call.emit(TO_STREAMS, effects_pb2.EffectPayload(grants_changed=changed))
+
+
+def _tell_credentials(user_id: int, call: Call, to: tuple[int, ...]) -> None:
+    changed = effects_pb2.CredentialsChanged(
+        user_id=user_id, minimum_credential_revision=call.revision
+    )
+    call.emit(to, effects_pb2.EffectPayload(credentials_changed=changed))
+
+
+def _tell_deactivated(user_id: int, call: Call, to: tuple[int, ...]) -> None:
+    deactivated = effects_pb2.UserDeactivated(user_id=user_id)
+    call.emit(to, effects_pb2.EffectPayload(user_deactivated=deactivated))

@@ -1,0 +1,156 @@
+"""The commands on personal access tokens, and the proposals that end them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from services.runtime.domain import Call, CommandHandler
+from services.users.access import authenticate
+from services.users.model import State, Token
+from viewstamp import limits
+from viewstamp.api.domain.v1 import domain_service_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.users.v1 import users_service_pb2
+from viewstamp.errors import Refusal
+from viewstamp.names import check_name
+from viewstamp.routing import methods_of_file
+
+TOKEN_HASH_BYTES: Final = 32
+
+EXPIRE_CODE: Final = next(
+    method.code
+    for method in methods_of_file(users_service_pb2.DESCRIPTOR)
+    if method.name == "ExpirePersonalAccessToken"
+)
+
+
+def create_token(
+    state: State, request: users_service_pb2.CreatePersonalAccessTokenRequest, call: Call
+) -> users_service_pb2.CreatePersonalAccessTokenResponse:
+    """Create a token for the caller. The raw token is not known here: normalization made it."""
+    caller = authenticate(state, call)
+    _check_token_hash(state, request.token_hash)
+    check_name(
+        request.name,
+        reason=Reason.REASON_INVALID_TOKEN_NAME,
+        what="token name",
+        bytes_min=limits.TOKEN_NAME_BYTES_MIN,
+        bytes_max=limits.TOKEN_NAME_BYTES_MAX,
+    )
+    _check_expiry(request.expires_at, call.timestamp)
+    _check_room(state, caller.id, request.name)
+    token = Token(
+        user_id=caller.id,
+        name=request.name,
+        token_hash=request.token_hash,
+        expires_at=request.expires_at,
+        created_at=call.timestamp,
+        created_revision=call.revision,
+    )
+    state.add_token(token)
+    if token.expires_at:
+        call.propose(EXPIRE_CODE, _expire_request(token), due=token.expires_at)
+    return users_service_pb2.CreatePersonalAccessTokenResponse()
+
+
+def delete_token(
+    state: State, request: users_service_pb2.DeletePersonalAccessTokenRequest, call: Call
+) -> users_service_pb2.DeletePersonalAccessTokenResponse:
+    """Delete a token of the caller."""
+    caller = authenticate(state, call)
+    key = (caller.id, request.name)
+    if key not in state.tokens:
+        raise Refusal(
+            Reason.REASON_TOKEN_NOT_FOUND,
+            f"You have no personal access token {request.name!r}; ListPersonalAccessTokens shows "
+            "those that exist.",
+            token=request.name,
+        )
+    state.remove_token(key)
+    return users_service_pb2.DeletePersonalAccessTokenResponse()
+
+
+def expire_token(
+    state: State, request: users_service_pb2.ExpirePersonalAccessTokenRequest, call: Call
+) -> users_service_pb2.ExpirePersonalAccessTokenResponse:
+    """Delete a token whose time has come; nothing if it is gone already."""
+    key = (request.user_id, request.name)
+    token = state.tokens.rows.get(key)
+    if token is not None and token.created_revision == request.created_revision:
+        if token.expires_at <= call.timestamp:
+            state.remove_token(key)
+        else:
+            # Too early: say again when, or nobody would come back to it.
+            call.propose(EXPIRE_CODE, request, due=token.expires_at)
+    return users_service_pb2.ExpirePersonalAccessTokenResponse()
+
+
+def expiry_proposals(state: State) -> Iterator[domain_service_pb2.Proposal]:
+    """Yield one proposal per token that will expire, by owner and name."""
+    for key in state.tokens.sorted_keys():
+        token = state.tokens.rows[key]
+        if token.expires_at:
+            request = _expire_request(token).SerializeToString(deterministic=True)
+            yield domain_service_pb2.Proposal(
+                code=EXPIRE_CODE, request=request, due=token.expires_at
+            )
+
+
+TOKEN_COMMANDS: Final[Mapping[str, CommandHandler[State]]] = {
+    "CreatePersonalAccessToken": create_token,
+    "DeletePersonalAccessToken": delete_token,
+    "ExpirePersonalAccessToken": expire_token,
+}
+
+
+def _expire_request(token: Token) -> users_service_pb2.ExpirePersonalAccessTokenRequest:
+    return users_service_pb2.ExpirePersonalAccessTokenRequest(
+        user_id=token.user_id, name=token.name, created_revision=token.created_revision
+    )
+
+
+def _check_token_hash(state: State, token_hash: bytes) -> None:
+    if len(token_hash) != TOKEN_HASH_BYTES:
+        raise Refusal(
+            Reason.REASON_MALFORMED_REQUEST,
+            f"The token hash has {len(token_hash)} bytes, not {TOKEN_HASH_BYTES}; "
+            "send the command through the gateway, which makes it.",
+            field="token_hash",
+        )
+    if token_hash in state.token_keys:
+        raise Refusal(
+            Reason.REASON_MALFORMED_REQUEST,
+            "The token hash belongs to another token already; send the command anew, so that the "
+            "gateway makes another token.",
+            field="token_hash",
+        )
+
+
+def _check_expiry(expires_at: int, timestamp: int) -> None:
+    if expires_at and expires_at <= timestamp:
+        raise Refusal(
+            Reason.REASON_INVALID_TOKEN_EXPIRY,
+            f"The expiry {expires_at} is not after {timestamp}, the time of the command; use "
+            "microseconds since 1970 in the future, or 0 for never.",
+            expires_at=expires_at,
+            timestamp=timestamp,
+        )
+
+
+def _check_room(state: State, user_id: int, name: str) -> None:
+    if (user_id, name) in state.tokens:
+        raise Refusal(
+            Reason.REASON_TOKEN_EXISTS,
+            f"You have a personal access token {name!r} already; choose another name or delete it.",
+            token=name,
+        )
+    count = len(state.tokens_of(user_id))
+    if count >= limits.TOKENS_PER_USER_MAX:
+        raise Refusal(
+            Reason.REASON_TOKEN_LIMIT,
+            f"You have {count} personal access tokens; {limits.TOKENS_PER_USER_MAX} are allowed. "
+            "Delete one first.",
+            count=count,
+            limit=limits.TOKENS_PER_USER_MAX,
+        )
