@@ -119,9 +119,9 @@ def halt_short_log(state: State, superblock: SuperblockState) -> None:
     """Committed entries are gone, and there is no peer to have them from."""
     halt(
         state,
-        f"the journal ends at op {state.log.op}, but the superblock says that this cluster was "
-        f"founded and that op {superblock.commit_max} was committed: entries were lost; bring the "
-        "journal back, or restore a snapshot into a new cluster",
+        f"the journal ends at op {state.log.op}, but the superblock knows of op "
+        f"{max(1, superblock.commit_max)}: entries were lost; bring the journal back, "
+        "or restore a snapshot into a new cluster",
     )
 
 

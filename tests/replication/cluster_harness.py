@@ -1,0 +1,231 @@
+"""Replicas in one process, over a network and disks that do nothing unless a test says so.
+
+Every disk write stays pending and every message in flight until the test completes, delivers or
+drops it. Whatever a test does, the harness holds the cluster to what replication promises: entries
+execute in op order without a gap, all replicas execute the same ones, and each was durable on a
+replication quorum of disks before anyone executed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinator.vsr import (
+    Admitted,
+    ClientBatch,
+    Commit,
+    Configuration,
+    Effect,
+    Event,
+    Found,
+    FoundingReady,
+    Message,
+    PersistPrepares,
+    PersistSuperblock,
+    Prepare,
+    PrepareHeader,
+    PrepareRetired,
+    ReadIndexGranted,
+    ReadIndexRequested,
+    Received,
+    RecordId,
+    RecordsDurable,
+    Replica,
+    Send,
+    Start,
+    SuperblockDurable,
+    SuperblockState,
+    Tick,
+)
+from coordinator.vsr.quorum import QUORUMS
+from viewstamp.format.prepare import seal
+from viewstamp.limits import BOOT_NONCE_BYTES, PIPELINE_PREPARES_MAX
+
+CLUSTER_ID = bytes(15) + b"\x07"
+FEATURE_LEVEL = 1
+
+
+def read_founders(body: bytes) -> Sequence[bytes]:
+    """The nonces of a Founded body as these tests write it: one after the other."""
+    return [body[at : at + BOOT_NONCE_BYTES] for at in range(0, len(body), BOOT_NONCE_BYTES)]
+
+
+def configuration(replica: int, replica_count: int) -> Configuration:
+    """The configuration of one replica of the test cluster."""
+    return Configuration(CLUSTER_ID, replica, replica_count, FEATURE_LEVEL)
+
+
+class Machine:
+    """One replica with its disk. The disk outlives the process."""
+
+    def __init__(self, index: int, replica_count: int) -> None:
+        self.index = index
+        self.replica_count = replica_count
+        self.boots = 0
+        self.journal: list[Prepare] = []
+        self.superblock: SuperblockState | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Lose what a crash loses: the process and all writes under way."""
+        self.replica = Replica(
+            configuration(self.index, self.replica_count), seal=seal, read_founders=read_founders
+        )
+        self.writes: list[Prepare] = []
+        self.superblock_write: SuperblockState | None = None
+        self.executed_op = 0
+        self.retired_op = 0
+        self.nonces: tuple[bytes, ...] = ()
+
+    def start_event(self) -> Start:
+        """What a new process finds on this disk; each boot has another nonce."""
+        self.boots += 1
+        nonce = bytes([self.index, self.boots]) + bytes(BOOT_NONCE_BYTES - 2)
+        suffix = tuple(entry.header for entry in self.journal[-PIPELINE_PREPARES_MAX:])
+        return Start(self.superblock, suffix, nonce)
+
+    def holds(self, header: PrepareHeader) -> bool:
+        """Whether this disk has the entry, durably."""
+        return (
+            len(self.journal) >= header.op
+            and self.journal[header.op - 1].header.checksum == header.checksum
+        )
+
+
+class Cluster:
+    """All machines, the messages in flight, and the one history that they must share."""
+
+    def __init__(self, replica_count: int) -> None:
+        self.machines = [Machine(index, replica_count) for index in range(replica_count)]
+        self.network: list[tuple[int, Send]] = []
+        self.history: dict[int, bytes] = {}
+        self.admitted_ops: list[int] = []
+        self.reads: dict[int, int] = {}
+        """By token: the last entry that anyone had executed when the read was asked for."""
+        self.now_ticks = 0
+
+    def step(self, index: int, event: Event) -> list[Effect]:
+        """Give `event` to one replica and take its effects in; writes and messages stay pending."""
+        if isinstance(event, ReadIndexRequested):
+            self.reads[event.token] = max(self.history, default=0)
+        effects = self.machines[index].replica.step(event, self.now_ticks)
+        for effect in effects:
+            self._take(self.machines[index], effect)
+        return effects
+
+    def _take(self, machine: Machine, effect: Effect) -> None:
+        if isinstance(effect, Send):
+            self.network.append((machine.index, effect))
+        elif isinstance(effect, PersistPrepares):
+            machine.writes.extend(effect.prepares)
+        elif isinstance(effect, PersistSuperblock):
+            assert machine.superblock_write is None, "two superblock writes at once"
+            machine.superblock_write = effect.state
+        elif isinstance(effect, FoundingReady):
+            machine.nonces = effect.nonces
+        elif isinstance(effect, Admitted):
+            self.admitted_ops.append(effect.op)
+        elif isinstance(effect, Commit):
+            self._execute(machine, effect)
+        elif isinstance(effect, ReadIndexGranted):
+            assert effect.op >= self.reads.pop(effect.token), "a read would miss what others saw"
+
+    def _execute(self, machine: Machine, commit: Commit) -> None:
+        """Hold an execution to order, agreement and durability."""
+        assert commit.op == machine.executed_op + 1, "execution skips or repeats an entry"
+        machine.executed_op = commit.op
+        entry = commit.prepare or machine.journal[commit.op - 1]
+        assert entry.op == commit.op, "the body is that of another entry"
+        agreed = self.history.setdefault(commit.op, entry.checksum)
+        assert agreed == entry.checksum, "two replicas execute different entries"
+        copies = sum(other.holds(entry.header) for other in self.machines)
+        quorum = QUORUMS[len(self.machines)].replication
+        assert copies >= quorum, f"op {commit.op} executed with {copies} durable copies"
+
+    def start(self, index: int) -> list[Effect]:
+        """Crash the replica if it runs, and start it on its disk."""
+        machine = self.machines[index]
+        machine.forget()
+        return self.step(index, machine.start_event())
+
+    def found(self, index: int, wall_clock_us: int = 1_000) -> list[Effect]:
+        """Answer the replica's FoundingReady."""
+        return self.step(index, Found(b"".join(self.machines[index].nonces), wall_clock_us))
+
+    def batch(self, index: int, command_count: int = 1, wall_clock_us: int = 0) -> list[Effect]:
+        """Offer a batch of so many commands, each a byte."""
+        return self.step(index, ClientBatch(b"x" * command_count, command_count, wall_clock_us))
+
+    def sync(self, index: int, count: int | None = None) -> list[Effect]:
+        """Complete the oldest `count` pending journal writes, or all."""
+        machine = self.machines[index]
+        done = machine.writes[:count]
+        del machine.writes[: len(done)]
+        machine.journal.extend(done)
+        records = tuple(RecordId(entry.op, entry.checksum) for entry in done)
+        return self.step(index, RecordsDurable(records))
+
+    def sync_superblock(self, index: int) -> list[Effect]:
+        """Complete the pending superblock write."""
+        machine = self.machines[index]
+        state, machine.superblock_write = machine.superblock_write, None
+        assert state is not None, "no superblock write is pending"
+        machine.superblock = state
+        return self.step(index, SuperblockDurable(state))
+
+    def retire(self, index: int) -> list[Effect]:
+        """Retire the oldest executed entry."""
+        machine = self.machines[index]
+        machine.retired_op += 1
+        return self.step(index, PrepareRetired(machine.retired_op))
+
+    def deliver(self, position: int = 0, *, keep: bool = False) -> list[Effect]:
+        """Deliver a message in flight; with `keep` it stays in flight, as a duplicate."""
+        _, send = self.network[position] if keep else self.network.pop(position)
+        return self.receive(send.to_replica, send.message)
+
+    def receive(self, index: int, message: Message) -> list[Effect]:
+        """Hand a message to a replica, whoever made it."""
+        return self.step(index, Received(message))
+
+    def enter_view_by_force(self, index: int, *, view: int) -> None:
+        """Put a replica into a later view, as the view change among several will."""
+        state = self.machines[index].replica._state
+        state.view = state.log_view = view
+        state.durable = SuperblockState(view, view, state.commit_max)
+
+    def tick(self, index: int) -> list[Effect]:
+        """Tell a replica the time."""
+        return self.step(index, Tick())
+
+    def settle(self) -> None:
+        """Let everything that is under way happen, until nothing is."""
+        progress = True
+        while progress:
+            progress = False
+            while self.network:
+                self.deliver()
+                progress = True
+            for machine in self.machines:
+                progress = self._settle_disk(machine) or progress
+
+    def _settle_disk(self, machine: Machine) -> bool:
+        busy = bool(machine.writes or machine.superblock_write)
+        if machine.writes:
+            self.sync(machine.index)
+        if machine.superblock_write is not None:
+            self.sync_superblock(machine.index)
+        while machine.retired_op < machine.executed_op:
+            self.retire(machine.index)
+        return busy
+
+
+def founded(replica_count: int) -> Cluster:
+    """A cluster that was just founded; all replicas are in status normal, nothing is pending."""
+    cluster = Cluster(replica_count)
+    for index in reversed(range(replica_count)):
+        cluster.start(index)
+    cluster.settle()
+    cluster.found(0)
+    cluster.settle()
+    return cluster

@@ -1,0 +1,157 @@
+"""What a process does with what its disk holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from coordinator.vsr import (
+    CallerError,
+    Halted,
+    PersistSuperblock,
+    Start,
+    Status,
+    StatusChanged,
+    SuperblockState,
+)
+from coordinator.vsr.replica import Replica
+from coordinator.vsr.startup import STARTUP, Extent, extent
+from tests.replication.cluster_harness import configuration, founded, read_founders
+from viewstamp.format.prepare import Prepare, PrepareHeader, seal
+
+NONCE = bytes(16)
+
+
+def journal(length: int) -> list[Prepare]:
+    """The journal of a lone replica with that many entries."""
+    cluster = founded(1)
+    for _ in range(length - 1):
+        cluster.batch(0, command_count=2)
+        cluster.settle()
+    entries = cluster.machines[0].journal[:length]
+    return [entry for entry in entries if isinstance(entry, Prepare)]
+
+
+def start(superblock: SuperblockState | None, length: int, replica_count: int = 1) -> Replica:
+    """A replica that found that on its disk."""
+    replica = Replica(configuration(0, replica_count), seal=seal, read_founders=read_founders)
+    suffix = tuple(entry.header for entry in journal(length))
+    replica.step(Start(superblock, suffix, NONCE), 0)
+    return replica
+
+
+def test_the_table_decides_every_case() -> None:
+    """Each combination of cluster size, superblock and journal has exactly one action."""
+    assert set(STARTUP) == set(product([True, False], [True, False], Extent))
+    assert [extent(op) for op in (0, 1, 2, 3)] == [
+        Extent.EMPTY,
+        Extent.FOUNDED,
+        Extent.LONGER,
+        Extent.LONGER,
+    ]
+
+
+FOUNDED_SUPERBLOCK = SuperblockState(0, 0, 0)
+CASES = [
+    # superblock, journal entries, replicas, status
+    (None, 0, 1, Status.BLANK),
+    (None, 1, 1, Status.VIEW_CHANGE),
+    (None, 2, 1, Status.HALTED),
+    (FOUNDED_SUPERBLOCK, 0, 1, Status.HALTED),
+    (FOUNDED_SUPERBLOCK, 1, 1, Status.VIEW_CHANGE),
+    (FOUNDED_SUPERBLOCK, 2, 1, Status.VIEW_CHANGE),
+    (SuperblockState(4, 3, 2), 2, 1, Status.VIEW_CHANGE),
+    (SuperblockState(4, 3, 3), 2, 1, Status.HALTED),
+    (None, 0, 3, Status.BLANK),
+    (None, 1, 3, Status.RECOVERING),
+    (None, 2, 3, Status.HALTED),
+    (FOUNDED_SUPERBLOCK, 0, 3, Status.RECOVERING),
+    (FOUNDED_SUPERBLOCK, 1, 3, Status.RECOVERING),
+    (SuperblockState(0, 0, 9), 2, 3, Status.RECOVERING),
+]
+
+
+@pytest.mark.parametrize(("superblock", "length", "replicas", "status"), CASES)
+def test_what_the_disk_holds_decides_the_status(
+    superblock: SuperblockState | None, length: int, replicas: int, status: Status
+) -> None:
+    """Blank is founded, a whole log is taken up, a torn state halts, a member waits for peers."""
+    assert start(superblock, length, replicas).status is status
+
+
+def test_a_superblock_older_than_the_journal_halts() -> None:
+    """An entry of a view that the superblock never reached shows that old copies came back."""
+    cluster = founded(1)
+    cluster.start(0)
+    cluster.settle()
+    cluster.batch(0)
+    cluster.settle()
+    cluster.machines[0].superblock = FOUNDED_SUPERBLOCK
+
+    effects = cluster.start(0)
+
+    assert isinstance(effects[-1], Halted)
+    assert "superblock is older than the journal" in effects[-1].reason
+
+
+def test_the_new_view_is_durable_before_anything_else_happens() -> None:
+    """The first step of a restart writes the next view, and does no more (P10)."""
+    cluster = founded(1)
+
+    assert cluster.start(0) == [
+        StatusChanged(Status.VIEW_CHANGE, 1, 0),
+        PersistSuperblock(SuperblockState(view=1, log_view=0, commit_max=0)),
+    ]
+
+
+def test_the_log_view_is_durable_before_status_normal() -> None:
+    """With the view durable the replica writes the log view, and is not yet normal (P9)."""
+    cluster = founded(1)
+    cluster.start(0)
+
+    effects = cluster.sync_superblock(0)
+
+    assert effects == [PersistSuperblock(SuperblockState(view=1, log_view=1, commit_max=0))]
+    assert cluster.machines[0].replica.status is Status.VIEW_CHANGE
+
+
+def damaged(headers: list[PrepareHeader], name: str) -> list[PrepareHeader]:
+    """The headers, spoilt in one of the ways that a suffix can be wrong."""
+    last = headers[-1]
+    spoilt = {
+        "gap": [*headers[:-2], last],
+        "parent": [*headers[:-1], replace(last, parent=b"\x01" * 16)],
+        "revision": [*headers[:-1], replace(last, first_revision=99)],
+        "time": [*headers[:-1], replace(last, timestamp=0)],
+        "view": [replace(headers[0], view=1), *headers[1:]],
+        "short": headers[5:],
+        "first parent": [replace(headers[0], parent=b"\x01" * 16), *headers[1:]],
+        "first revision": [replace(headers[0], first_revision=2), *headers[1:]],
+    }
+    return spoilt[name]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["gap", "parent", "revision", "time", "view", "short", "first parent", "first revision"],
+)
+def test_a_suffix_that_is_not_a_log_is_refused(damage: str) -> None:
+    """The driver may not start the core on entries that do not follow each other."""
+    replica = Replica(configuration(0, 1), seal=seal)
+    suffix = tuple(damaged([entry.header for entry in journal(10)], damage))
+
+    with pytest.raises(CallerError, match=r"suffix|op 1|follow"):
+        replica.step(Start(FOUNDED_SUPERBLOCK, suffix, NONCE), 0)
+    assert replica.step(Start(None, (), NONCE), 0), "after the refusal, a right start is accepted"
+
+
+@pytest.mark.parametrize(
+    ("superblock", "nonce"),
+    [(SuperblockState(1, 2, 0), NONCE), (SuperblockState(1, -1, 0), NONCE), (None, b"short")],
+)
+def test_an_impossible_start_is_refused(superblock: SuperblockState | None, nonce: bytes) -> None:
+    """A log view beyond the view, and a nonce too short to be unique, are driver bugs."""
+    with pytest.raises(CallerError):
+        Replica(configuration(0, 1), seal=seal).step(Start(superblock, (), nonce), 0)

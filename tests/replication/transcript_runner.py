@@ -1,0 +1,323 @@
+"""Runs a transcript: a text file of commands, each followed by what it must lead to.
+
+A block is one or more command lines, a line `----`, and the expected trace up to an empty line.
+Lines that begin with `#` tell the story. In traces a nonce is written `replica.boot`, and
+checksums are left out.
+
+    cluster N                 that many blank machines; the first command
+    start I                   crash I if it runs, and start it on its disk
+    found I [wall=US]         answer its FoundingReady
+    batch I [commands=N] [wall=US]
+    sync I [count=N]          complete pending journal writes
+    superblock I              complete the pending superblock write
+    retire I [count=N]
+    deliver I J               deliver what is in flight from I to J
+    duplicate I J             deliver it, and leave it in flight
+    drop I J [count=N]        lose it, or the first N
+    tick I ms=N               let N milliseconds pass, then tick I
+    read I token=N
+    forge I KIND key=value... hand I a message that nobody sent; see FORGERIES
+    lose I journal|superblock edit the disk of a machine that will be started again
+    settle                    let everything under way happen, unseen, then show the state
+    state
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coordinator.vsr import (
+    Admitted,
+    Arm,
+    CallerError,
+    Commit,
+    Dropped,
+    Effect,
+    FoundingReady,
+    Halted,
+    Message,
+    PersistPrepares,
+    PersistSuperblock,
+    ReadIndexGranted,
+    ReadIndexRefused,
+    ReadIndexRequested,
+    Refused,
+    Send,
+    StatusChanged,
+)
+from coordinator.vsr.messages import (
+    PARENT_OF_FIRST,
+    BlankAnswerMessage,
+    BlankQueryMessage,
+    CommitMessage,
+    CommitOkMessage,
+    PrepareMessage,
+    PrepareOkMessage,
+)
+from tests.replication.cluster_harness import CLUSTER_ID, FEATURE_LEVEL, Cluster
+from viewstamp.format.prepare import seal
+from viewstamp.limits import BOOT_NONCE_BYTES, TICK_MS
+
+SEPARATOR = "----"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Story lines, commands, and the trace that they must give."""
+
+    story: tuple[str, ...]
+    commands: tuple[str, ...]
+    expected: tuple[str, ...]
+
+
+def parse(text: str) -> list[Block]:
+    """Split a transcript into its blocks. A block of story alone has no commands."""
+    blocks = []
+    for chunk in text.strip().split("\n\n"):
+        lines = chunk.splitlines()
+        story = tuple(line for line in lines if line.startswith("#"))
+        rest = [line for line in lines if not line.startswith("#")]
+        if rest and SEPARATOR not in rest:
+            raise ValueError(f"commands without {SEPARATOR}: {rest}")
+        split = rest.index(SEPARATOR) if rest else 0
+        blocks.append(Block(story, tuple(rest[:split]), tuple(rest[split + 1 :])))
+    return blocks
+
+
+def run(text: str) -> str:
+    """The transcript with the traces that its commands really give."""
+    runner = Runner()
+    chunks = []
+    for block in parse(text):
+        lines = list(block.story)
+        if block.commands:
+            trace = [line for command in block.commands for line in runner.execute(command)]
+            lines += [*block.commands, SEPARATOR, *trace]
+        chunks.append("\n".join(lines))
+    return "\n\n".join(chunks) + "\n"
+
+
+def nonce_name(nonce: bytes) -> str:
+    """A boot nonce as `replica.boot`."""
+    return f"{nonce[0]}.{nonce[1]}"
+
+
+def nonce_of(name: str) -> bytes:
+    """The boot nonce of `replica.boot`."""
+    replica, boot = name.split(".")
+    return bytes([int(replica), int(boot)]) + bytes(BOOT_NONCE_BYTES - 2)
+
+
+MESSAGE_TEXTS: dict[type, Callable[[Any], str]] = {
+    PrepareMessage: lambda m: (
+        f"prepare view={m.view} op={m.prepare.op} commit={m.prepare.header.commit}"
+    ),
+    PrepareOkMessage: lambda m: f"prepare_ok view={m.view} op={m.op}",
+    CommitMessage: lambda m: f"commit view={m.view} commit={m.commit} round={m.read_round}",
+    CommitOkMessage: lambda m: f"commit_ok view={m.view} round={m.read_round}",
+    BlankQueryMessage: lambda m: f"blank_query nonce={nonce_name(m.nonce)}",
+    BlankAnswerMessage: lambda m: (
+        f"blank_answer echo={nonce_name(m.echo)} nonce={nonce_name(m.nonce)}"
+    ),
+}
+
+
+def message_text(message: Message) -> str:
+    """A message in one phrase."""
+    return MESSAGE_TEXTS[type(message)](message)
+
+
+def primary_text(primary: int | None) -> str:
+    """Whom to ask, in refusals."""
+    return "unknown" if primary is None else str(primary)
+
+
+EFFECT_TEXTS: dict[type, Callable[[Any], str]] = {
+    Send: lambda e: f"send to {e.to_replica}: {message_text(e.message)}",
+    PersistPrepares: lambda e: f"persist prepares {','.join(str(p.op) for p in e.prepares)}",
+    PersistSuperblock: lambda e: (
+        f"persist superblock view={e.state.view} log_view={e.state.log_view}"
+        f" commit={e.state.commit_max}"
+    ),
+    Commit: lambda e: f"commit {e.op}" + ("" if e.prepare else " from journal"),
+    Admitted: lambda e: (
+        f"admitted op={e.op} revision={e.first_revision}"
+        f" commands={e.command_count} time={e.timestamp_us}"
+    ),
+    Refused: lambda e: f"refused {e.reason.value} primary={primary_text(e.primary)}",
+    ReadIndexGranted: lambda e: f"read {e.token} granted at op {e.op}",
+    ReadIndexRefused: lambda e: (
+        f"read {e.token} refused {e.reason.value} primary={primary_text(e.primary)}"
+    ),
+    StatusChanged: lambda e: f"status {e.status.value} view={e.view} primary={e.primary}",
+    Halted: lambda e: f"halted: {e.reason}",
+    FoundingReady: lambda e: f"founding ready {' '.join(map(nonce_name, e.nonces))}",
+    Dropped: lambda e: f"dropped {e.rule.value}: {message_text(e.message)}",
+    Arm: lambda e: "arm off" if e.at_ticks is None else f"arm {e.at_ticks * TICK_MS} ms",
+}
+
+
+def effect_text(effect: Effect) -> str:
+    """An effect in one line."""
+    return EFFECT_TEXTS[type(effect)](effect)
+
+
+def forged_prepare(options: dict[str, int]) -> PrepareMessage:
+    """A prepare that continues nothing, unless op 1 is asked for."""
+    view = options["view"]
+    prepare = seal(
+        parent=PARENT_OF_FIRST if options["op"] == 1 else b"\x01" * 16,
+        cluster_id=CLUSTER_ID,
+        view=options.get("entry_view", view),
+        op=options["op"],
+        commit=0,
+        first_revision=options.get("revision", options["op"]),
+        command_count=1,
+        feature_level=FEATURE_LEVEL,
+        timestamp=1,
+        body=b"forged",
+    )
+    return PrepareMessage(CLUSTER_ID, options["from"], view, prepare)
+
+
+def forged_cluster(options: dict[str, int]) -> bytes:
+    """Another cluster's id if the forgery says so."""
+    return bytes(16) if options.get("foreign") else CLUSTER_ID
+
+
+FORGERIES: dict[str, Callable[[dict[str, int]], Message]] = {
+    "prepare": forged_prepare,
+    "prepare_ok": lambda o: PrepareOkMessage(
+        forged_cluster(o), o["from"], o["view"], o["op"], b"\x02" * 16
+    ),
+    "commit": lambda o: CommitMessage(forged_cluster(o), o["from"], o["view"], o["commit"], b"", 0),
+    "commit_ok": lambda o: CommitOkMessage(forged_cluster(o), o["from"], o["view"], o["round"]),
+    "blank_query": lambda o: BlankQueryMessage(forged_cluster(o), o["from"], nonce_of("9.9")),
+    "blank_answer": lambda o: BlankAnswerMessage(
+        forged_cluster(o), o["from"], nonce_of("9.9"), nonce_of("8.8")
+    ),
+}
+
+
+class Runner:
+    """The cluster of one transcript, and its commands."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(1)
+
+    def execute(self, command: str) -> list[str]:
+        """Carry out one command line; returns its trace."""
+        verb, *words = command.split()
+        plain = [word for word in words if "=" not in word]
+        options = {
+            name: int(value) for name, value in (word.split("=") for word in words if "=" in word)
+        }
+        handler: Callable[[list[str], dict[str, int]], list[str]] = getattr(self, f"do_{verb}")
+        try:
+            return handler(plain, options)
+        except CallerError as error:
+            return [f"caller error: {error}"]
+
+    def trace(self, index: int, effects: list[Effect]) -> list[str]:
+        """The effects of one step of one replica."""
+        return [f"{index}: {effect_text(effect)}" for effect in effects]
+
+    def do_cluster(self, words: list[str], options: dict[str, int]) -> list[str]:
+        self.cluster = Cluster(int(words[0]))
+        return []
+
+    def do_start(self, words: list[str], options: dict[str, int]) -> list[str]:
+        index = int(words[0])
+        return self.trace(index, self.cluster.start(index))
+
+    def do_found(self, words: list[str], options: dict[str, int]) -> list[str]:
+        index = int(words[0])
+        return self.trace(index, self.cluster.found(index, options.get("wall", 1_000)))
+
+    def do_batch(self, words: list[str], options: dict[str, int]) -> list[str]:
+        index = int(words[0])
+        effects = self.cluster.batch(index, options.get("commands", 1), options.get("wall", 0))
+        return self.trace(index, effects)
+
+    def do_sync(self, words: list[str], options: dict[str, int]) -> list[str]:
+        index = int(words[0])
+        return self.trace(index, self.cluster.sync(index, options.get("count")))
+
+    def do_superblock(self, words: list[str], options: dict[str, int]) -> list[str]:
+        index = int(words[0])
+        return self.trace(index, self.cluster.sync_superblock(index))
+
+    def do_retire(self, words: list[str], options: dict[str, int]) -> list[str]:
+        index = int(words[0])
+        steps = [self.cluster.retire(index) for _ in range(options.get("count", 1))]
+        return [line for effects in steps for line in self.trace(index, effects)]
+
+    def in_flight(self, words: list[str]) -> list[tuple[int, Send]]:
+        """The messages under way from one replica to another."""
+        source, target = map(int, words)
+        return [
+            item
+            for item in self.cluster.network
+            if (item[0], item[1].to_replica) == (source, target)
+        ]
+
+    def do_deliver(self, words: list[str], options: dict[str, int]) -> list[str]:
+        trace = []
+        for item in self.in_flight(words):
+            effects = self.cluster.deliver(self.cluster.network.index(item))
+            trace += self.trace(item[1].to_replica, effects)
+        return trace
+
+    def do_duplicate(self, words: list[str], options: dict[str, int]) -> list[str]:
+        trace = []
+        for item in self.in_flight(words):
+            effects = self.cluster.deliver(self.cluster.network.index(item), keep=True)
+            trace += self.trace(item[1].to_replica, effects)
+        return trace
+
+    def do_drop(self, words: list[str], options: dict[str, int]) -> list[str]:
+        lost = self.in_flight(words)[: options.get("count")]
+        for item in lost:
+            self.cluster.network.remove(item)
+        return [f"lost to {item[1].to_replica}: {message_text(item[1].message)}" for item in lost]
+
+    def do_tick(self, words: list[str], options: dict[str, int]) -> list[str]:
+        self.cluster.now_ticks += options["ms"] // TICK_MS
+        index = int(words[0])
+        return self.trace(index, self.cluster.tick(index))
+
+    def do_read(self, words: list[str], options: dict[str, int]) -> list[str]:
+        index = int(words[0])
+        return self.trace(index, self.cluster.step(index, ReadIndexRequested(options["token"])))
+
+    def do_forge(self, words: list[str], options: dict[str, int]) -> list[str]:
+        index = int(words[0])
+        return self.trace(index, self.cluster.receive(index, FORGERIES[words[1]](options)))
+
+    def do_lose(self, words: list[str], options: dict[str, int]) -> list[str]:
+        machine = self.cluster.machines[int(words[0])]
+        if words[1] == "journal":
+            machine.journal.clear()
+        else:
+            machine.superblock = None
+        return []
+
+    def do_settle(self, words: list[str], options: dict[str, int]) -> list[str]:
+        self.cluster.settle()
+        return self.do_state(words, options)
+
+    def do_state(self, words: list[str], options: dict[str, int]) -> list[str]:
+        return [repr(machine.replica) for machine in self.cluster.machines]
+
+
+def check_file(path: Path, *, rewrite: bool) -> None:
+    """Compare a transcript with what happens, or make it say so."""
+    text = path.read_text(encoding="utf-8")
+    actual = run(text)
+    if rewrite:
+        path.write_text(actual, encoding="utf-8")
+        return
+    assert text == actual, f"{path.name}: run with REWRITE_TRANSCRIPTS=1 and read the diff"
