@@ -19,7 +19,6 @@ from services.users.access import (
 from services.users.model import State, User
 from services.users.token_commands import TOKEN_COMMANDS
 from viewstamp import limits
-from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.routing.v1 import routing_pb2
@@ -171,14 +170,6 @@ COMMANDS: Final[Mapping[str, CommandHandler[State]]] = {
 }
 
 
-def is_own(caller_id: int, user: User | None, identifier: common_pb2.Identifier | None) -> bool:
-    """Return whether a ChangePassword is on the caller's own password.
-
-    `identifier` is None if the request names nobody, and `user` is whom it names otherwise.
-    """
-    return identifier is None or (user is not None and user.id == caller_id)
-
-
 def _new_user(call: Call, user_id: int, username: str) -> User:
     """Return a user as this command creates them, still without password and permissions."""
     return User(
@@ -200,7 +191,7 @@ def _whose_password(
     if not request.HasField("user"):
         return caller
     user = find_user(state, request.user)
-    if not is_own(caller.id, user, request.user):
+    if user is None or user.id != caller.id:
         authorize(caller, MANAGE_USERS)
     return existing(user, request.user)
 

@@ -1,0 +1,94 @@
+"""The reads that exchange a secret for an access token.
+
+The handler takes what it needs from the state; everything slow, and everything that needs the
+clock, happens in the function it returns, which a thread runs. Nobody learns from an answer, or
+from how long it took, which part of the credentials was wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from blake3 import blake3
+
+from services.runtime.domain import Call, Deferred, QueryHandler
+from services.users.model import State, Token, User
+from services.users.raw_tokens import token_hash
+from services.users.shell import Shell
+from viewstamp import limits, tokens
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.users.v1 import users_service_pb2
+from viewstamp.errors import Refusal
+from viewstamp.passwords import UNKNOWN_USER_HASH, verify_password
+
+
+def login_queries(shell: Shell) -> Mapping[str, QueryHandler[State]]:
+    """Return the handlers of Login and LoginWithToken in these surroundings."""
+
+    def login(state: State, request: users_service_pb2.LoginRequest, call: Call) -> Deferred:
+        user = state.user_named(request.username)
+        username, password = request.username, request.password
+        return Deferred(lambda: _login(shell, user, username, password))
+
+    def login_with_token(
+        state: State, request: users_service_pb2.LoginWithTokenRequest, call: Call
+    ) -> Deferred:
+        key = state.token_keys.rows.get(token_hash(request.token))
+        if key is None:
+            return Deferred(_refuse_token)
+        user, token = state.users.rows[key[0]], state.tokens.rows[key]
+        return Deferred(lambda: _login_with_token(shell, user, token))
+
+    return {"Login": login, "LoginWithToken": login_with_token}
+
+
+def login_throttle_key(username: str) -> bytes:
+    """Return the key under which failed logins of a name, known or not, are counted."""
+    return blake3(b"login\x00" + username.encode("utf-8")).digest()
+
+
+def _login(
+    shell: Shell, user: User | None, username: str, password: str
+) -> users_service_pb2.LoginResponse:
+    def matches() -> bool:
+        # The costly part comes first and always, whoever it is.
+        stored = UNKNOWN_USER_HASH if user is None else user.password_hash
+        right = verify_password(stored, password)
+        return right and user is not None and user.active
+
+    if not shell.throttle.attempt(login_throttle_key(username), matches) or user is None:
+        raise Refusal(
+            Reason.REASON_INVALID_CREDENTIALS,
+            "The username or the password is wrong, or the user is inactive; "
+            "log in with the credentials of an active user.",
+        )
+    expires_at = shell.clock_us() + limits.ACCESS_TOKEN_LIFETIME_US
+    return users_service_pb2.LoginResponse(
+        access_token=_sign(shell, user, expires_at), expires_at=expires_at, user_id=user.id
+    )
+
+
+def _login_with_token(
+    shell: Shell, user: User, token: Token
+) -> users_service_pb2.LoginWithTokenResponse:
+    now_us = shell.clock_us()
+    if not user.active or 0 < token.expires_at <= now_us:
+        _refuse_token()
+    expires_at = now_us + limits.ACCESS_TOKEN_LIFETIME_US
+    if token.expires_at:
+        expires_at = min(expires_at, token.expires_at)
+    return users_service_pb2.LoginWithTokenResponse(
+        access_token=_sign(shell, user, expires_at), expires_at=expires_at, user_id=user.id
+    )
+
+
+def _refuse_token() -> users_service_pb2.LoginWithTokenResponse:
+    raise Refusal(
+        Reason.REASON_INVALID_CREDENTIALS,
+        "The personal access token is wrong, expired or deleted, or its user is inactive; "
+        "use one that CreatePersonalAccessToken returned and that still exists.",
+    )
+
+
+def _sign(shell: Shell, user: User, expires_at: int) -> str:
+    return tokens.sign(shell.cluster_key, user.id, user.credential_revision, expires_at)

@@ -1,0 +1,102 @@
+"""The reads of users that need nothing but the state."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Final
+
+from services.runtime.domain import Call, QueryHandler
+from services.users import paging, permissions
+from services.users.access import READ_USERS, authenticate, authorize, existing, find_user
+from services.users.model import State, Token, User
+from viewstamp.api.users.v1 import users_pb2, users_service_pb2
+
+
+def get_user(
+    state: State, request: users_service_pb2.GetUserRequest, call: Call
+) -> users_service_pb2.GetUserResponse:
+    """Return one user with permissions."""
+    caller = authenticate(state, call)
+    user = find_user(state, request.user)
+    if user is None or user.id != caller.id:
+        authorize(caller, READ_USERS)
+    message = _with_permissions(existing(user, request.user))
+    return users_service_pb2.GetUserResponse(user=message)
+
+
+def list_users(
+    state: State, request: users_service_pb2.ListUsersRequest, call: Call
+) -> users_service_pb2.ListUsersResponse:
+    """Return a page of users by ascending id."""
+    authorize(authenticate(state, call), READ_USERS)
+    size = paging.page_size(request.page_size)
+    # One more than asked for tells whether there is another page.
+    ids = state.users.keys_after(paging.id_after(request.page_token), size + 1)
+    page = ids[:size]
+    return users_service_pb2.ListUsersResponse(
+        users=[user_message(state.users.rows[user_id]) for user_id in page],
+        next_page_token=paging.id_token(page[-1]) if len(ids) > size else "",
+    )
+
+
+def list_tokens(
+    state: State, request: users_service_pb2.ListPersonalAccessTokensRequest, call: Call
+) -> users_service_pb2.ListPersonalAccessTokensResponse:
+    """Return a page of the caller's tokens by name."""
+    caller = authenticate(state, call)
+    size = paging.page_size(request.page_size)
+    names = state.tokens_of(caller.id)
+    start = bisect_right(names, paging.name_after(request.page_token))
+    page = names[start : start + size]
+    return users_service_pb2.ListPersonalAccessTokensResponse(
+        tokens=[_token_message(state.tokens.rows[caller.id, name]) for name in page],
+        next_page_token=paging.name_token(page[-1]) if len(names) > start + size else "",
+    )
+
+
+def who_am_i(
+    state: State, request: users_service_pb2.WhoAmIRequest, call: Call
+) -> users_service_pb2.WhoAmIResponse:
+    """Return the caller with permissions."""
+    return users_service_pb2.WhoAmIResponse(user=_with_permissions(authenticate(state, call)))
+
+
+QUERIES: Final[Mapping[str, QueryHandler[State]]] = {
+    "GetUser": get_user,
+    "ListUsers": list_users,
+    "ListPersonalAccessTokens": list_tokens,
+    "WhoAmI": who_am_i,
+}
+
+
+def status_of(user: User) -> users_pb2.UserStatus.ValueType:
+    """Return the status as callers and snapshots see it."""
+    return users_pb2.USER_STATUS_ACTIVE if user.active else users_pb2.USER_STATUS_INACTIVE
+
+
+def user_message(user: User) -> users_pb2.User:
+    """Return the user as callers see it, without permissions."""
+    return users_pb2.User(
+        id=user.id,
+        username=user.username,
+        status=status_of(user),
+        created_at=user.created_at,
+        created_revision=user.created_revision,
+        modified_revision=user.modified_revision,
+    )
+
+
+def _with_permissions(user: User) -> users_pb2.User:
+    message = user_message(user)
+    message.permissions.CopyFrom(permissions.to_message(user.permissions))
+    return message
+
+
+def _token_message(token: Token) -> users_pb2.PersonalAccessToken:
+    return users_pb2.PersonalAccessToken(
+        name=token.name,
+        expires_at=token.expires_at,
+        created_at=token.created_at,
+        created_revision=token.created_revision,
+    )
