@@ -1,0 +1,130 @@
+"""Small journals for tests: a segment holds three records of one sector each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from coordinator.journal import Journal, Recovery
+from coordinator.storage import Storage
+from viewstamp.format.prepare import NO_PARENT, Prepare, seal
+from viewstamp.format.record import SECTOR_BYTES, IntactRecord, scan_segment
+
+CLUSTER_ID = bytes(range(16))
+OTHER_CLUSTER_ID = bytes(range(1, 17))
+JOURNAL_ID = b"journal-identity"
+DIRECTORY = "data/journal"
+RECORDS_PER_SEGMENT = 3
+SEGMENT_BYTES = (1 + RECORDS_PER_SEGMENT) * SECTOR_BYTES
+
+
+def prepare(
+    op: int,
+    parent: bytes,
+    *,
+    body: bytes | None = None,
+    view: int = 1,
+    commit: int = 0,
+    cluster_id: bytes = CLUSTER_ID,
+) -> Prepare:
+    """A prepare with one command whose body tells its op."""
+    return seal(
+        parent=parent,
+        cluster_id=cluster_id,
+        view=view,
+        op=op,
+        commit=commit,
+        first_revision=op,
+        command_count=1,
+        feature_level=1,
+        timestamp=1_700_000_000_000_000 + op,
+        body=b"op %d" % op if body is None else body,
+    )
+
+
+def chain(
+    count: int,
+    *,
+    after: Prepare | None = None,
+    view: int = 1,
+    commit: int = 0,
+    bodies: dict[int, bytes] | None = None,
+) -> list[Prepare]:
+    """`count` prepares, each the child of the one before; `commit` is the same in all."""
+    prepares: list[Prepare] = []
+    parent, op = (NO_PARENT, 0) if after is None else (after.checksum, after.op)
+    for _ in range(count):
+        op += 1
+        body = (bodies or {}).get(op)
+        prepares.append(prepare(op, parent, view=view, commit=min(commit, op - 1), body=body))
+        parent = prepares[-1].checksum
+    return prepares
+
+
+def create(
+    storage: Storage, *, replica_count: int = 1, segment_bytes: int = SEGMENT_BYTES
+) -> Journal:
+    """A new journal of replica 0, with a known journal id."""
+    journal, _ = Journal.create(
+        storage,
+        DIRECTORY,
+        cluster_id=CLUSTER_ID,
+        replica_id=0,
+        replica_count=replica_count,
+        segment_bytes=segment_bytes,
+        entropy=lambda size: JOURNAL_ID[:size],
+    )
+    return journal
+
+
+def reopen(
+    storage: Storage,
+    *,
+    replica_count: int = 1,
+    replica_id: int = 0,
+    commit_max: int = 0,
+    replay_op: int = 1,
+    cluster_id: bytes = CLUSTER_ID,
+    segment_bytes: int = SEGMENT_BYTES,
+) -> tuple[Journal, Recovery]:
+    """Open what `create` made."""
+    return Journal.open(
+        storage,
+        DIRECTORY,
+        cluster_id=cluster_id,
+        replica_id=replica_id,
+        replica_count=replica_count,
+        commit_max=commit_max,
+        replay_op=replay_op,
+        segment_bytes=segment_bytes,
+    )
+
+
+def filled(
+    storage: Storage, groups: Iterable[list[Prepare]], *, replica_count: int = 1
+) -> list[Prepare]:
+    """Create a journal, append the groups, close it, and give all prepares."""
+    journal = create(storage, replica_count=replica_count)
+    appended = []
+    for group in groups:
+        journal.append(group)
+        appended += group
+    journal.close()
+    return appended
+
+
+def segment(number: int) -> str:
+    """The path of a segment."""
+    return f"{DIRECTORY}/segment-{number:016d}.log"
+
+
+def place(index: int) -> tuple[str, int]:
+    """Path and offset of the record appended as number `index`, from 0, one sector each."""
+    return segment(1 + index // RECORDS_PER_SEGMENT), SECTOR_BYTES * (
+        1 + index % RECORDS_PER_SEGMENT
+    )
+
+
+def intact_records(data: bytes, number: int) -> list[IntactRecord]:
+    """The intact records of a segment's bytes."""
+    items = scan_segment(data, journal_id=JOURNAL_ID, segment=number)
+    return [item for item in items if isinstance(item, IntactRecord)]
