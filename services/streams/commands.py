@@ -1,0 +1,255 @@
+"""What each command changes. Handlers raise Refusal; the runtime takes back what they changed.
+
+Checks come in this order: caller, entity and permission, expected revision, arguments, conflicts
+with what exists, limits. A command that leaves everything as it was succeeds and modifies nothing,
+so `modified_revision` stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+from services.runtime.domain import Call, CommandHandler
+from services.streams import access as gates
+from services.streams import grants, partitions, refusals
+from services.streams.lookup import authenticate, demand_everywhere, find_stream, find_topic
+from services.streams.model import NEXT_STREAM_ID, NEXT_TOPIC_ID, State, Stream, Topic
+from services.streams.options import DEFAULT_OPTIONS
+from viewstamp import limits
+from viewstamp.api.domain.v1 import effects_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.routing.v1 import routing_pb2
+from viewstamp.api.streams.v1 import streams_service_pb2 as api
+from viewstamp.framing import encode_varint
+from viewstamp.names import check_name
+
+CASCADE: Final = (routing_pb2.STAGE_CONSUMER_GROUPS, routing_pb2.STAGE_USERS)
+# Every response without fields of its own; also the tag of field 2, a varint, where there is one.
+_EMPTY: Final = b""
+_FIELD_2: Final = b"\x10"
+
+
+_ChangesStream: TypeAlias = (
+    api.UpdateStreamRequest | api.DeleteStreamRequest | api.PurgeStreamRequest
+)
+_ChangesTopic: TypeAlias = (
+    api.UpdateTopicRequest
+    | api.DeleteTopicRequest
+    | api.PurgeTopicRequest
+    | api.CreatePartitionsRequest
+    | api.DeletePartitionsRequest
+)
+
+
+def create_stream(state: State, request: api.CreateStreamRequest, call: Call) -> bytes:
+    """Create a stream."""
+    demand_everywhere(authenticate(state, call), gates.CREATE_STREAM)
+    name = request.name
+    _check_stream_name(state, name)
+    if len(state.streams) >= limits.STREAMS_MAX:
+        raise refusals.stream_limit()
+    stream_id = state.take_id(NEXT_STREAM_ID)
+    state.stream_ids.put(name, stream_id)
+    revision = call.revision
+    state.streams.put(stream_id, Stream(stream_id, name, call.timestamp, revision, revision, 0))
+    return _FIELD_2 + encode_varint(stream_id)
+
+
+def update_stream(state: State, request: api.UpdateStreamRequest, call: Call) -> bytes:
+    """Rename a stream."""
+    stream = find_stream(state, authenticate(state, call), gates.CHANGE_STREAM, request.stream)
+    _check_revision(request, "stream", stream)
+    name = request.name
+    if name != stream.name:
+        _check_stream_name(state, name)
+        state.stream_ids.delete(stream.name)
+        state.stream_ids.put(name, stream.id)
+        state.streams.put(stream.id, stream._replace(name=name, modified_revision=call.revision))
+    return _EMPTY
+
+
+def delete_stream(state: State, request: api.DeleteStreamRequest, call: Call) -> bytes:
+    """Delete a stream with its topics and the grants on them; tell groups and users."""
+    stream = find_stream(state, authenticate(state, call), gates.CHANGE_STREAM, request.stream)
+    _check_revision(request, "stream", stream)
+    topic_ids = state.topics.ids(stream.id)
+    for topic_id in topic_ids:
+        state.topics.delete((stream.id, topic_id))
+    state.stream_ids.delete(stream.name)
+    state.streams.delete(stream.id)
+    grants.drop_stream(state, stream.id)
+    deleted = effects_pb2.StreamDeleted(stream_id=stream.id, topic_ids=topic_ids)
+    call.emit(CASCADE, effects_pb2.EffectPayload(stream_deleted=deleted))
+    return _EMPTY
+
+
+def purge_stream(state: State, request: api.PurgeStreamRequest, call: Call) -> bytes:
+    """Count one more purge of a stream."""
+    stream = find_stream(state, authenticate(state, call), gates.CHANGE_STREAM, request.stream)
+    _check_revision(request, "stream", stream)
+    purged = stream._replace(
+        modified_revision=call.revision, purge_generation=stream.purge_generation + 1
+    )
+    state.streams.put(stream.id, purged)
+    return _EMPTY
+
+
+def create_topic(state: State, request: api.CreateTopicRequest, call: Call) -> bytes:
+    """Create a topic with its partitions. The hot path: see benchmarks/machine_streams.py."""
+    stream = find_stream(state, authenticate(state, call), gates.CREATE_TOPIC, request.stream)
+    stream_id = stream.id
+    name = request.name
+    _check_topic_name(state, stream, name)
+    count = request.partitions_count
+    if count > limits.PARTITIONS_PER_REQUEST_MAX:
+        raise refusals.invalid_partitions_count(count, 0, limits.PARTITIONS_PER_REQUEST_MAX)
+    options = DEFAULT_OPTIONS
+    if request.HasField("options"):
+        options = state.options_pool.created(request.options)
+    if state.topics.count(stream_id) >= limits.TOPICS_PER_STREAM_MAX:
+        raise refusals.topic_limit(stream.name)
+    id_ = state.take_id(NEXT_TOPIC_ID)
+    now, revision = call.timestamp, call.revision
+    topic = Topic(id_, stream_id, name, count, (), options, now, revision, revision, 0)
+    state.topics.put((stream_id, id_), topic)
+    return _FIELD_2 + encode_varint(id_)
+
+
+def update_topic(state: State, request: api.UpdateTopicRequest, call: Call) -> bytes:
+    """Rename a topic or change its options."""
+    topic = _changing_topic(state, request, call)
+    changed = topic
+    if request.HasField("options"):
+        options = state.options_pool.updated(topic.options, request.options)
+        changed = changed._replace(options=options)
+    if request.HasField("name") and request.name != topic.name:
+        _check_topic_name(state, state.streams.rows[topic.stream_id], request.name)
+        changed = changed._replace(name=request.name)
+    if changed != topic:
+        _put(state, changed._replace(modified_revision=call.revision))
+    return _EMPTY
+
+
+def delete_topic(state: State, request: api.DeleteTopicRequest, call: Call) -> bytes:
+    """Delete a topic and the grants on it; tell groups and users."""
+    topic = _changing_topic(state, request, call)
+    state.topics.delete((topic.stream_id, topic.id))
+    grants.drop_topic(state, topic.stream_id, topic.id)
+    deleted = effects_pb2.TopicDeleted(stream_id=topic.stream_id, topic_id=topic.id)
+    call.emit(CASCADE, effects_pb2.EffectPayload(topic_deleted=deleted))
+    return _EMPTY
+
+
+def purge_topic(state: State, request: api.PurgeTopicRequest, call: Call) -> bytes:
+    """Count one more purge of a topic."""
+    topic = _changing_topic(state, request, call)
+    generation = topic.purge_generation + 1
+    _put(state, topic._replace(modified_revision=call.revision, purge_generation=generation))
+    return _EMPTY
+
+
+def create_partitions(state: State, request: api.CreatePartitionsRequest, call: Call) -> bytes:
+    """Add partitions at the end of a topic; tell its groups."""
+    topic = _changing_topic(state, request, call)
+    count = _requested_partitions(request.partitions_count)
+    existing = topic.partitions_count
+    if existing + count > limits.PARTITIONS_PER_TOPIC_MAX:
+        raise refusals.partition_limit(topic.name, existing, count)
+    runs = partitions.expanded(topic.runs, existing, topic.created_revision)
+    runs = partitions.extended(runs, count, call.revision)
+    return _repartition(state, topic, runs, existing + count, call)
+
+
+def delete_partitions(state: State, request: api.DeletePartitionsRequest, call: Call) -> bytes:
+    """Remove partitions from the end of a topic; tell its groups."""
+    topic = _changing_topic(state, request, call)
+    count = _requested_partitions(request.partitions_count)
+    existing = topic.partitions_count
+    if count > existing:
+        raise refusals.more_than_exist(topic.name, count, existing)
+    runs = partitions.expanded(topic.runs, existing, topic.created_revision)
+    runs = partitions.shortened(runs, count)
+    return _repartition(state, topic, runs, existing - count, call)
+
+
+COMMANDS: Final[Mapping[str, CommandHandler[State]]] = {
+    "CreateStream": create_stream,
+    "UpdateStream": update_stream,
+    "DeleteStream": delete_stream,
+    "PurgeStream": purge_stream,
+    "CreateTopic": create_topic,
+    "UpdateTopic": update_topic,
+    "DeleteTopic": delete_topic,
+    "PurgeTopic": purge_topic,
+    "CreatePartitions": create_partitions,
+    "DeletePartitions": delete_partitions,
+}
+
+
+def _changing_topic(state: State, request: _ChangesTopic, call: Call) -> Topic:
+    caller = authenticate(state, call)
+    topic = find_topic(state, caller, gates.CHANGE_TOPIC, request.stream, request.topic)
+    _check_revision(request, "topic", topic)
+    return topic
+
+
+def _check_revision(
+    request: _ChangesStream | _ChangesTopic, what: str, row: Stream | Topic
+) -> None:
+    if request.HasField("expected_revision"):
+        expected = request.expected_revision
+        if expected != row.modified_revision:
+            raise refusals.revision_mismatch(what, row.name, expected, row.modified_revision)
+
+
+def _check_stream_name(state: State, name: str) -> None:
+    check_name(
+        name,
+        reason=Reason.REASON_INVALID_STREAM_NAME,
+        what="stream name",
+        bytes_min=limits.NAME_BYTES_MIN,
+        bytes_max=limits.NAME_BYTES_MAX,
+    )
+    if name in state.stream_ids:
+        raise refusals.stream_exists(name)
+
+
+def _check_topic_name(state: State, stream: Stream, name: str) -> None:
+    check_name(
+        name,
+        reason=Reason.REASON_INVALID_TOPIC_NAME,
+        what="topic name",
+        bytes_min=limits.NAME_BYTES_MIN,
+        bytes_max=limits.NAME_BYTES_MAX,
+    )
+    if state.topics.find(stream.id, name) is not None:
+        raise refusals.topic_exists(stream.name, name)
+
+
+def _requested_partitions(count: int) -> int:
+    if not 1 <= count <= limits.PARTITIONS_PER_REQUEST_MAX:
+        raise refusals.invalid_partitions_count(count, 1, limits.PARTITIONS_PER_REQUEST_MAX)
+    return count
+
+
+def _repartition(
+    state: State, topic: Topic, runs: partitions.Runs, count: int, call: Call
+) -> bytes:
+    changed = topic._replace(
+        partitions_count=count,
+        runs=partitions.compact(runs, topic.created_revision),
+        modified_revision=call.revision,
+    )
+    _put(state, changed)
+    effect = effects_pb2.PartitionsChanged(
+        stream_id=topic.stream_id, topic_id=topic.id, partitions_count=count
+    )
+    call.emit(
+        (routing_pb2.STAGE_CONSUMER_GROUPS,), effects_pb2.EffectPayload(partitions_changed=effect)
+    )
+    return _FIELD_2 + encode_varint(count)
+
+
+def _put(state: State, topic: Topic) -> None:
+    state.topics.put((topic.stream_id, topic.id), topic)

@@ -1,0 +1,155 @@
+"""What callers may read. Lists are paged by id, so that a page is consistent and pages never
+repeat an entity; the page token is the last id seen, opaque to callers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from services.runtime.domain import Call, QueryHandler
+from services.streams import access as gates
+from services.streams import refusals
+from services.streams.access import Access, Gate
+from services.streams.lookup import authenticate, demand_everywhere, find_stream, find_topic
+from services.streams.model import State, Stream, Topic
+from services.streams.options import to_message as options_message
+from services.streams.partitions import PartitionRun, expanded
+from viewstamp import limits
+from viewstamp.api.streams.v1 import streams_pb2
+from viewstamp.api.streams.v1 import streams_service_pb2 as api
+
+_PAGE_TOKEN: Final = re.compile("[0-9a-f]{16}")
+
+
+def get_stream(state: State, request: api.GetStreamRequest, call: Call) -> api.GetStreamResponse:
+    """Return one stream."""
+    stream = find_stream(state, authenticate(state, call), gates.READ_STREAM, request.stream)
+    return api.GetStreamResponse(stream=_stream_message(state, stream))
+
+
+def list_streams(
+    state: State, request: api.ListStreamsRequest, call: Call
+) -> api.ListStreamsResponse:
+    """Return a page of the streams."""
+    demand_everywhere(authenticate(state, call), gates.LIST_STREAMS)
+    size, after = _page(request.page_size, request.page_token)
+    ids = state.streams.keys_after(after, size + 1)
+    streams = [_stream_message(state, state.streams.rows[id_]) for id_ in ids[:size]]
+    return api.ListStreamsResponse(streams=streams, next_page_token=_next_page_token(ids, size))
+
+
+def get_topic(state: State, request: api.GetTopicRequest, call: Call) -> api.GetTopicResponse:
+    """Return one topic."""
+    caller = authenticate(state, call)
+    topic = find_topic(state, caller, gates.READ_TOPIC, request.stream, request.topic)
+    return api.GetTopicResponse(topic=_topic_message(topic))
+
+
+def list_topics(state: State, request: api.ListTopicsRequest, call: Call) -> api.ListTopicsResponse:
+    """Return a page of a stream's topics."""
+    stream = find_stream(state, authenticate(state, call), gates.LIST_TOPICS, request.stream)
+    size, after = _page(request.page_size, request.page_token)
+    ids = state.topics.ids_after(stream.id, after, size + 1)
+    topics = [_topic_message(state.topics.rows[stream.id, id_]) for id_ in ids[:size]]
+    return api.ListTopicsResponse(topics=topics, next_page_token=_next_page_token(ids, size))
+
+
+def list_partitions(
+    state: State, request: api.ListPartitionsRequest, call: Call
+) -> api.ListPartitionsResponse:
+    """Return the partitions of a topic, as runs."""
+    caller = authenticate(state, call)
+    topic = find_topic(state, caller, gates.READ_TOPIC, request.stream, request.topic)
+    return api.ListPartitionsResponse(partitions=partition_ranges(topic))
+
+
+def check_access(
+    state: State, request: api.CheckAccessRequest, call: Call
+) -> api.CheckAccessResponse:
+    """Return whether a user may send to and poll from a topic.
+
+    Of oneself, any right in the topic lets one ask. Of others one needs read_users or
+    manage_users and no right in the topic. Who does not exist, or is inactive, may do nothing.
+    """
+    caller = authenticate(state, call)
+    whose: Access | None = caller
+    gate = gates.CHECK_OWN
+    if request.HasField("user_id") and request.user_id != caller.user_id:
+        demand_everywhere(caller, gates.CHECK_OTHERS)
+        whose = state.access.rows.get(request.user_id)
+        gate = Gate(gate.permission, gates.CHECK_OTHERS.mask, gates.CHECK_OTHERS.mask)
+    topic = find_topic(state, caller, gate, request.stream, request.topic)
+    rights = 0
+    if whose is not None and whose.active:
+        rights = whose.in_topic(topic.stream_id, topic.id)
+    return api.CheckAccessResponse(
+        send_messages=bool(rights & gates.SEND_MESSAGES),
+        poll_messages=bool(rights & gates.POLL_MESSAGES),
+    )
+
+
+QUERIES: Final[Mapping[str, QueryHandler[State]]] = {
+    "GetStream": get_stream,
+    "ListStreams": list_streams,
+    "GetTopic": get_topic,
+    "ListTopics": list_topics,
+    "ListPartitions": list_partitions,
+    "CheckAccess": check_access,
+}
+
+
+def partition_ranges(topic: Topic) -> list[streams_pb2.PartitionRange]:
+    """Return the partitions of a topic as callers and sections see them."""
+    ranges = []
+    first = 0
+    run: PartitionRun
+    for run in expanded(topic.runs, topic.partitions_count, topic.created_revision):
+        ranges.append(
+            streams_pb2.PartitionRange(
+                first=first, count=run.length, created_revision=run.created_revision
+            )
+        )
+        first += run.length
+    return ranges
+
+
+def _stream_message(state: State, stream: Stream) -> streams_pb2.Stream:
+    return streams_pb2.Stream(**stream._asdict(), topics_count=state.topics.count(stream.id))
+
+
+def _topic_message(topic: Topic) -> streams_pb2.Topic:
+    return streams_pb2.Topic(
+        id=topic.id,
+        stream_id=topic.stream_id,
+        name=topic.name,
+        partitions_count=topic.partitions_count,
+        options=options_message(topic.options),
+        created_at=topic.created_at,
+        created_revision=topic.created_revision,
+        modified_revision=topic.modified_revision,
+        purge_generation=topic.purge_generation,
+    )
+
+
+def _page(page_size: int, page_token: str) -> tuple[int, int]:
+    """Return how many entities to show, and the id after which they begin. Raises Refusal."""
+    if page_size > limits.PAGE_SIZE_MAX:
+        raise refusals.malformed(
+            f"The page size is {page_size}; it must be 1 to {limits.PAGE_SIZE_MAX}, or 0 for "
+            f"{limits.PAGE_SIZE_DEFAULT}.",
+            page_size=page_size,
+            page_size_max=limits.PAGE_SIZE_MAX,
+        )
+    if page_token and not _PAGE_TOKEN.fullmatch(page_token):
+        raise refusals.malformed(
+            f"{page_token!r} is no page token; use the next_page_token of the previous page.",
+            page_token=page_token,
+        )
+    return page_size or limits.PAGE_SIZE_DEFAULT, int(page_token or "0", 16)
+
+
+def _next_page_token(ids: list[int], size: int) -> str:
+    """Return the token of the page after the first `size` ids, empty if there are no more."""
+    return f"{ids[size - 1]:016x}" if len(ids) > size else ""
