@@ -40,8 +40,14 @@ def deliver_between(cluster: Cluster, source: int, target: int) -> list[Effect]:
 
 
 def test_the_primary_is_chosen_round_robin_from_the_view_number() -> None:
-    """A lone replica is the primary of every view, and of three the first leads view 0."""
-    assert [machine.replica.primary for machine in founded(3).machines] == [0, 0, 0]
+    """Of three replicas the first leads views 0 and 3, the second view 1, the third view 2."""
+    cluster = founded(3)
+    primaries = []
+    for view in range(4):
+        cluster.enter_view_by_force(1, view=view)
+        primaries.append(cluster.machines[1].replica.primary)
+
+    assert primaries == [0, 1, 2, 0]
 
 
 def test_replicas_process_requests_only_in_status_normal() -> None:

@@ -81,6 +81,16 @@ def test_what_the_disk_holds_decides_the_status(
     assert start(superblock, length, replicas).status is status
 
 
+def test_a_member_that_restarts_does_nothing_by_itself() -> None:
+    """It knows of commits, yet hands out none: its log may not be the one that was committed."""
+    replica = Replica(configuration(1, 3), seal=seal, read_founders=read_founders)
+    suffix = tuple(entry.header for entry in journal(2))
+
+    effects = replica.step(Start(SuperblockState(0, 0, 2), suffix, NONCE), 0)
+
+    assert effects == [StatusChanged(Status.RECOVERING, 0, 0)]
+
+
 def test_a_superblock_older_than_the_journal_halts() -> None:
     """An entry of a view that the superblock never reached shows that old copies came back."""
     cluster = founded(1)
