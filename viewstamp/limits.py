@@ -89,3 +89,13 @@ STREAMS_PER_CONNECTION_MAX: Final = 100
 PREPARE_RESEND_MS: Final = 250
 FOUNDING_QUERY_MS: Final = 500
 READ_INDEXES_WAITING_MAX: Final = 65_536
+
+# --- Domain services (services.runtime) ---
+# An Apply message holds up to a prepare and its contexts, or the answers of many packed reads.
+APPLY_MESSAGE_BYTES_MAX: Final = 64 * MIB
+APPLY_REPLIES_WAITING_MAX: Final = 64
+SERVICE_THREADS_MAX: Final = 4
+DEFERRED_QUERIES_MAX: Final = 1024
+SERVICE_STOP_GRACE_MS: Final = 1_000
+UNIX_SOCKET_PATH_BYTES_MAX: Final = 107
+GARBAGE_INTERVAL_MS: Final = 1_000
