@@ -1,0 +1,137 @@
+"""Reads: consistency, deadline, and the wait for an answer from one revision."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from coordinator.gateway.routes import Routes
+from coordinator.replica.batcher import Reply
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.errors import Refusal
+from viewstamp.limits import READ_DEADLINE_MS
+from viewstamp.routing import Method, MethodKind
+from viewstamp.tokens import AccessToken
+
+CONSISTENCY_KEY: Final = "viewstamp-consistency"
+AT_LEAST_PREFIX: Final = "at-least="
+
+
+@dataclass(frozen=True, slots=True)
+class Consistency:
+    """`linearizable`, or at least a revision, or (neither) stale."""
+
+    linearizable: bool = True
+    at_least_revision: int = 0
+
+
+LINEARIZABLE: Final = Consistency()
+STALE: Final = Consistency(linearizable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSpan:
+    """Consecutive reads of one method."""
+
+    method: Method
+    count: int
+    items: bytes
+
+
+class Reader(Protocol):
+    """The replica as seen from here."""
+
+    def read(
+        self,
+        spans: Sequence[ReadSpan],
+        principal: AccessToken | None,
+        session_id: int,
+        consistency: Consistency,
+    ) -> asyncio.Future[Reply]:
+        """Start a read; the future may fail with Refusal."""
+
+
+class Reads:
+    """Starts reads and gives each its deadline."""
+
+    def __init__(self, routes: Routes, reader: Reader) -> None:
+        self._routes = routes
+        self._reader = reader
+
+    def start(
+        self,
+        spans: Iterable[submit_pb2.Span],
+        principal: AccessToken,
+        session_id: int,
+        consistency: Consistency,
+    ) -> asyncio.Future[Reply]:
+        """Start the reads of one message. Raises Refusal if a method is none."""
+        parsed = [
+            ReadSpan(self._routes.public_code(s.code, MethodKind.QUERY), s.count, s.items)
+            for s in spans
+        ]
+        return self.start_spans(parsed, principal, session_id, consistency)
+
+    def start_spans(
+        self,
+        spans: Sequence[ReadSpan],
+        principal: AccessToken | None,
+        session_id: int,
+        consistency: Consistency,
+    ) -> asyncio.Future[Reply]:
+        """Start reads; the future fails with Refusal, at the latest at the read deadline."""
+        if not spans:
+            raise Refusal(Reason.REASON_MALFORMED_REQUEST, "a read needs at least one span")
+        future = self._reader.read(spans, principal, session_id, consistency)
+        if not future.done():
+            timer = asyncio.get_running_loop().call_later(READ_DEADLINE_MS / 1000, _expire, future)
+            future.add_done_callback(lambda _: timer.cancel())
+        return future
+
+
+def _expire(future: asyncio.Future[Reply]) -> None:
+    if not future.done():
+        future.set_exception(
+            Refusal(
+                Reason.REASON_READ_DEADLINE,
+                f"the read was not answered within {READ_DEADLINE_MS} ms: try again, or read"
+                " with a weaker consistency",
+                deadline_ms=READ_DEADLINE_MS,
+            )
+        )
+
+
+def consistency_of(request: submit_pb2.ReadRequest) -> Consistency:
+    """Return what a ReadRequest demands."""
+    level = request.consistency.WhichOneof("level")
+    if level == "stale" and request.consistency.stale:
+        return STALE
+    if level == "at_least_revision":
+        return Consistency(False, request.consistency.at_least_revision)
+    return LINEARIZABLE
+
+
+def consistency_of_metadata(metadata: Iterable[tuple[str, Any]] | None) -> Consistency:
+    """Return what the call's `viewstamp-consistency` demands. Raises Refusal if malformed."""
+    for key, value in metadata or ():
+        if key == CONSISTENCY_KEY:
+            return _parse_consistency(str(value))
+    return LINEARIZABLE
+
+
+def _parse_consistency(text: str) -> Consistency:
+    if text == "linearizable":
+        return LINEARIZABLE
+    if text == "stale":
+        return STALE
+    revision = text.removeprefix(AT_LEAST_PREFIX)
+    if text.startswith(AT_LEAST_PREFIX) and revision.isdecimal():
+        return Consistency(False, int(revision))
+    raise Refusal(
+        Reason.REASON_MALFORMED_REQUEST,
+        f"{CONSISTENCY_KEY} is {text!r}: use linearizable, stale or {AT_LEAST_PREFIX}<revision>",
+        value=text,
+    )

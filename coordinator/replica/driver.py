@@ -1,0 +1,539 @@
+"""The loop of one replica: it feeds the core and the mux, and carries their effects out.
+
+Everything happens on one event loop, one event at a time: client batches, durable records, answers
+of stages. Nothing in here decides anything; what to do comes from `coordinator.vsr` and
+`coordinator.mux`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from coordinator import vsr
+from coordinator.mux import Mux
+from coordinator.mux import types as mux_types
+from coordinator.replica.batcher import (
+    Batch,
+    Batcher,
+    LooseCommand,
+    Reply,
+    SessionRequest,
+    SpanReply,
+)
+from coordinator.replica.writer import Writer
+from coordinator.stages import codec
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+from viewstamp.format.prepare import Prepare
+from viewstamp.framing import frame, unframe
+from viewstamp.limits import TICK_MS
+
+MICROSECONDS_PER_SECOND: Final = 1_000_000
+
+_log = logging.getLogger(__name__)
+
+
+class StageLink(Protocol):
+    """The way to one stage."""
+
+    def send(self, batch: Any) -> None:
+        """Send a batch, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverEvents:
+    """What the driver tells the rest of the shell."""
+
+    founding_ready: Callable[[tuple[bytes, ...]], None]
+    status_changed: Callable[[vsr.StatusChanged], None]
+    retired: Callable[[mux_types.Retired], None]
+    fatal: Callable[[BaseException], None]
+    space_left: Callable[[int], bool]  # whether a prepare body of that many bytes may be journaled
+    local_read: Callable[[mux_types.StageBatch], mux_types.StageReply]  # the catalog stage
+
+
+@dataclass(slots=True)
+class _WaitingRead:
+    read: mux_types.Read
+    op: int
+    revision: int
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far this replica has come; for status and metrics."""
+
+    op: int = 0
+    committed_op: int = 0
+    retired_op: int = 0
+    committed_revision: int = 0
+    retired_revision: int = 0
+    view: int = 0
+    primary: int = 0
+    status: vsr.Status = vsr.Status.RECOVERING
+    dropped: dict[str, int] = field(default_factory=dict)
+
+
+class Driver:
+    """Core, mux and writer of one replica, wired together."""
+
+    def __init__(
+        self,
+        core: vsr.Replica,
+        mux: Mux,
+        writer: Writer[vsr.SuperblockState],
+        events: DriverEvents,
+        encode_superblock: Callable[[vsr.SuperblockState], Any],
+    ) -> None:
+        self.progress = Progress()
+        self.batcher = Batcher()
+        self.mux = mux
+        self._core = core
+        self._writer = writer
+        self._events = events
+        self._encode_superblock = encode_superblock
+        self._stages: dict[mux_types.Stage, StageLink] = {}
+        self._steps: deque[vsr.Event] = deque()
+        self._stepping = False
+        self._mux_effects: deque[mux_types.MuxEffect] = deque()
+        self._carrying_out = False
+        self._batch: Batch | None = None  # of the step under way
+        self._in_log: dict[int, Batch] = {}
+        self._commits: deque[vsr.Commit] = deque()
+        self._reading_commit = False
+        self._reads: dict[int, asyncio.Future[Reply]] = {}
+        self._waiting_reads: list[_WaitingRead] = []
+        self._pending_reads: dict[int, mux_types.Read] = {}
+        self._next_token = 1
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._background: set[asyncio.Task[None]] = set()
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            vsr.PersistPrepares: self._persist_prepares,
+            vsr.PersistSuperblock: self._persist_superblock,
+            vsr.Commit: self._committed,
+            vsr.Admitted: self._admitted,
+            vsr.Refused: self._refused,
+            vsr.ReadIndexGranted: self._read_granted,
+            vsr.ReadIndexRefused: self._read_refused,
+            vsr.StatusChanged: self._status_changed,
+            vsr.Halted: self._halted,
+            vsr.FoundingReady: lambda effect: self._events.founding_ready(effect.nonces),
+            vsr.Dropped: self._dropped,
+            vsr.Arm: self._arm,
+        }
+
+    # --- Wiring ---
+
+    def connect(self, stage: mux_types.Stage, link: StageLink) -> None:
+        """Say how a stage is reached; before `start`."""
+        self._stages[stage] = link
+
+    def start(self, event: vsr.Start) -> None:
+        """Give the core what the disk holds."""
+        if event.suffix:
+            self.progress.op = event.suffix[-1].op
+        self.step(event)
+
+    def found(self, body: bytes) -> None:
+        """Sequence the founding entry."""
+        self.step(vsr.Found(body, wall_clock_us()))
+
+    # --- From the gateway ---
+
+    def submit(self, waiting: SessionRequest | LooseCommand) -> None:
+        """Queue a request for the log; its future gets the reply. Raises Refusal."""
+        refusal = self._core.batch_refusal()
+        if refusal in _NOT_SERVING:
+            raise self._not_serving(refusal)
+        self.batcher.add(waiting)
+        if len(self.batcher) == 1:
+            # Whoever else arrives in this turn of the loop shares the prepare.
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def read(
+        self, read: mux_types.Read, *, linearizable: bool, revision: int
+    ) -> asyncio.Future[Reply]:
+        """Start a read; the future may fail with Refusal."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._reads[read.token] = future
+        future.add_done_callback(lambda _: self._reads.pop(read.token, None))
+        if linearizable:
+            self._pending_reads[read.token] = read
+            self.step(vsr.ReadIndexRequested(read.token))
+        else:
+            self._place_read(_WaitingRead(read, op=0, revision=revision))
+        return future
+
+    def next_token(self) -> int:
+        """Return a token for a read, never used before in this process."""
+        token = self._next_token
+        self._next_token += 1
+        return token
+
+    # --- From the stages ---
+
+    def stage_replied(self, reply: mux_types.StageReply) -> None:
+        """Take the answer of a stage."""
+        self._guard(lambda: self._carry_out_mux(self.mux.reply(reply)))
+
+    def read_followed(self, stage: mux_types.Stage, outcome: mux_types.QueryOutcome) -> None:
+        """Take the answer to a deferred read."""
+        self._guard(lambda: self._carry_out_mux(self.mux.deferred(stage, outcome)))
+
+    def stage_lost(self, stage: mux_types.Stage) -> None:
+        """Fail the reads that a dead service will not answer."""
+        refusal = Refusal(
+            Reason.REASON_DOMAIN_RESTARTING,
+            f"the service of stage {stage.name.lower()} is restarting: try again",
+            stage=stage.name.lower(),
+        )
+        error = refusal.to_error().SerializeToString()
+        self._guard(lambda: self._carry_out_mux(self.mux.fail_reads(stage, error)))
+
+    def ask_proposals(self) -> None:
+        """Have every stage tell its pending proposals anew."""
+        self._guard(lambda: self._carry_out_mux(self.mux.poke_proposals()))
+
+    # --- The core ---
+
+    def step(self, event: vsr.Event) -> None:
+        """Give the core one event and carry its effects out; reentrant calls wait their turn."""
+        self._steps.append(event)
+        if not self._stepping:
+            self._guard(self._drain_steps)
+
+    def _drain_steps(self) -> None:
+        self._stepping = True
+        try:
+            while self._steps:
+                for effect in self._core.step(self._steps.popleft(), now_ticks()):
+                    self._handlers[type(effect)](effect)
+        finally:
+            self._stepping = False
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        """Run an action; what it raises ends the process: the state may be half-changed."""
+        try:
+            action()
+        except Exception as error:
+            self._events.fatal(error)
+
+    def _pump(self) -> None:
+        """Admit what waits while the pipeline has room; not in the middle of a step."""
+        if self._stepping:
+            asyncio.get_running_loop().call_soon(self._pump)
+        else:
+            self._guard(self._admit_waiting)
+
+    def _admit_waiting(self) -> None:
+        while len(self.batcher):
+            refusal = self._core.batch_refusal()
+            if refusal in _NOT_SERVING:
+                self.batcher.refuse_all(self._not_serving(refusal))
+                return
+            if refusal is not None:
+                return  # what makes room calls again
+            batch = self.batcher.take()
+            assert batch is not None
+            self._admit(batch)
+
+    def _admit(self, batch: Batch) -> None:
+        if not self._events.space_left(len(batch.body)):
+            fail(batch, _no_space())
+            return
+        self._batch = batch
+        self.step(vsr.ClientBatch(batch.body, batch.command_count, wall_clock_us()))
+        self._batch = None
+
+    def _admitted(self, effect: vsr.Admitted) -> None:
+        self.progress.op = effect.op
+        if self._batch is not None:  # the founding entry has none
+            self._in_log[effect.op] = self._batch
+
+    def _refused(self, effect: vsr.Refused) -> None:
+        if self._batch is not None:
+            fail(self._batch, self._not_serving(effect.reason))
+
+    def _not_serving(self, reason: vsr.RefusalReason) -> Refusal:
+        if reason is vsr.RefusalReason.NOT_PRIMARY:
+            return Refusal(
+                Reason.REASON_NOT_PRIMARY,
+                f"replica {self.progress.primary} is the primary: send commands there",
+                primary=self.progress.primary,
+            )
+        return Refusal(
+            Reason.REASON_VIEW_CHANGE,
+            f"the replica is not in service ({reason.value}): try again",
+            status=reason.value,
+        )
+
+    def _persist_prepares(self, effect: vsr.PersistPrepares) -> None:
+        self._writer.persist_prepares(effect.prepares)
+
+    def prepares_durable(self, prepares: Sequence[Prepare]) -> None:
+        """Tell the core what the journal has synced."""
+        records = tuple(vsr.RecordId(p.op, p.checksum) for p in prepares)
+        self.step(vsr.RecordsDurable(records))
+        self._pump()
+
+    def _persist_superblock(self, effect: vsr.PersistSuperblock) -> None:
+        self._writer.persist_superblock(effect.state, self._encode_superblock(effect.state))
+
+    def superblock_durable(self, state: vsr.SuperblockState) -> None:
+        """Tell the core what the superblock holds."""
+        self.step(vsr.SuperblockDurable(state))
+        self._pump()
+
+    def _status_changed(self, effect: vsr.StatusChanged) -> None:
+        self.progress.status = effect.status
+        self.progress.view = effect.view
+        self.progress.primary = effect.primary
+        self._events.status_changed(effect)
+
+    def _halted(self, effect: vsr.Halted) -> None:
+        self._events.fatal(HaltedError(effect.reason))
+
+    def _dropped(self, effect: vsr.Dropped) -> None:
+        name = effect.rule.value
+        self.progress.dropped[name] = self.progress.dropped.get(name, 0) + 1
+
+    def _arm(self, effect: vsr.Arm) -> None:
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+            self._tick_timer = None
+        if effect.at_ticks is not None:
+            delay = max(0, effect.at_ticks - now_ticks()) * TICK_MS / 1000
+            loop = asyncio.get_running_loop()
+            self._tick_timer = loop.call_later(delay, lambda: self.step(vsr.Tick()))
+
+    # --- Commits ---
+
+    def _committed(self, effect: vsr.Commit) -> None:
+        self.progress.committed_op = effect.op
+        self._commits.append(effect)
+        self._hand_over_commits()
+
+    def _hand_over_commits(self) -> None:
+        while self._commits and not self._reading_commit:
+            commit = self._commits[0]
+            if commit.prepare is None:
+                self._reading_commit = True
+                self._start(self._read_commit(commit.op))
+                return
+            self._commits.popleft()
+            self._hand_over(commit.prepare)
+
+    async def _read_commit(self, op: int) -> None:
+        prepare = await self._writer.read(op)
+        if prepare is None:
+            raise HaltedError(f"committed op {op} is not in the journal")
+        self._reading_commit = False
+        self._commits[0] = vsr.Commit(op, prepare)
+        self._hand_over_commits()
+
+    def _hand_over(self, prepare: vsr.Prepare) -> None:
+        batch = self._in_log.get(prepare.op)
+        requests = (
+            codec.decode_requests(prepare.body)
+            if batch is None
+            else codec.logged_requests(batch.requests)
+        )
+        header = prepare.header
+        effects = self.mux.commit(
+            mux_types.Prepare(
+                op=header.op,
+                view=header.view,
+                first_revision=header.first_revision,
+                timestamp=header.timestamp,
+                feature_level=header.feature_level,
+                requests=requests,
+            )
+        )
+        self.progress.committed_revision = header.first_revision + header.command_count - 1
+        self._carry_out_mux(effects)
+        self._start_waiting_reads(header.op)
+
+    # --- The mux ---
+
+    def _carry_out_mux(self, effects: Sequence[mux_types.MuxEffect]) -> None:
+        # Carrying one out can lead to the next commit, whose effects must wait their turn: batches
+        # of one stage are sent in the order in which the mux made them.
+        self._mux_effects.extend(effects)
+        if self._carrying_out:
+            return
+        self._carrying_out = True
+        try:
+            while self._mux_effects:
+                self._carry_out(self._mux_effects.popleft())
+        finally:
+            self._carrying_out = False
+
+    def _carry_out(self, effect: mux_types.MuxEffect) -> None:
+        if isinstance(effect, mux_types.SendBatch):
+            self._send(effect.batch)
+        elif isinstance(effect, mux_types.Retired):
+            self._retired(effect)
+        else:
+            self._read_answered(effect)
+
+    def _send(self, batch: mux_types.StageBatch) -> None:
+        if batch.stage is mux_types.Stage.CATALOG:
+            reply = self._events.local_read(batch)
+            # Not at once: the mux has not finished the step that sent the batch.
+            asyncio.get_running_loop().call_soon(self.stage_replied, reply)
+        else:
+            self._stages[batch.stage].send(codec.encode_batch(batch))
+
+    def _retired(self, retired: mux_types.Retired) -> None:
+        self.progress.retired_op = retired.op
+        self.progress.retired_revision = retired.last_revision
+        batch = self._in_log.pop(retired.op, None)
+        if batch is not None:
+            answer(batch, retired.replies)
+        self._events.retired(retired)
+        self.step(vsr.PrepareRetired(retired.op))
+        self._pump()
+
+    # --- Reads ---
+
+    def _read_granted(self, effect: vsr.ReadIndexGranted) -> None:
+        read = self._pending_reads.pop(effect.token)
+        self._place_read(_WaitingRead(read, op=effect.op, revision=0))
+
+    def _read_refused(self, effect: vsr.ReadIndexRefused) -> None:
+        self._pending_reads.pop(effect.token)
+        future = self._reads.get(effect.token)
+        if future is not None and not future.done():
+            future.set_exception(self._not_serving(effect.reason))
+
+    def _place_read(self, waiting: _WaitingRead) -> None:
+        if self._is_due(waiting):
+            self._guard(lambda: self._carry_out_mux(self.mux.read(waiting.read)))
+        else:
+            self._waiting_reads.append(waiting)
+
+    def _is_due(self, waiting: _WaitingRead) -> bool:
+        handed_over = self._commits[0].op - 1 if self._commits else self.progress.committed_op
+        return waiting.op <= handed_over and waiting.revision <= self.progress.committed_revision
+
+    def _start_waiting_reads(self, _op: int) -> None:
+        if not self._waiting_reads:
+            return
+        due = [waiting for waiting in self._waiting_reads if self._is_due(waiting)]
+        self._waiting_reads = [w for w in self._waiting_reads if not self._is_due(w)]
+        for waiting in due:
+            if waiting.read.token in self._reads:  # else its deadline has passed
+                self._carry_out_mux(self.mux.read(waiting.read))
+
+    def _read_answered(self, answered: mux_types.ReadAnswered) -> None:
+        future = self._reads.get(answered.token)
+        if future is None or future.done():
+            return
+        if answered.error is not None:
+            error = errors_pb2.Error.FromString(answered.error)
+            future.set_exception(Refusal.from_error(error))
+            return
+        spans = tuple(_span_reply(span) for span in answered.spans)
+        future.set_result(Reply(self.progress.view, answered.op, answered.revision, spans))
+
+    # --- Tasks ---
+
+    def _start(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._events.fatal(error)
+
+
+class HaltedError(Exception):
+    """The replica can never go on by itself; the message says what the operator can do."""
+
+
+# Refusals that waiting does not cure; the others end as the pipeline moves.
+_NOT_SERVING: Final = frozenset(
+    {
+        vsr.RefusalReason.BLANK,
+        vsr.RefusalReason.VIEW_CHANGE,
+        vsr.RefusalReason.HALTED,
+        vsr.RefusalReason.NOT_PRIMARY,
+    }
+)
+
+
+def now_ticks() -> int:
+    """Return this process's monotonic time in ticks."""
+    return time.monotonic_ns() // (TICK_MS * 1_000_000)
+
+
+def wall_clock_us() -> int:
+    """Return microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+def _no_space() -> Refusal:
+    return Refusal(
+        Reason.REASON_NO_SPACE,
+        "the journal's disk is full: the cluster is read-only until space returns",
+    )
+
+
+def fail(batch: Batch, refusal: Refusal) -> None:
+    """Fail everyone who waits for a batch that did not get into the log."""
+    for waiter in batch.waiters:
+        for future in (
+            [waiter] if isinstance(waiter, asyncio.Future) else [w.future for w in waiter]
+        ):
+            if not future.done():
+                future.set_exception(refusal)
+
+
+def answer(batch: Batch, replies: Sequence[mux_types.RequestReply]) -> None:
+    """Give each waiter of a retired batch its reply; there is one reply per request, in order."""
+    for waiter, reply in zip(batch.waiters, replies, strict=True):
+        if isinstance(waiter, asyncio.Future):
+            if not waiter.done():
+                waiter.set_result(request_reply(reply))
+        else:
+            _answer_loose(waiter, request_reply(reply))
+
+
+def request_reply(reply: mux_types.RequestReply) -> Reply:
+    """Return the mux's reply in the shell's form."""
+    error = None if reply.error is None else errors_pb2.Error.FromString(reply.error)
+    spans = tuple(_span_reply(span) for span in reply.spans)
+    return Reply(reply.view, reply.op, reply.first_revision, spans, error)
+
+
+def _span_reply(span: mux_types.SpanReply) -> SpanReply:
+    errors = tuple(codec.indexed_error(error) for error in span.errors)
+    results = frame(span.state_digest) if span.state_digest else span.results
+    return SpanReply(results, errors)
+
+
+def _answer_loose(commands: Sequence[LooseCommand], reply: Reply) -> None:
+    for revision, (command, result) in enumerate(
+        zip(commands, _single_results(reply, len(commands)), strict=True), reply.first_revision
+    ):
+        if not command.future.done():
+            command.future.set_result(Reply(reply.view, reply.op, revision, (result,), reply.error))
+
+
+def _single_results(reply: Reply, count: int) -> Iterator[SpanReply]:
+    if reply.error is not None:
+        yield from [SpanReply(b"", ())] * count
+    for span in reply.spans:
+        errors = {error.index: error for error in span.errors}
+        for index, result in enumerate(unframe(span.results)):
+            error = errors.get(index)
+            yield SpanReply(frame(result), () if error is None else (error,))

@@ -1,0 +1,62 @@
+"""The first entry of a cluster: root with a generated password, in a file before the log has it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from viewstamp.api.log.v1 import log_pb2
+from viewstamp.api.users.v1 import users_service_pb2
+from viewstamp.framing import frame
+from viewstamp.limits import FEATURE_LEVEL, GATEWAY_SESSION_ID, SYSTEM_USER_ID
+from viewstamp.passwords import hash_password
+from viewstamp.routing import methods_of_file
+
+ROOT_PASSWORD_FILE: Final = "root_password"
+ROOT_PASSWORD_BYTES: Final = 18
+SECRET_FILE_MODE: Final = 0o600
+FOUND_CODE: Final = next(
+    method.code
+    for method in methods_of_file(users_service_pb2.DESCRIPTOR)
+    if method.name == "Found"
+)
+
+
+def write_root_password(data_directory: Path) -> str:
+    """Generate the root password, make its 0600 file durable, and return it.
+
+    A founding that crashed before it was committed is done again with a new password.
+    """
+    password = secrets.token_urlsafe(ROOT_PASSWORD_BYTES)
+    path = data_directory / ROOT_PASSWORD_FILE
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET_FILE_MODE)
+    try:
+        os.write(descriptor, password.encode() + b"\n")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    directory = os.open(data_directory, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    return password
+
+
+def founding_body(cluster_id: bytes, password: str, boot_nonces: Sequence[bytes]) -> bytes:
+    """Return the body of op 1."""
+    found = users_service_pb2.FoundRequest(
+        cluster_id=cluster_id,
+        root_password_hash=hash_password(password),
+        feature_level=FEATURE_LEVEL,
+        boot_nonces=boot_nonces,
+    )
+    span = log_pb2.LoggedSpan(
+        code=FOUND_CODE, count=1, items=frame(found.SerializeToString()), user_id=SYSTEM_USER_ID
+    )
+    request = log_pb2.LoggedRequest(session_id=GATEWAY_SESSION_ID, spans=[span])
+    return frame(request.SerializeToString())

@@ -1,0 +1,93 @@
+"""Commands that machines ask the primary to sequence: sent when due, one of each at a time.
+
+They are conditional, so a stale one is a no-op, and soft: a new primary asks every stage anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from coordinator.replica.batcher import LooseCommand, Reply
+from coordinator.replica.driver import wall_clock_us
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.errors import Refusal
+from viewstamp.limits import SYSTEM_USER_ID
+
+RETRY_DELAY_MS: Final = 100
+# A timer far ahead is looked at again after this long, so that clock changes do no harm.
+SLEEP_MAX_MS: Final = 60_000
+
+
+class Sequencer(Protocol):
+    """The driver as seen from here."""
+
+    def submit(self, waiting: LooseCommand) -> None:
+        """Queue a command for the log. Raises Refusal."""
+
+
+class Proposals:
+    """Pending proposals by due time."""
+
+    def __init__(self, sequencer: Sequencer, clock_us: Callable[[], int] = wall_clock_us) -> None:
+        self._sequencer = sequencer
+        self._clock_us = clock_us
+        self._pending: set[tuple[int, bytes]] = set()
+        self._due: list[tuple[int, int, bytes]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self.active = False
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def activate(self) -> None:
+        """Begin to propose: this replica is the primary and has applied its log."""
+        self.active = True
+
+    def add(self, proposal: domain_pb2.Proposal) -> None:
+        """Take a proposal; one that is pending already, or comes from a replay, is dropped."""
+        if not self.active:
+            return
+        self.propose(proposal.code, proposal.request, proposal.due)
+
+    def propose(self, code: int, request: bytes, due: int) -> None:
+        """Sequence a command at log time `due` (microseconds), unless it is pending already."""
+        key = (code, request)
+        if key in self._pending:
+            return
+        self._pending.add(key)
+        heapq.heappush(self._due, (due, code, request))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._due:
+            delay_ms = max(0, (self._due[0][0] - self._clock_us()) // 1000)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(min(delay_ms, SLEEP_MAX_MS) / 1000, self._send_due)
+
+    def _send_due(self) -> None:
+        self._timer = None
+        while self._due and self._due[0][0] <= self._clock_us():
+            _, code, request = heapq.heappop(self._due)
+            self._send(code, request)
+        self._schedule()
+
+    def _send(self, code: int, request: bytes) -> None:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda done: self._settled(code, request, done))
+        command = LooseCommand(code, request, SYSTEM_USER_ID, 0, "", future)
+        try:
+            self._sequencer.submit(command)
+        except Refusal as refusal:
+            future.set_exception(refusal)
+
+    def _settled(self, code: int, request: bytes, future: asyncio.Future[Reply]) -> None:
+        self._pending.discard((code, request))
+        if isinstance(future.exception(), Refusal):
+            # Not sequenced, so not decided: again, a little later.
+            self.propose(code, request, self._clock_us() + RETRY_DELAY_MS * 1000)

@@ -1,0 +1,332 @@
+"""The mux's values to and from protobuf.
+
+What the log holds is parsed here in the same way on every replica: what does not parse becomes a
+refusal in the request, never an error of the replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from coordinator.mux import types as mux
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.api.domain.v1 import effects_pb2
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.log.v1 import log_pb2
+from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.errors import Refusal
+from viewstamp.framing import FramingError, frame, unframe
+
+REGISTER_SESSION_CODE: Final = 1
+END_SESSION_CODE: Final = 2
+EXPIRE_SESSION_CODE: Final = 3
+
+
+# --- The log -------------------------------------------------------------------------------------
+
+
+def decode_requests(body: bytes) -> tuple[mux.LoggedRequest, ...]:
+    """Return the requests of a prepare's body. Raises DecodeError: the body was never ours."""
+    return logged_requests(log_pb2.PrepareBody.FromString(body).requests)
+
+
+def logged_requests(requests: Iterable[log_pb2.LoggedRequest]) -> tuple[mux.LoggedRequest, ...]:
+    """Return requests in the mux's form."""
+    return tuple(_logged_request(request) for request in requests)
+
+
+def _logged_request(request: log_pb2.LoggedRequest) -> mux.LoggedRequest:
+    return mux.LoggedRequest(
+        session_id=request.session_id,
+        number=request.number,
+        acked=request.acked,
+        spans=tuple(_logged_span(span) for span in request.spans),
+        trace_parent=request.trace_parent,
+    )
+
+
+def _logged_span(span: log_pb2.LoggedSpan) -> mux.LoggedSpan:
+    refused = _indexed_errors(span.refused)
+    parse = _PARSED.get(span.code)
+    parts: tuple[tuple[mux.LoggedSpan, ...], ...] = ()
+    commands: tuple[mux.SessionCommand | None, ...] = ()
+    if parse is not None:
+        values, refused = _parse_items(span, refused, parse)
+        if span.code == mux.TRANSACT_CODE:
+            parts = tuple(value if value is not None else () for value in values)
+        else:
+            commands = tuple(values)
+    return mux.LoggedSpan(
+        code=span.code,
+        count=span.count,
+        items=span.items,
+        user_id=span.user_id,
+        credential_revision=span.credential_revision,
+        refused=refused,
+        parts=parts,
+        session_commands=commands,
+    )
+
+
+def _parse_items(
+    span: log_pb2.LoggedSpan,
+    refused: tuple[mux.IndexedError, ...],
+    parse: Callable[[bytes, log_pb2.LoggedSpan], Any],
+) -> tuple[list[Any], tuple[mux.IndexedError, ...]]:
+    """Parse each item; those that are refused already, or now, are None."""
+    errors = {error.index: error for error in refused}
+    values: list[Any] = [None] * span.count
+    try:
+        items = unframe(span.items)
+        if len(items) != span.count:
+            raise FramingError(f"the span claims {span.count} commands and holds {len(items)}")
+    except FramingError as error:
+        why = _malformed(str(error))
+        return values, tuple(errors.get(i, mux.IndexedError(i, why)) for i in range(span.count))
+    for index, item in enumerate(items):
+        if index in errors:
+            continue
+        try:
+            values[index] = parse(item, span)
+        except (DecodeError, ValueError) as error:
+            errors[index] = mux.IndexedError(index, _malformed(str(error)))
+    return values, tuple(errors[index] for index in sorted(errors))
+
+
+def _malformed(why: str) -> bytes:
+    refusal = Refusal(Reason.REASON_MALFORMED_REQUEST, f"the request is malformed: {why}")
+    return refusal.to_error().SerializeToString()
+
+
+def _parse_register(item: bytes, _: log_pb2.LoggedSpan) -> mux.RegisterSession:
+    from viewstamp.limits import SESSION_NONCE_BYTES
+
+    nonce = sessions_pb2.RegisterSessionRequest.FromString(item).nonce
+    if len(nonce) != SESSION_NONCE_BYTES:
+        raise ValueError(f"nonce has {len(nonce)} bytes; it must have {SESSION_NONCE_BYTES}")
+    return mux.RegisterSession(nonce)
+
+
+def _parse_end(item: bytes, _: log_pb2.LoggedSpan) -> mux.EndSession:
+    sessions_pb2.EndSessionRequest.FromString(item)
+    return mux.EndSession()
+
+
+def _parse_expire(item: bytes, _: log_pb2.LoggedSpan) -> mux.ExpireSession:
+    request = sessions_pb2.ExpireSessionRequest.FromString(item)
+    return mux.ExpireSession(request.session_id, request.last_request_number)
+
+
+def _parse_transaction(item: bytes, span: log_pb2.LoggedSpan) -> tuple[mux.LoggedSpan, ...]:
+    parts = submit_pb2.TransactRequest.FromString(item).parts
+    if not parts:
+        raise ValueError("a transaction needs at least one part")
+    return tuple(
+        mux.LoggedSpan(
+            code=part.code,
+            count=1,
+            items=frame(part.request),
+            user_id=span.user_id,
+            credential_revision=span.credential_revision,
+        )
+        for part in parts
+    )
+
+
+_PARSED: Final[dict[int, Callable[[bytes, log_pb2.LoggedSpan], Any]]] = {
+    REGISTER_SESSION_CODE: _parse_register,
+    END_SESSION_CODE: _parse_end,
+    EXPIRE_SESSION_CODE: _parse_expire,
+    mux.TRANSACT_CODE: _parse_transaction,
+}
+
+
+def _indexed_errors(errors: Iterable[errors_pb2.IndexedError]) -> tuple[mux.IndexedError, ...]:
+    return tuple(mux.IndexedError(e.index, e.error.SerializeToString()) for e in errors)
+
+
+def indexed_error(error: mux.IndexedError) -> errors_pb2.IndexedError:
+    """Return a refusal as replies carry it."""
+    return errors_pb2.IndexedError(
+        index=error.index, error=errors_pb2.Error.FromString(error.error)
+    )
+
+
+# --- To the stages -------------------------------------------------------------------------------
+
+
+def encode_batch(batch: mux.StageBatch) -> domain_pb2.Batch:
+    """Return a batch as its stage's service reads it."""
+    return domain_pb2.Batch(
+        sequence=batch.sequence,
+        op=batch.op,
+        feature_level=batch.feature_level,
+        items=[_ENCODERS[type(item)](item) for item in batch.items],
+    )
+
+
+def _command_item(item: mux.CommandItem) -> domain_pb2.Item:
+    return domain_pb2.Item(
+        command=domain_pb2.CommandItem(
+            code=item.code,
+            first_revision=item.first_revision,
+            count=item.count,
+            items=item.items,
+            user_id=item.user_id,
+            credential_revision=item.credential_revision,
+            session_id=item.session_id,
+            timestamp=item.timestamp,
+            refused=item.refused,
+            contexts=item.contexts,
+        )
+    )
+
+
+def _resolve_item(item: mux.ResolveItem) -> domain_pb2.Item:
+    return domain_pb2.Item(
+        resolve=domain_pb2.ResolveItem(
+            code=item.code,
+            first_revision=item.first_revision,
+            count=item.count,
+            items=item.items,
+            user_id=item.user_id,
+            credential_revision=item.credential_revision,
+            gate=item.gate,  # type: ignore[arg-type]
+            grants=item.grants,
+            refused=item.refused,
+        )
+    )
+
+
+def _effect_item(item: mux.EffectItem) -> domain_pb2.Item:
+    return domain_pb2.Item(
+        effect=domain_pb2.EffectItem(
+            revision=item.revision, payload=item.payload, timestamp=item.timestamp
+        )
+    )
+
+
+def _query_item(item: mux.QueryItem) -> domain_pb2.Item:
+    return domain_pb2.Item(
+        query=domain_pb2.QueryItem(
+            query_id=item.query_id,
+            code=item.code,
+            count=item.count,
+            items=item.items,
+            user_id=item.user_id,
+            credential_revision=item.credential_revision,
+            session_id=item.session_id,
+            refused=item.refused,
+            contexts=item.contexts,
+        )
+    )
+
+
+_ENCODERS: Final[dict[type[Any], Callable[[Any], domain_pb2.Item]]] = {
+    mux.CommandItem: _command_item,
+    mux.ResolveItem: _resolve_item,
+    mux.EffectItem: _effect_item,
+    mux.QueryItem: _query_item,
+    mux.SavepointItem: lambda _: domain_pb2.Item(savepoint=domain_pb2.SavepointItem()),
+    mux.KeepItem: lambda _: domain_pb2.Item(keep=domain_pb2.KeepItem()),
+    mux.RevertItem: lambda _: domain_pb2.Item(revert=domain_pb2.RevertItem()),
+    mux.ProposalsItem: lambda _: domain_pb2.Item(proposals=domain_pb2.ProposalsItem()),
+}
+
+
+# --- From the stages -----------------------------------------------------------------------------
+
+
+def decode_reply(stage: mux.Stage, reply: domain_pb2.BatchReply) -> mux.StageReply:
+    """Return a service's answer in the mux's form."""
+    return mux.StageReply(
+        stage=stage,
+        sequence=reply.sequence,
+        outcomes=tuple(_outcome(outcome) for outcome in reply.outcomes),
+    )
+
+
+def _outcome(outcome: domain_pb2.Outcome) -> mux.Outcome:
+    kind = outcome.WhichOneof("kind")
+    if kind == "command":
+        command = outcome.command
+        return mux.CommandOutcome(
+            results=command.results,
+            errors=_indexed_errors(command.errors),
+            effects=tuple(_effect(effect) for effect in command.effects),
+        )
+    if kind == "resolve":
+        return mux.ResolveOutcome(outcome.resolve.contexts, _indexed_errors(outcome.resolve.errors))
+    if kind == "query":
+        return decode_query(outcome.query)
+    return mux.Done()
+
+
+def _effect(effect: domain_pb2.Effect) -> mux.Effect:
+    return mux.Effect(effect.index, tuple(mux.Stage(to) for to in effect.to), effect.payload)
+
+
+def decode_query(outcome: domain_pb2.QueryOutcome) -> mux.QueryOutcome:
+    """Return the answer to a read in the mux's form."""
+    return mux.QueryOutcome(
+        query_id=outcome.query_id,
+        results=outcome.results,
+        errors=_indexed_errors(outcome.errors),
+        deferred=outcome.deferred,
+        state_digest=outcome.state_digest,
+    )
+
+
+# --- What the mux itself must encode and decode --------------------------------------------------
+
+
+class ProtobufCodec:
+    """`mux.Codec` over the generated messages."""
+
+    def encode_session_result(self, result: mux.SessionResult) -> bytes:
+        """Return the response message as one frame."""
+        if isinstance(result, mux.RegisterResult):
+            response = sessions_pb2.RegisterSessionResponse(session_id=result.session_id)
+            return frame(response.SerializeToString(deterministic=True))
+        return mux.EMPTY_FRAME  # the other responses have nothing but their header
+
+    def encode_transaction_result(self, results: Sequence[bytes]) -> bytes:
+        """Return a TransactResponse as one frame."""
+        response = submit_pb2.TransactResponse(results=[unframe(result)[0] for result in results])
+        return frame(response.SerializeToString(deterministic=True))
+
+    def encode_effect(self, effect: mux.SessionEnded) -> bytes:
+        """Return the encoded EffectPayload."""
+        payload = effects_pb2.EffectPayload(
+            session_ended=effects_pb2.SessionEnded(session_id=effect.session_id)
+        )
+        return payload.SerializeToString(deterministic=True)
+
+    def decode_effect(self, payload: bytes) -> mux.UserEnded | mux.CredentialsChanged | None:
+        """Return what an effect means for sessions."""
+        effect = effects_pb2.EffectPayload.FromString(payload)
+        kind = effect.WhichOneof("kind")
+        if kind == "user_deleted":
+            return mux.UserEnded(effect.user_deleted.user_id)
+        if kind == "user_deactivated":
+            return mux.UserEnded(effect.user_deactivated.user_id)
+        if kind == "credentials_changed":
+            changed = effect.credentials_changed
+            return mux.CredentialsChanged(changed.user_id, changed.minimum_credential_revision)
+        return None
+
+    def encode_refusal(self, name: str, message: str, details: dict[str, str]) -> bytes:
+        """Return an encoded Error of the reason REASON_<name>."""
+        refusal = Refusal(Reason.Value("REASON_" + name), message, **details)
+        return refusal.to_error().SerializeToString(deterministic=True)
+
+    def encode_part_refusal(self, error: bytes, part: int) -> bytes:
+        """Return the error with the detail `part` added."""
+        decoded = errors_pb2.Error.FromString(error)
+        decoded.details.add(key="part", value=str(part))
+        return decoded.SerializeToString(deterministic=True)
