@@ -408,10 +408,8 @@ class Journal:
                     f"a record of {extent_bytes} bytes does not fit into a segment of "
                     f"{self._segment_bytes} bytes"
                 )
-            if offset + extent_bytes > self._size_of(segment):
-                segment, offset = segment + 1, SECTOR_BYTES
-            if offset + extent_bytes > self._size_of(segment):
-                # A spare made under a smaller setting: pass over it.
+            # More than one step only past spares that were made under a smaller setting.
+            while offset + extent_bytes > self._size_of(segment):
                 segment, offset = segment + 1, SECTOR_BYTES
             placed.append(_Placed(content, segment, offset, extent_bytes))
             offset += extent_bytes

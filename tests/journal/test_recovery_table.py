@@ -1,0 +1,173 @@
+"""The decision table of recovery: total, unambiguous, and as the design says."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from coordinator.journal.recovery import (
+    DECISIONS,
+    Decision,
+    Entry,
+    Facts,
+    Stray,
+    decide,
+    harmless_strays,
+    judge,
+)
+from viewstamp.format.record import SECTOR_BYTES, Frame, RecordKind
+
+ALL_FACTS = [Facts(*values) for values in itertools.product((True, False), repeat=5)]
+
+
+@pytest.mark.parametrize("facts", ALL_FACTS)
+def test_exactly_one_row_matches(facts: Facts) -> None:
+    """Whatever the facts, one row decides, and only one."""
+    assert sum(row.matches(facts) for row in DECISIONS) == 1
+
+
+@pytest.mark.parametrize("facts", ALL_FACTS)
+def test_decisions_are_the_design(facts: Facts) -> None:
+    """The table agrees with the rules in prose, written down here a second time as conditions."""
+    unacknowledged = facts.above_durable and facts.above_commit
+    if facts.intact:
+        expected = Decision.KEEP
+    elif facts.superseded:
+        expected = Decision.REFUSE if facts.single else Decision.IGNORE
+    elif facts.single:
+        expected = Decision.CUT if unacknowledged else Decision.REFUSE
+    else:
+        expected = Decision.FAULTY_TORN if unacknowledged else Decision.FAULTY_CORRUPT
+    assert decide(facts) is expected
+
+
+def test_every_row_is_reachable() -> None:
+    """No row is dead: each decides about some facts."""
+    used = {row for row in DECISIONS for facts in ALL_FACTS if row.matches(facts)}
+    assert used == set(DECISIONS)
+
+
+def entry(
+    sequence: int,
+    durable: int,
+    op: int,
+    *,
+    segment: int = 1,
+    slot: int = 1,
+    reason: str | None = None,
+    kind: RecordKind = RecordKind.PREPARE,
+    ranges: tuple[tuple[int, int], ...] = (),
+) -> Entry:
+    """An entry of one sector without a header, which the analysis of gaps does not need."""
+    frame = Frame(kind, sequence, durable, op, 0, b"identity")
+    return Entry(segment, slot * SECTOR_BYTES, SECTOR_BYTES, frame, None, ranges, reason)
+
+
+def decisions(
+    entries: list[Entry],
+    strays: list[Stray] | None = None,
+    *,
+    first_segment: int = 1,
+    commit_max: int = 0,
+    single: bool = True,
+) -> list[tuple[int, int, int | None, Decision]]:
+    """First and last sequence, slot and decision of everything found."""
+    judged, _ = judge(
+        entries, strays or [], first_segment=first_segment, commit_max=commit_max, single=single
+    )
+    return [
+        (v.finding.first_sequence, v.finding.last_sequence, v.finding.offset // SECTOR_BYTES,
+         v.decision)
+        for v in judged
+    ]  # fmt: skip
+
+
+def test_a_complete_log_has_no_findings() -> None:
+    """Records of neighbouring sequences across segments give nothing to decide about."""
+    entries = [entry(1, 0, 1), entry(2, 1, 2, slot=2), entry(3, 2, 3, segment=2)]
+    assert decisions(entries) == []
+
+
+@pytest.mark.parametrize(
+    ("durable", "commit_max", "single", "expected"),
+    [
+        (1, 0, True, Decision.CUT),
+        (1, 1, True, Decision.CUT),
+        (1, 2, True, Decision.REFUSE),
+        (2, 0, True, Decision.REFUSE),
+        (1, 0, False, Decision.FAULTY_TORN),
+        (1, 2, False, Decision.FAULTY_CORRUPT),
+        (2, 0, False, Decision.FAULTY_CORRUPT),
+    ],
+)
+def test_a_hole_is_judged_by_what_follows(
+    durable: int, commit_max: int, single: bool, expected: Decision
+) -> None:
+    """A missing sequence is torn only if no later record knows it synced, and it is uncommitted."""
+    entries = [entry(1, 0, 1), entry(3, durable, 3, slot=3)]
+    assert decisions(entries, commit_max=commit_max, single=single) == [(2, 2, 2, expected)]
+
+
+def test_a_range_is_judged_by_its_lowest_sequence() -> None:
+    """A later group that knows the first lost sequence synced condemns the whole range."""
+    entries = [entry(1, 0, 1), entry(5, 2, 5, slot=5)]
+    assert decisions(entries) == [(2, 4, 2, Decision.REFUSE)]
+
+
+def test_a_damaged_record_is_judged_where_it_lies() -> None:
+    """A record with a frame but a damaged body has sequence and op of its own."""
+    entries = [entry(1, 0, 1), entry(2, 1, 2, slot=2, reason="rot")]
+    assert decisions(entries) == [(2, 2, 2, Decision.CUT)]
+    assert decisions(entries, commit_max=2) == [(2, 2, 2, Decision.REFUSE)]
+
+
+def test_strays_at_the_end_are_a_lost_record() -> None:
+    """Garbage behind the last record is a record that tore, located at its first sector."""
+    strays = [Stray(1, 2 * SECTOR_BYTES, "garbage"), Stray(1, 3 * SECTOR_BYTES, "garbage")]
+    assert decisions([entry(1, 0, 1)], strays) == [(2, 2, 2, Decision.CUT)]
+    assert decisions([], strays) == [(1, 1, 2, Decision.CUT)]
+
+
+def test_strays_in_unused_space_are_harmless() -> None:
+    """Garbage between neighbouring sequences took nothing away and needs no decision."""
+    entries = [entry(1, 0, 1), entry(2, 1, 2, segment=2)]
+    strays = [Stray(1, 2 * SECTOR_BYTES, "garbage")]
+    assert decisions(entries, strays) == []
+    assert harmless_strays(entries, strays) == strays
+    assert harmless_strays(entries[:1], strays) == []
+
+
+def test_a_truncated_log_may_start_anywhere_but_at_its_start() -> None:
+    """After truncation the first record must be the first of its segment, or one is missing."""
+    first = entry(40, 39, 40, segment=5)
+    assert decisions([first], first_segment=5) == []
+    later = entry(40, 39, 40, segment=5, slot=2)
+    assert decisions([later], first_segment=5) == [(39, 39, 1, Decision.REFUSE)]
+    assert decisions([], first_segment=5) == [(1, 1, 1, Decision.REFUSE)]
+
+
+def test_sequences_never_go_back() -> None:
+    """A record whose sequence is not above the one before it is no record of this log."""
+    entries = [entry(1, 0, 1), entry(2, 1, 2, slot=2), entry(2, 1, 2, slot=3)]
+    assert decisions(entries, commit_max=2) == [(2, 2, 3, Decision.REFUSE)]
+
+
+def test_repaired_ranges_supersede_exactly_what_they_name() -> None:
+    """A repaired record forgives the sequences it lists, and no later rot of others."""
+    mark = entry(5, 4, 0, slot=5, kind=RecordKind.REPAIRED, ranges=((2, 2),))
+    entries = [entry(1, 0, 1), entry(3, 2, 3, slot=3), entry(4, 3, 4, slot=4), mark]
+    assert decisions(entries, single=False) == [(2, 2, 2, Decision.IGNORE)]
+    without_third = [entries[0], *entries[2:]]
+    assert decisions(without_third, single=False) == [(2, 3, 2, Decision.FAULTY_CORRUPT)]
+
+
+def test_a_cut_supersedes_damage_above_it() -> None:
+    """A damaged record of an op that a later view change removed does not matter any more."""
+    damaged = entry(2, 1, 2, slot=2, reason="rot")
+    cut = entry(3, 2, 1, slot=3, kind=RecordKind.CUT)
+    assert decisions([entry(1, 0, 1), damaged, cut], single=False) == [(2, 2, 2, Decision.IGNORE)]
+    kept = entry(3, 2, 2, slot=3, kind=RecordKind.CUT)
+    assert decisions([entry(1, 0, 1), damaged, kept], single=False) == [
+        (2, 2, 2, Decision.FAULTY_CORRUPT)
+    ]
