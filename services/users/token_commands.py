@@ -78,9 +78,9 @@ def expire_token(
     key = (request.user_id, request.name)
     token = state.tokens.rows.get(key)
     if token is not None and token.created_revision == request.created_revision:
-        if token.expires_at <= call.timestamp:
+        if 0 < token.expires_at <= call.timestamp:
             state.remove_token(key)
-        else:
+        elif token.expires_at:
             # Too early: say again when, or nobody would come back to it.
             call.propose(EXPIRE_CODE, request, due=token.expires_at)
     return users_service_pb2.ExpirePersonalAccessTokenResponse()
