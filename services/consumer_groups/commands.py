@@ -1,0 +1,269 @@
+"""Commands of the domain, by RPC name. Streams has resolved and authorized the topic before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from google.protobuf.message import Message
+
+from services.consumer_groups import membership
+from services.consumer_groups.assignment import assign
+from services.consumer_groups.lookup import find_group, find_member, require_session, topic_of
+from services.consumer_groups.model import (
+    FIRST_GROUP_EPOCH,
+    NEXT_GROUP_ID,
+    Group,
+    Member,
+    State,
+)
+from services.runtime.domain import Call, CommandHandler
+from viewstamp import limits
+from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as entities
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+from viewstamp.names import check_name
+
+# Assignors a request may name, and what they are stored as.
+_ASSIGNORS: Final[Mapping[int, int]] = {
+    entities.ASSIGNOR_UNSPECIFIED: entities.ASSIGNOR_UNIFORM,
+    entities.ASSIGNOR_UNIFORM: entities.ASSIGNOR_UNIFORM,
+    entities.ASSIGNOR_RANGE: entities.ASSIGNOR_RANGE,
+}
+
+
+def create_consumer_group(
+    state: State, request: api.CreateConsumerGroupRequest, call: Call
+) -> Message:
+    """Create a group without members."""
+    _check_name("group name", request.name, Reason.REASON_INVALID_GROUP_NAME)
+    assignor = _stored_assignor(request.assignor)
+    topic = topic_of(call)
+    if (topic.stream_id, topic.topic_id, request.name) in state.names:
+        raise _group_exists(request.name, topic.topic_id)
+    group = Group(
+        id=state.next_group_id(),
+        stream_id=topic.stream_id,
+        topic_id=topic.topic_id,
+        name=request.name,
+        assignor=assignor,
+        group_epoch=FIRST_GROUP_EPOCH,
+        assignment_epoch=FIRST_GROUP_EPOCH,
+        partitions_count=topic.partitions_count,
+        created_at=call.timestamp,
+        created_revision=call.revision,
+        modified_revision=call.revision,
+    )
+    state.counters.put(NEXT_GROUP_ID, group.id + 1)
+    state.insert_group(group)
+    return api.CreateConsumerGroupResponse(group_id=group.id)
+
+
+def delete_consumer_group(
+    state: State, request: api.DeleteConsumerGroupRequest, call: Call
+) -> bytes:
+    """Delete a group with its members."""
+    group = find_group(state, request, call)
+    if request.HasField("expected_revision"):
+        _check_revision(group, request.expected_revision)
+    state.remove_group(group)
+    return b""
+
+
+def join_consumer_group(state: State, request: api.JoinConsumerGroupRequest, call: Call) -> Message:
+    """Make the calling session a member, or let it take over a static member's place."""
+    session_id = require_session(call)
+    group = find_group(state, request, call)
+    member = state.member(group.id, session_id)
+    if member is None:
+        member = _admit(state, group, session_id, request, call)
+    elif (member.instance_id, member.rack) != (request.instance_id, request.rack):
+        raise _joined_differently(member)
+    return api.JoinConsumerGroupResponse(member_epoch=member.member_epoch)
+
+
+def leave_consumer_group(state: State, request: api.LeaveConsumerGroupRequest, call: Call) -> bytes:
+    """End the calling session's membership, a static one too."""
+    session_id = require_session(call)
+    group = find_group(state, request, call)
+    membership.end_membership(state, find_member(state, group, session_id), call)
+    return b""
+
+
+def heartbeat_consumer_group(
+    state: State, request: api.HeartbeatConsumerGroupRequest, call: Call
+) -> Message:
+    """Take note of what a member still holds, and tell it what it should hold.
+
+    A partition that it was told to give up and does not name any more is released, provided that
+    the member has heard of its present epoch. Other differences mean nothing: it may not have
+    heard of its newest partitions yet. Order and repetitions in the request do not matter.
+    """
+    session_id = require_session(call)
+    group = find_group(state, request, call)
+    member = find_member(state, group, session_id)
+    epoch = request.member_epoch
+    if epoch not in (member.member_epoch, member.previous_member_epoch):
+        raise _fenced(member, epoch)
+    if member.revoking and epoch == member.member_epoch:
+        still_held = set(request.owned_partitions)
+        released = [partition for partition in member.revoking if partition not in still_held]
+        if released:
+            member = membership.give_up(state, member, released)
+    if not member.revoking and member.member_epoch != group.assignment_epoch:
+        # The epoch that the member names stays good until it names a newer one, so that no number
+        # of lost replies can fence it.
+        member = member._replace(member_epoch=group.assignment_epoch, previous_member_epoch=epoch)
+        state.put_member(member)
+    return api.HeartbeatConsumerGroupResponse(
+        member_epoch=member.member_epoch,
+        owned_partitions=member.owned,
+        revoking_partitions=member.revoking,
+    )
+
+
+def assign_target(state: State, request: api.AssignRequest, call: Call) -> bytes:
+    """Compute a group's target; a no-op if it is up to date, or if its epoch has moved on."""
+    group = state.groups.rows.get(request.group_id)
+    if group is None or not membership.is_assign_pending(group):
+        return b""
+    if request.group_epoch == group.group_epoch:
+        assign(state, group, call)
+    else:
+        membership.propose_assign(group, call)
+    return b""
+
+
+def complete_revocation(state: State, request: api.CompleteRevocationRequest, call: Call) -> bytes:
+    """Take from a member what it should have given up by now; a no-op if the deadline changed."""
+    member = state.member(request.group_id, request.session_id)
+    deadline = request.revocation_deadline
+    if member is None or not member.revoking or member.revocation_deadline != deadline:
+        return b""
+    if call.timestamp < deadline:
+        membership.propose_revocation(member, call)
+    else:
+        membership.give_up(state, member, member.revoking)
+    return b""
+
+
+COMMANDS: Final[Mapping[str, CommandHandler[State]]] = {
+    "CreateConsumerGroup": create_consumer_group,
+    "DeleteConsumerGroup": delete_consumer_group,
+    "JoinConsumerGroup": join_consumer_group,
+    "LeaveConsumerGroup": leave_consumer_group,
+    "HeartbeatConsumerGroup": heartbeat_consumer_group,
+    "Assign": assign_target,
+    "CompleteRevocation": complete_revocation,
+}
+
+
+def _admit(
+    state: State,
+    group: Group,
+    session_id: int,
+    request: api.JoinConsumerGroupRequest,
+    call: Call,
+) -> Member:
+    """Add a member, or replace the session of the instance's place, and return the member."""
+    if request.instance_id:
+        _check_name("instance id", request.instance_id, Reason.REASON_INVALID_OPTION)
+    if request.rack:
+        _check_name("rack", request.rack, Reason.REASON_INVALID_OPTION)
+    assert call.user_id is not None, "a command always has a principal"
+    former_id = state.instances.rows.get((group.id, request.instance_id))
+    if former_id is not None:
+        former = state.members.rows[group.id, former_id]
+        successor = former._replace(session_id=session_id, user_id=call.user_id, rack=request.rack)
+        membership.take_over(state, former, successor, call)
+        return successor
+    # It has reached the present assignment, which gives it nothing.
+    epoch = group.assignment_epoch
+    member = Member(
+        group_id=group.id,
+        session_id=session_id,
+        user_id=call.user_id,
+        instance_id=request.instance_id,
+        rack=request.rack,
+        member_epoch=epoch,
+        previous_member_epoch=epoch,
+        owned=(),
+        revoking=(),
+        target=(),
+        revocation_deadline=0,
+        joined_revision=call.revision,
+    )
+    state.insert_member(member)
+    membership.raise_group_epoch(state, group, call)
+    return member
+
+
+def _stored_assignor(requested: int) -> int:
+    assignor = _ASSIGNORS.get(requested)
+    if assignor is not None:
+        return assignor
+    raise Refusal(
+        Reason.REASON_INVALID_OPTION,
+        f"There is no assignor {requested}; choose ASSIGNOR_UNIFORM (1) or ASSIGNOR_RANGE (2).",
+        assignor=requested,
+    )
+
+
+def _check_name(what: str, name: str, reason: Reason.ValueType) -> None:
+    check_name(
+        name,
+        reason=reason,
+        what=what,
+        bytes_min=limits.NAME_BYTES_MIN,
+        bytes_max=limits.NAME_BYTES_MAX,
+    )
+
+
+def _check_revision(group: Group, expected: int) -> None:
+    if expected == group.modified_revision:
+        return
+    raise Refusal(
+        Reason.REASON_REVISION_MISMATCH,
+        f"Consumer group {group.id} was last changed at revision {group.modified_revision}, not at "
+        f"{expected}; read it again and decide anew.",
+        group_id=group.id,
+        modified_revision=group.modified_revision,
+        expected_revision=expected,
+    )
+
+
+def _group_exists(name: str, topic_id: int) -> Refusal:
+    return Refusal(
+        Reason.REASON_GROUP_EXISTS,
+        f"There is a consumer group {name!r} on topic {topic_id} already; choose another name.",
+        name=name,
+        topic_id=topic_id,
+    )
+
+
+def _joined_differently(member: Member) -> Refusal:
+    return Refusal(
+        Reason.REASON_INVALID_OPTION,
+        f"Session {member.session_id} is a member of consumer group {member.group_id} already, as "
+        f"instance {member.instance_id!r} on rack {member.rack!r}; leave the group before joining "
+        "it differently.",
+        session_id=member.session_id,
+        group_id=member.group_id,
+        instance_id=member.instance_id,
+        rack=member.rack,
+    )
+
+
+def _fenced(member: Member, epoch: int) -> Refusal:
+    return Refusal(
+        Reason.REASON_FENCED_MEMBER_EPOCH,
+        f"Session {member.session_id} names member epoch {epoch} in consumer group "
+        f"{member.group_id}, where it is at {member.member_epoch} (or "
+        f"{member.previous_member_epoch}, if a reply was lost); give up all partitions and sync.",
+        session_id=member.session_id,
+        epoch=epoch,
+        group_id=member.group_id,
+        member_epoch=member.member_epoch,
+        previous_member_epoch=member.previous_member_epoch,
+    )

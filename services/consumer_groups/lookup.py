@@ -1,0 +1,79 @@
+"""How requests name things: the checks that commands and queries begin with."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from services.consumer_groups.model import Group, Member, State
+from services.runtime.domain import Call
+from viewstamp.api.common.v1.common_pb2 import Identifier
+from viewstamp.api.domain.v1.effects_pb2 import TopicContext
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+
+
+class NamesGroup(Protocol):
+    """A request about one group of the topic in its context."""
+
+    @property
+    def group(self) -> Identifier: ...
+
+
+def topic_of(call: Call) -> TopicContext:
+    """Return the topic that streams resolved and authorized."""
+    return TopicContext.FromString(call.context)
+
+
+def require_session(call: Call) -> int:
+    """Return the calling session. Raises SESSION_REQUIRED for callers without one."""
+    if call.session_id:
+        return call.session_id
+    raise Refusal(
+        Reason.REASON_SESSION_REQUIRED,
+        "Members of a consumer group are client sessions, and this request has none; register a "
+        "session and send the request in it.",
+    )
+
+
+def find_group(state: State, request: NamesGroup, call: Call) -> Group:
+    """Return the group a request names. Raises GROUP_NOT_FOUND or MALFORMED_REQUEST."""
+    topic, identifier = topic_of(call), request.group
+    kind = identifier.WhichOneof("kind")
+    if kind is None:
+        raise Refusal(
+            Reason.REASON_MALFORMED_REQUEST,
+            "The field group (3) is missing; name the group by id or by name.",
+        )
+    if kind == "id":
+        group = state.groups.rows.get(identifier.id)
+    else:
+        key = (topic.stream_id, topic.topic_id, identifier.name)
+        group = state.groups.rows.get(state.names.rows.get(key, 0))
+    if group and group.topic_id == topic.topic_id and group.stream_id == topic.stream_id:
+        return group
+    raise _group_not_found(identifier, kind, topic)
+
+
+def find_member(state: State, group: Group, session_id: int) -> Member:
+    """Return the session's place in the group. Raises NOT_A_MEMBER."""
+    member = state.member(group.id, session_id)
+    if member is not None:
+        return member
+    raise Refusal(
+        Reason.REASON_NOT_A_MEMBER,
+        f"Session {session_id} is not a member of consumer group {group.id}; join it first.",
+        session_id=session_id,
+        group_id=group.id,
+    )
+
+
+def _group_not_found(identifier: Identifier, kind: str, topic: TopicContext) -> Refusal:
+    group = repr(identifier.name) if kind == "name" else identifier.id
+    return Refusal(
+        Reason.REASON_GROUP_NOT_FOUND,
+        f"There is no consumer group {group} on topic {topic.topic_id} of stream "
+        f"{topic.stream_id}; list the topic's groups to see which exist.",
+        group=group,
+        topic_id=topic.topic_id,
+        stream_id=topic.stream_id,
+    )

@@ -1,0 +1,107 @@
+"""What commands and effects share: joining, leaving, releasing, and the epochs that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from services.consumer_groups.model import Group, Member, State, contains
+from services.runtime.domain import Call
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
+from viewstamp.routing import methods_of_file
+
+_CODES = {method.name: method.code for method in methods_of_file(api.DESCRIPTOR)}
+ASSIGN_CODE = _CODES["Assign"]
+COMPLETE_REVOCATION_CODE = _CODES["CompleteRevocation"]
+
+
+def is_assign_pending(group: Group) -> bool:
+    """Return whether the target is to be computed, which also means: Assign was proposed.
+
+    A group without members never needs one: its assignment epoch follows at once.
+    """
+    return group.group_epoch != group.assignment_epoch
+
+
+def propose_assign(group: Group, call: Call) -> None:
+    """Ask for the target of the group's present epoch."""
+    call.propose(ASSIGN_CODE, api.AssignRequest(group_id=group.id, group_epoch=group.group_epoch))
+
+
+def propose_revocation(member: Member, call: Call) -> None:
+    """Ask that the member's revocation is completed when its deadline has passed."""
+    deadline = member.revocation_deadline
+    request = api.CompleteRevocationRequest(
+        group_id=member.group_id, session_id=member.session_id, revocation_deadline=deadline
+    )
+    call.propose(COMPLETE_REVOCATION_CODE, request, due=deadline)
+
+
+def raise_group_epoch(state: State, group: Group, call: Call) -> None:
+    """Let the group's epoch follow a change; ask for a target unless one was asked for already.
+
+    `group` is as it was before, except for fields that the change itself has replaced.
+    """
+    epoch = group.group_epoch + 1
+    if not state.members_count(group.id):
+        state.groups.put(group.id, group._replace(group_epoch=epoch, assignment_epoch=epoch))
+        return
+    raised = group._replace(group_epoch=epoch)
+    state.groups.put(group.id, raised)
+    if not is_assign_pending(group):
+        propose_assign(raised, call)
+
+
+def end_membership(state: State, member: Member, call: Call) -> None:
+    """Remove a member; what it held goes to those who wait for it, or is free."""
+    state.remove_member(member)
+    release(state, member.group_id, (*member.owned, *member.revoking))
+    raise_group_epoch(state, state.groups.rows[member.group_id], call)
+
+
+def give_up(state: State, member: Member, partitions: Iterable[int]) -> Member:
+    """Let a member lose revoking partitions, give them to who waits, and return what it is now."""
+    lost = set(partitions)
+    revoking = tuple(partition for partition in member.revoking if partition not in lost)
+    member = member._replace(
+        revoking=revoking, revocation_deadline=member.revocation_deadline if revoking else 0
+    )
+    state.put_member(member)
+    release(state, member.group_id, sorted(lost))
+    return member
+
+
+def release(state: State, group_id: int, partitions: Iterable[int]) -> None:
+    """Give partitions that nobody holds any more to the members whose targets name them."""
+    waiting = state.waiting.rows.get(group_id)
+    if waiting is None:
+        return
+    gains: dict[int, list[int]] = {}
+    for partition in partitions:
+        session_id = waiting.get(partition)
+        if session_id is not None:
+            gains.setdefault(session_id, []).append(partition)
+    for session_id in sorted(gains):
+        _give(state, state.member(group_id, session_id), gains[session_id])
+
+
+def take_over(state: State, member: Member, successor: Member, call: Call) -> None:
+    """Replace a static member's session: the place keeps partitions, epochs and age."""
+    state.remove_member(member)
+    state.insert_member(successor)
+    waiting = state.waiting.rows.get(member.group_id, {})
+    moved = {
+        partition: successor.session_id if session_id == member.session_id else session_id
+        for partition, session_id in waiting.items()
+    }
+    state.set_waiting(member.group_id, moved)
+    if successor.revocation_deadline:
+        propose_revocation(successor, call)
+
+
+def _give(state: State, member: Member | None, partitions: Iterable[int]) -> None:
+    """Let a member own those of the partitions that its target names."""
+    if member is None:
+        return
+    given = [partition for partition in partitions if contains(member.target, partition)]
+    if given:
+        state.put_member(member._replace(owned=tuple(sorted((*member.owned, *given)))))

@@ -1,0 +1,35 @@
+"""What waits to be proposed: all of it follows from the state, so a new primary can ask anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from services.consumer_groups.membership import (
+    is_assign_pending,
+    propose_assign,
+    propose_revocation,
+)
+from services.consumer_groups.model import State
+from services.runtime.domain import Call
+from viewstamp import limits
+from viewstamp.api.domain.v1 import domain_service_pb2
+
+
+def proposals(state: State) -> Iterable[domain_service_pb2.Proposal]:
+    """Return an Assign for every group behind, and a CompleteRevocation for every deadline."""
+    call = Call(
+        revision=0,
+        timestamp=0,
+        user_id=limits.SYSTEM_USER_ID,
+        credential_revision=0,
+        session_id=limits.GATEWAY_SESSION_ID,
+        feature_level=limits.FEATURE_LEVEL,
+    )
+    for group_id in state.groups.sorted_keys():
+        group = state.groups.rows[group_id]
+        if is_assign_pending(group):
+            propose_assign(group, call)
+        for member in state.members_of(group_id):
+            if member.revocation_deadline:
+                propose_revocation(member, call)
+    return call.proposals

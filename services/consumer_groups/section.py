@@ -1,0 +1,231 @@
+"""The domain's section: canonical encodings of its entities, both ways.
+
+Kinds: 1 groups (key: stream id, topic id, group id), 2 members (key: group id, session id),
+3 counters (empty key); ids are 8 bytes big-endian. The encoding of an entity is its proto's, fields
+in ascending order, as golden bytes in the tests pin it. Indexes are not part of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from google.protobuf.message import DecodeError, Message
+
+from services.consumer_groups.assignment import waiting_of
+from services.consumer_groups.assignors import ASSIGNORS
+from services.consumer_groups.membership import is_assign_pending
+from services.consumer_groups.model import NEXT_GROUP_ID, Group, Member, State
+from services.runtime.domain import Entity
+from services.runtime.tables import UndoLog
+from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as entities_pb2
+
+SECTION_VERSION: Final = 1
+GROUP_KIND: Final = 1
+MEMBER_KIND: Final = 2
+COUNTERS_KIND: Final = 3
+
+_GROUP_KEY = struct.Struct(">QQQ")
+_MEMBER_KEY = struct.Struct(">QQ")
+
+
+class SectionError(ValueError):
+    """Entities that no machine of this domain can have written; the message says which and why."""
+
+
+def entities(state: State) -> Iterator[Entity]:
+    """Yield every entity in ascending (kind, key) order."""
+    for group in sorted(state.groups.rows.values(), key=_group_order):
+        key = _GROUP_KEY.pack(group.stream_id, group.topic_id, group.id)
+        yield GROUP_KIND, key, encode_group(group)
+    for row in state.members.sorted_keys():
+        yield MEMBER_KIND, _MEMBER_KEY.pack(*row), encode_member(state.members.rows[row])
+    counters = entities_pb2.ConsumerGroupsCountersEntity(next_group_id=state.next_group_id())
+    yield COUNTERS_KIND, b"", _encode(counters)
+
+
+def load(undo: UndoLog, section: Iterable[Entity]) -> State:
+    """Return the state that `entities` told of, indexes and all; nothing of it can be undone.
+
+    Raises SectionError for anything that the machine would not have written.
+    """
+    state = State(undo)
+    for kind, key, canonical in section:
+        _load_entity(state, kind, key, canonical)
+    _check_counters(state)
+    for group_id in state.groups.sorted_keys():
+        group = state.groups.rows[group_id]
+        members = state.members_of(group_id)
+        _check_group(state, group, members)
+        state.set_waiting(group_id, waiting_of(members))
+    undo.settle()
+    return state
+
+
+def encode_group(group: Group) -> bytes:
+    """Return the canonical bytes of a group."""
+    return _encode(
+        entities_pb2.ConsumerGroupEntity(
+            id=group.id,
+            stream_id=group.stream_id,
+            topic_id=group.topic_id,
+            name=group.name,
+            assignor=entities_pb2.Assignor.ValueType(group.assignor),
+            group_epoch=group.group_epoch,
+            assignment_epoch=group.assignment_epoch,
+            partitions_count=group.partitions_count,
+            created_at=group.created_at,
+            created_revision=group.created_revision,
+            modified_revision=group.modified_revision,
+        )
+    )
+
+
+def encode_member(member: Member) -> bytes:
+    """Return the canonical bytes of a member."""
+    return _encode(
+        entities_pb2.MemberEntity(
+            group_id=member.group_id,
+            session_id=member.session_id,
+            user_id=member.user_id,
+            instance_id=member.instance_id,
+            rack=member.rack,
+            member_epoch=member.member_epoch,
+            previous_member_epoch=member.previous_member_epoch,
+            owned_partitions=member.owned,
+            revoking_partitions=member.revoking,
+            target_partitions=member.target,
+            revocation_deadline=member.revocation_deadline,
+            joined_revision=member.joined_revision,
+        )
+    )
+
+
+def decode_group(canonical: bytes) -> Group:
+    """Return the group of canonical bytes. Raises DecodeError."""
+    entity = entities_pb2.ConsumerGroupEntity.FromString(canonical)
+    return Group(
+        id=entity.id,
+        stream_id=entity.stream_id,
+        topic_id=entity.topic_id,
+        name=entity.name,
+        assignor=entity.assignor,
+        group_epoch=entity.group_epoch,
+        assignment_epoch=entity.assignment_epoch,
+        partitions_count=entity.partitions_count,
+        created_at=entity.created_at,
+        created_revision=entity.created_revision,
+        modified_revision=entity.modified_revision,
+    )
+
+
+def decode_member(canonical: bytes) -> Member:
+    """Return the member of canonical bytes. Raises DecodeError."""
+    entity = entities_pb2.MemberEntity.FromString(canonical)
+    return Member(
+        group_id=entity.group_id,
+        session_id=entity.session_id,
+        user_id=entity.user_id,
+        instance_id=entity.instance_id,
+        rack=entity.rack,
+        member_epoch=entity.member_epoch,
+        previous_member_epoch=entity.previous_member_epoch,
+        owned=tuple(entity.owned_partitions),
+        revoking=tuple(entity.revoking_partitions),
+        target=tuple(entity.target_partitions),
+        revocation_deadline=entity.revocation_deadline,
+        joined_revision=entity.joined_revision,
+    )
+
+
+def _encode(message: Message) -> bytes:
+    return message.SerializeToString(deterministic=True)
+
+
+def _group_order(group: Group) -> tuple[int, int, int]:
+    return group.stream_id, group.topic_id, group.id
+
+
+def _load_entity(state: State, kind: int, key: bytes, canonical: bytes) -> None:
+    try:
+        if kind == GROUP_KIND:
+            _load_group(state, key, decode_group(canonical))
+        elif kind == MEMBER_KIND:
+            _load_member(state, key, decode_member(canonical))
+        elif kind == COUNTERS_KIND:
+            _load_counters(state, key, canonical)
+        else:
+            raise SectionError(f"entity kind {kind} is unknown; kinds are 1, 2 and 3")
+    except DecodeError as error:
+        raise SectionError(f"entity {key.hex()} of kind {kind} does not decode: {error}") from error
+
+
+def _load_group(state: State, key: bytes, group: Group) -> None:
+    if key != _GROUP_KEY.pack(group.stream_id, group.topic_id, group.id):
+        raise SectionError(f"group {group.id} has the key {key.hex()}, which is not its ids")
+    if group.id in state.groups:
+        raise SectionError(f"group {group.id} is there twice")
+    if (group.stream_id, group.topic_id, group.name) in state.names:
+        raise SectionError(f"group {group.id} has the name {group.name!r} of another on its topic")
+    if group.assignor not in ASSIGNORS:
+        raise SectionError(f"group {group.id} has the unknown assignor {group.assignor}")
+    state.insert_group(group)
+
+
+def _load_member(state: State, key: bytes, member: Member) -> None:
+    place = f"member {member.session_id} of group {member.group_id}"
+    if key != _MEMBER_KEY.pack(member.group_id, member.session_id):
+        raise SectionError(f"{place} has the key {key.hex()}, which is not its ids")
+    if member.group_id not in state.groups:
+        raise SectionError(f"{place} has no group")
+    if (member.group_id, member.session_id) in state.members:
+        raise SectionError(f"{place} is there twice")
+    if member.instance_id and (member.group_id, member.instance_id) in state.instances:
+        raise SectionError(f"{place} has the instance id {member.instance_id!r} of another")
+    if bool(member.revoking) != bool(member.revocation_deadline):
+        raise SectionError(f"{place} has a revocation without a deadline, or the reverse")
+    state.insert_member(member)
+
+
+def _load_counters(state: State, key: bytes, canonical: bytes) -> None:
+    entity = entities_pb2.ConsumerGroupsCountersEntity.FromString(canonical)
+    if key:
+        raise SectionError(f"the counters have the key {key.hex()}, which must be empty")
+    if NEXT_GROUP_ID in state.counters:
+        raise SectionError("the counters are there twice")
+    state.counters.put(NEXT_GROUP_ID, entity.next_group_id)
+
+
+def _check_counters(state: State) -> None:
+    """Raise SectionError unless the counters are there and name an id that was never used."""
+    if NEXT_GROUP_ID not in state.counters:
+        raise SectionError("the counters are missing")
+    if any(group_id >= state.next_group_id() for group_id in state.groups.sorted_keys()):
+        raise SectionError(f"the next group id {state.next_group_id()} is in use already")
+
+
+def _check_group(state: State, group: Group, members: list[Member]) -> None:
+    """Raise SectionError unless each partition has at most one holder and one target."""
+    if not members and is_assign_pending(group):
+        raise SectionError(f"group {group.id} has no members, and yet waits for a target")
+    held = bytearray(group.partitions_count)
+    aimed = bytearray(group.partitions_count)
+    for member in members:
+        _mark(member, member.owned, held)
+        _mark(member, member.revoking, held)
+        _mark(member, member.target, aimed)
+
+
+def _mark(member: Member, partitions: Sequence[int], marks: bytearray) -> None:
+    if list(partitions) != sorted(partitions):
+        raise SectionError(
+            f"member {member.session_id} of group {member.group_id} has partitions out of order"
+        )
+    for partition in partitions:
+        if partition >= len(marks) or marks[partition]:
+            raise SectionError(
+                f"member {member.session_id} of group {member.group_id} has partition {partition}, "
+                "which the topic lacks or which is counted twice"
+            )
+        marks[partition] = 1

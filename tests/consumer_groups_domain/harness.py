@@ -1,0 +1,358 @@
+"""A coordinator in miniature: it drives one consumer groups machine, and checks every step.
+
+Before a command or effect is applied it is applied and reverted, which must leave no trace; after
+it, the state must survive a reload and no partition may have two holders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.message import Message
+
+from services.consumer_groups.domain import DOMAIN
+from services.consumer_groups.model import Group, Member, State
+from services.consumer_groups.section import entities, load
+from services.runtime.machine import Machine
+from services.runtime.tables import Table, UndoLog
+from viewstamp import limits
+from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as views
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
+from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+from viewstamp.api.domain.v1 import effects_pb2
+from viewstamp.errors import Refusal
+from viewstamp.framing import frame, unframe
+from viewstamp.routing import Method, methods_of_file
+
+METHODS: dict[str, Method] = {m.name: m for m in methods_of_file(api.DESCRIPTOR)}
+CODES: dict[int, Method] = {m.code: m for m in METHODS.values()}
+STREAM, TOPIC = 7, 9
+USER = 3
+GROUP_NAME = "readers"
+
+
+def dump(state: State) -> dict[str, Any]:
+    """Return everything that the tables hold, nested tables too."""
+    return {name: _rows(getattr(state, name)) for name in State.__slots__ if name != "undo"}
+
+
+def _rows(table: Table[Any, Any]) -> dict[Any, Any]:
+    return {
+        key: _rows(value) if isinstance(value, Table) else value
+        for key, value in table.rows.items()
+    }
+
+
+@dataclass
+class Harness:
+    """One machine, its log, and the proposals that a primary would hold."""
+
+    partitions_count: int = 12
+    machine: Machine[State] = field(default_factory=lambda: Machine(DOMAIN))
+    revision: int = 100
+    now: int = 1_000_000  # log time, microseconds
+    pending: list[pb.Proposal] = field(default_factory=list)
+    applied: dict[str, int] = field(default_factory=dict)
+    is_checking: bool = True
+
+    @property
+    def state(self) -> State:
+        """The machine's state."""
+        return self.machine.state
+
+    # --- Commands ---
+
+    def command(
+        self,
+        name: str,
+        request: Message,
+        *,
+        session: int = 0,
+        user: int = USER,
+        topic: int = TOPIC,
+    ) -> Any:
+        """Apply one command and return its response, or raise its Refusal."""
+        self.revision += 1
+        self.now += 1
+        method = METHODS[name]
+        item = pb.CommandItem(
+            code=method.code,
+            first_revision=self.revision,
+            count=1,
+            items=frame(request.SerializeToString()),
+            user_id=user,
+            session_id=session,
+            timestamp=self.now,
+        )
+        if method.resolve_stage:
+            item.contexts = frame(self.context(topic))
+        self.applied[name] = self.applied.get(name, 0) + 1
+        outcome = self._step(pb.Item(command=item)).command
+        return _answer(method, outcome)
+
+    def context(self, topic: int = TOPIC) -> bytes:
+        """Return what streams would have resolved."""
+        return effects_pb2.TopicContext(
+            stream_id=STREAM,
+            topic_id=topic,
+            partitions_count=self.partitions_count,
+            created_revision=1,
+        ).SerializeToString()
+
+    def create(
+        self, name: str = GROUP_NAME, *, range_assignor: bool = False, topic: int = TOPIC
+    ) -> int:
+        """Create a group and return its id."""
+        assignor = views.ASSIGNOR_RANGE if range_assignor else views.ASSIGNOR_UNSPECIFIED
+        request = api.CreateConsumerGroupRequest(name=name, assignor=assignor)
+        group_id: int = self.command("CreateConsumerGroup", request, topic=topic).group_id
+        return group_id
+
+    def join(
+        self,
+        session: int,
+        instance_id: str = "",
+        *,
+        user: int = USER,
+        rack: str = "",
+        name: str = GROUP_NAME,
+    ) -> int:
+        """Join and return the member epoch."""
+        request = api.JoinConsumerGroupRequest(instance_id=instance_id, rack=rack)
+        request.group.name = name
+        answer = self.command("JoinConsumerGroup", request, session=session, user=user)
+        epoch: int = answer.member_epoch
+        return epoch
+
+    def leave(self, session: int, *, name: str = GROUP_NAME) -> None:
+        """Leave the group."""
+        request = api.LeaveConsumerGroupRequest()
+        request.group.name = name
+        self.command("LeaveConsumerGroup", request, session=session)
+
+    def heartbeat(
+        self, session: int, epoch: int, owned: Sequence[int] = (), *, name: str = GROUP_NAME
+    ) -> api.HeartbeatConsumerGroupResponse:
+        """Send a heartbeat and return its answer."""
+        request = api.HeartbeatConsumerGroupRequest(member_epoch=epoch, owned_partitions=owned)
+        request.group.name = name
+        answer: api.HeartbeatConsumerGroupResponse = self.command(
+            "HeartbeatConsumerGroup", request, session=session
+        )
+        return answer
+
+    def truthful(self, session: int) -> api.HeartbeatConsumerGroupResponse:
+        """Send the heartbeat of a member that knows all it was ever told."""
+        member = self.member(session)
+        return self.heartbeat(session, member.member_epoch, member.owned)
+
+    # --- Effects ---
+
+    def effect(self, **payload: Any) -> None:
+        """Apply an effect of another stage, named by its EffectPayload field."""
+        self.revision += 1
+        self.now += 1
+        encoded = effects_pb2.EffectPayload(**payload).SerializeToString()
+        item = pb.EffectItem(revision=self.revision, payload=encoded, timestamp=self.now)
+        self._step(pb.Item(effect=item))
+
+    def change_partitions(self, count: int) -> None:
+        """Give the topic another number of partitions."""
+        self.partitions_count = count
+        self.effect(
+            partitions_changed=effects_pb2.PartitionsChanged(
+                stream_id=STREAM, topic_id=TOPIC, partitions_count=count
+            )
+        )
+
+    # --- Reads ---
+
+    def query(self, name: str, request: Message, *, session: int = 0, topic: int = TOPIC) -> Any:
+        """Read and return the response, or raise the Refusal."""
+        method = METHODS[name]
+        item = pb.QueryItem(
+            query_id=1,
+            code=method.code,
+            count=1,
+            items=frame(request.SerializeToString()),
+            user_id=USER,
+            session_id=session,
+            contexts=frame(self.context(topic)),
+        )
+        batch = pb.Batch(feature_level=limits.FEATURE_LEVEL, items=[pb.Item(query=item)])
+        outcome = self.machine.apply(batch).reply.outcomes[0].query
+        return _answer(method, outcome)
+
+    def describe(self, name: str = GROUP_NAME) -> views.ConsumerGroup:
+        """Return the group as callers see it."""
+        request = api.GetConsumerGroupRequest()
+        request.group.name = name
+        group: views.ConsumerGroup = self.query("GetConsumerGroup", request).group
+        return group
+
+    def group(self, name: str = GROUP_NAME) -> Group:
+        """Return the group as the machine holds it."""
+        return self.state.groups.rows[self.state.names.rows[STREAM, TOPIC, name]]
+
+    def member(self, session: int, name: str = GROUP_NAME) -> Member:
+        """Return a member as the machine holds it."""
+        return self.state.members.rows[self.group(name).id, session]
+
+    def members(self, name: str = GROUP_NAME) -> list[Member]:
+        """Return the members by ascending session."""
+        return self.state.members_of(self.group(name).id)
+
+    def owners(self) -> dict[int, int]:
+        """Return who owns each partition that is owned."""
+        return {
+            partition: member.session_id for member in self.members() for partition in member.owned
+        }
+
+    # --- Proposals ---
+
+    def propose_next(self) -> bool:
+        """Sequence the oldest proposal that is due; return whether there was one."""
+        for index, proposal in enumerate(self.pending):
+            if proposal.due <= self.now:
+                del self.pending[index]
+                self.sequence(proposal)
+                return True
+        return False
+
+    def propose_all(self) -> None:
+        """Sequence what is due, and what that proposes, until nothing is."""
+        while self.propose_next():
+            pass
+
+    def sequence(self, proposal: pb.Proposal) -> None:
+        """Sequence one proposal."""
+        method = CODES[proposal.code]
+        request = method.request.FromString(proposal.request)
+        self.command(method.name, request, user=limits.SYSTEM_USER_ID)
+
+    def assign(self, group_epoch: int, group_id: int | None = None) -> None:
+        """Sequence an Assign that the test made up."""
+        number = self.group().id if group_id is None else group_id
+        request = api.AssignRequest(group_id=number, group_epoch=group_epoch)
+        self.command("Assign", request, user=limits.SYSTEM_USER_ID)
+
+    def complete_revocation(self, session: int, deadline: int) -> None:
+        """Sequence a CompleteRevocation that the test made up."""
+        request = api.CompleteRevocationRequest(
+            group_id=self.group().id, session_id=session, revocation_deadline=deadline
+        )
+        self.command("CompleteRevocation", request, user=limits.SYSTEM_USER_ID)
+
+    def all_proposals(self) -> list[pb.Proposal]:
+        """Return what a new primary would be told."""
+        return list(DOMAIN.proposals(self.state))
+
+    def settle(self) -> None:
+        """Run proposals and truthful heartbeats until nothing changes any more."""
+        while True:
+            before = dump(self.state)
+            self.propose_all()
+            for member in self.members():
+                self.truthful(member.session_id)
+            if dump(self.state) == before:
+                return
+
+    # --- Checks ---
+
+    def digest(self) -> bytes:
+        """Return the state digest."""
+        return self.machine.state_digest()
+
+    def check(self) -> None:
+        """Assert what holds at every revision."""
+        for group_id in self.state.groups.sorted_keys():
+            _check_single_holder(self.state, group_id)
+        assert self.machine.alarms == []
+        self._check_reload()
+
+    def _check_reload(self) -> None:
+        section = list(entities(self.state))
+        reloaded = load(UndoLog(), section)
+        assert list(entities(reloaded)) == section
+        assert list(DOMAIN.proposals(reloaded)) == list(DOMAIN.proposals(self.state))
+        live, fresh = dump(self.state), dump(reloaded)
+        live["waiting"] = _in_force(self.state)
+        live["counters"] = fresh["counters"]  # The first row is only there once it was changed.
+        assert live == fresh
+
+    def _step(self, item: pb.Item) -> pb.Outcome:
+        if self.is_checking:
+            self._rehearse(item)
+        reply = self._apply([item])
+        self.pending.extend(reply.proposals)
+        if self.is_checking:
+            self.check()
+        return reply.outcomes[0]
+
+    def _rehearse(self, item: pb.Item) -> None:
+        """Apply and revert: nothing may remain of it."""
+        before, digest = dump(self.state), self.digest()
+        revert = pb.Item(revert=pb.RevertItem())
+        reply = self._apply([pb.Item(savepoint=pb.SavepointItem()), item, revert])
+        assert dump(self.state) == before
+        assert self.digest() == digest
+        assert not reply.proposals
+
+    def _apply(self, items: Sequence[pb.Item]) -> pb.BatchReply:
+        batch = pb.Batch(
+            sequence=self.machine.sequence + 1, feature_level=limits.FEATURE_LEVEL, items=items
+        )
+        return self.machine.apply(batch).reply
+
+
+def refused(action: Callable[[], object]) -> str:
+    """Return the name of the reason that the action is refused for."""
+    try:
+        action()
+    except Refusal as refusal:
+        assert refusal.message.endswith(".")
+        return refusal.name
+    raise AssertionError("the action was not refused")
+
+
+def settled(sessions: Sequence[int], partitions_count: int = 12) -> Harness:
+    """Return a harness with one group of these members, every partition owned."""
+    harness = Harness(partitions_count=partitions_count)
+    harness.create()
+    for session in sessions:
+        harness.join(session)
+    harness.settle()
+    return harness
+
+
+def _answer(method: Method, outcome: pb.CommandOutcome | pb.QueryOutcome) -> Any:
+    if outcome.errors:
+        raise Refusal.from_error(outcome.errors[0].error)
+    (result,) = unframe(outcome.results)
+    return method.response.FromString(result)
+
+
+def _check_single_holder(state: State, group_id: int) -> None:
+    count = state.groups.rows[group_id].partitions_count
+    held = [p for m in state.members_of(group_id) for p in (*m.owned, *m.revoking)]
+    assert len(held) == len(set(held)), "a partition has two holders"
+    assert all(partition < count for partition in held)
+    for member in state.members_of(group_id):
+        assert set(member.owned) <= set(member.target)
+        assert not set(member.revoking) & set(member.target)
+
+
+def _in_force(state: State) -> dict[int, dict[int, int]]:
+    """Return the entries of `waiting` that still mean something."""
+    in_force = {}
+    for group_id, waiting in state.waiting.rows.items():
+        entries = {}
+        for partition, session_id in waiting.items():
+            member = state.member(group_id, session_id)
+            if member and partition in member.target and partition not in member.owned:
+                entries[partition] = session_id
+        if entries:
+            in_force[group_id] = entries
+    return in_force
