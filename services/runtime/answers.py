@@ -64,15 +64,15 @@ class Answers:
         """Return the answers framed, all of which must be there."""
         return join([result for result in self._results if isinstance(result, bytes)])
 
-    def computed(self) -> Answers:
-        """Return the answers with the deferred ones computed; runs in a thread."""
+    def computed(self, compute: Callable[[Deferred], bytes]) -> Answers:
+        """Return the answers with `compute` done for the deferred ones."""
         done = Answers(self._where, self._revision, self._alarms)
         refused = {error.index: error.error for error in self.errors}
         for index, result in enumerate(self._results):
             if index in refused:
                 done.skip(refused[index])
             elif isinstance(result, Deferred):
-                done.add(_compute, result)
+                done.add(compute, result)
             else:
                 done.add(bytes, result)
         return done
@@ -100,5 +100,15 @@ class DeferredQuery:
 
     def run(self) -> pb.QueryOutcome:
         """Compute what is missing; runs in a thread, without the state."""
-        done = self.answers.computed()
+        return self._outcome(self.answers.computed(_compute))
+
+    def refused(self, refusal: Refusal) -> pb.QueryOutcome:
+        """Return the answer that refuses what is missing."""
+
+        def refuse(deferred: Deferred) -> bytes:
+            raise refusal
+
+        return self._outcome(self.answers.computed(refuse))
+
+    def _outcome(self, done: Answers) -> pb.QueryOutcome:
         return pb.QueryOutcome(query_id=self.query_id, results=done.joined(), errors=done.errors)

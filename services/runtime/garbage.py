@@ -1,0 +1,41 @@
+"""When to collect garbage: in quiet moments, and never over the whole state.
+
+Python's collector stops everything while it walks all objects, and a state has millions. So it
+does not run by itself: what survives a collection in a quiet moment is frozen (never walked
+again), and while commands flow only what is new is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+
+from viewstamp.limits import GARBAGE_INTERVAL_MS
+
+
+async def collect_when_quiet(activity: Callable[[], int]) -> None:
+    """Own the collector until cancelled; `activity` grows with whatever makes garbage."""
+    gc.disable()
+    gc.collect()
+    gc.freeze()
+    try:
+        await _watch(activity)
+    finally:
+        gc.unfreeze()
+        gc.enable()
+
+
+async def _watch(activity: Callable[[], int]) -> None:
+    seen, is_clean = activity(), True
+    while True:
+        await asyncio.sleep(GARBAGE_INTERVAL_MS / 1000)
+        now = activity()
+        if now != seen:
+            gc.collect(0)
+            is_clean = False
+        elif not is_clean:
+            gc.collect()
+            gc.freeze()
+            is_clean = True
+        seen = now

@@ -1,0 +1,169 @@
+"""The process around a domain: command line, sockets, signals, exit codes.
+
+Exit codes: 0 after SIGTERM or SIGINT; 2 if it could not start (bad arguments, address taken);
+3 if the machine failed and must not go on. Once it serves, it prints one line on stdout:
+
+    {"ready": true, "service": "users", "listen": "unix:/run/users.sock", "pid": 4711}
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import stat
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from services.runtime.domain import Domain
+from services.runtime.garbage import collect_when_quiet
+from services.runtime.server import DomainServer, new_server
+from viewstamp.limits import UNIX_SOCKET_PATH_BYTES_MAX
+from viewstamp.telemetry import LOG_LEVELS, configure_logging, fields
+
+logger: Final = logging.getLogger(__name__)
+
+EXIT_STOPPED: Final = 0
+EXIT_CANNOT_START: Final = 2
+EXIT_FAILED: Final = 3
+
+_UNIX: Final = "unix:"
+
+
+class CannotStart(Exception):  # noqa: N818 - what the operator must change
+    """The process cannot serve; the message says what to change."""
+
+
+def run(
+    service: str,
+    build: Callable[[argparse.Namespace], Domain[Any]],
+    add_arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+    arguments: Sequence[str] | None = None,
+) -> int:
+    """Run the service named until it is told to stop, and return its exit code.
+
+    `build` makes the domain from the parsed command line; it may raise OSError or ValueError with
+    a message for the operator. `add_arguments` adds what it needs to the parser. `arguments` stand
+    for the command line.
+    """
+    parser = _parser(service)
+    add_arguments(parser)
+    options = parser.parse_args(arguments)
+    configure_logging(service, options.log_level)
+    os.umask(0o077)  # the socket is for this user alone
+    try:
+        domain = build(options)
+        return asyncio.run(_serve(service, domain, options.listen))
+    except (CannotStart, OSError, ValueError) as error:
+        print(f"{service}: {error}", file=sys.stderr)  # noqa: T201 - for the operator
+        return EXIT_CANNOT_START
+
+
+def _parser(service: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m services.{service}",
+        description=f"The {service} domain service of one Viewstamp replica.",
+    )
+    parser.add_argument(
+        "--listen", required=True, metavar="unix:PATH|HOST:PORT", help="where to serve"
+    )
+    parser.add_argument("--log-level", default="info", choices=LOG_LEVELS, help="default: info")
+    return parser
+
+
+async def _serve(service: str, domain: Domain[Any], listen: str) -> int:
+    """Serve until a signal or a failure; return the exit code. Raises CannotStart."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    domain_server, server = DomainServer(domain), new_server()
+    address = bind(server, listen)
+    await domain_server.start(server)
+    garbage = asyncio.create_task(collect_when_quiet(lambda: domain_server.batches))
+    ready = {"ready": True, "service": service, "listen": address, "pid": os.getpid()}
+    print(json.dumps(ready), flush=True)  # noqa: T201 - the supervisor waits for it
+    logger.info("serving", extra=fields(listen=address))
+    failed = await _first(stopping, domain_server.failure)
+    garbage.cancel()
+    await domain_server.stop(server)
+    if address.startswith(_UNIX):
+        Path(address.removeprefix(_UNIX)).unlink(missing_ok=True)
+    logger.info("stopped", extra=fields(failed=failed))
+    return EXIT_FAILED if failed else EXIT_STOPPED
+
+
+async def _first(stopping: asyncio.Event, failure: asyncio.Future[Exception]) -> bool:
+    """Wait for the order to stop or for a failure; return whether it was a failure."""
+    stop = asyncio.create_task(stopping.wait())
+    await asyncio.wait((stop, failure), return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    return failure.done()
+
+
+def bind(server: grpc.aio.Server, listen: str) -> str:
+    """Bind the server, and return the address with the port that port 0 became.
+
+    Raises CannotStart where the address is malformed, taken, or not ours to bind.
+    """
+    if listen.startswith(_UNIX):
+        path = _free_socket_path(listen.removeprefix(_UNIX))
+        _add_port(server, f"{_UNIX}{path}", listen)
+        return f"{_UNIX}{path}"
+    host, separator, port = listen.rpartition(":")
+    if not (separator and host and port.isdecimal()):
+        raise CannotStart(f"--listen {listen}: give unix:PATH or HOST:PORT")
+    _check_port_is_free(host.strip("[]"), int(port), listen)
+    return f"{host}:{_add_port(server, listen, listen)}"
+
+
+def _add_port(server: grpc.aio.Server, address: str, listen: str) -> int:
+    try:
+        return server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise CannotStart(f"--listen {listen}: cannot be bound ({error})") from error
+
+
+def _check_port_is_free(host: str, port: int, listen: str) -> None:
+    """Find out why a port cannot be bound, which the gRPC library says in its own log alone."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except (OSError, OverflowError) as error:
+        raise CannotStart(f"--listen {listen}: cannot be bound ({error})") from error
+
+
+def _free_socket_path(text: str) -> Path:
+    """Return the absolute path, clear of a socket that a dead process left behind."""
+    path = Path(text).absolute()
+    size = len(os.fsencode(path))
+    if size > UNIX_SOCKET_PATH_BYTES_MAX:
+        raise CannotStart(
+            f"{path}: {size} bytes are too long for a unix socket, which takes "
+            f"{UNIX_SOCKET_PATH_BYTES_MAX}; choose a shorter directory"
+        )
+    if not path.parent.is_dir():
+        raise CannotStart(f"{path}: its directory does not exist; create it")
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise CannotStart(f"{path}: exists and is not a socket; remove it or choose another")
+        _remove_if_stale(path)
+    return path
+
+
+def _remove_if_stale(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise CannotStart(f"{path}: another process serves there; stop it first")

@@ -1,0 +1,217 @@
+"""The gRPC face of a domain service: Describe, Apply, Normalize and health.
+
+Whoever opens an Apply stream owns the machine: it starts from the empty state, and an older
+stream's end comes first. A failure that is not a command's leaves the machine half applied; then
+nothing is answered any more and `failure` is set, upon which the process must end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from services.runtime.domain import Domain
+from services.runtime.failures import ProtocolError
+from services.runtime.machine import Machine
+from services.runtime.stream import ApplyStream, Context, StreamEnded
+from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+from viewstamp.api.domain.v1 import domain_service_pb2_grpc
+from viewstamp.limits import (
+    APPLY_MESSAGE_BYTES_MAX,
+    CLUSTER_ID_BYTES,
+    SERVICE_STOP_GRACE_MS,
+    SERVICE_THREADS_MAX,
+    STREAMS_PER_CONNECTION_MAX,
+)
+from viewstamp.telemetry import fields
+
+logger: Final = logging.getLogger(__name__)
+
+# Names under which the health service answers.
+LIVENESS: Final = "liveness"
+READINESS: Final = "readiness"
+
+_SERVING: Final = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
+
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", APPLY_MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", APPLY_MESSAGE_BYTES_MAX),
+    ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+    # Without this a second process would share the port silently.
+    ("grpc.so_reuseport", 0),
+)
+
+
+class Fence:
+    """Decides who may open a stream: one cluster, one replica, no coordinator older than known."""
+
+    def __init__(self) -> None:
+        """Know nobody yet."""
+        self._owner: tuple[bytes, int] | None = None
+        self._sequence = 0
+
+    def admit(self, hello: pb.Hello) -> None:
+        """Remember the caller. Raises StreamEnded if it may not open a stream."""
+        if len(hello.cluster_id) != CLUSTER_ID_BYTES:
+            raise StreamEnded(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"a cluster id has {CLUSTER_ID_BYTES} bytes, not {len(hello.cluster_id)}",
+            )
+        owner = hello.cluster_id, hello.replica_id
+        if self._owner is not None and self._owner != owner:
+            known_cluster, known_replica = self._owner
+            raise StreamEnded(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"this service belongs to replica {known_replica} of cluster "
+                f"{known_cluster.hex()}, not to replica {hello.replica_id} of "
+                f"{hello.cluster_id.hex()}: start one of its own",
+            )
+        if hello.coordinator_sequence < self._sequence:
+            raise StreamEnded(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"coordinator {hello.coordinator_sequence} is fenced off: "
+                f"{self._sequence} was here already",
+            )
+        self._owner = owner
+        self._sequence = hello.coordinator_sequence
+
+
+class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
+    """Serves one domain. `failure` is set to what made the machine unusable."""
+
+    def __init__(self, domain: Domain[Any]) -> None:
+        """Serve `domain`. Raises ValueError if it is not whole."""
+        self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self.health = health.aio.HealthServicer()
+        self._domain = domain
+        self._description = Machine(domain).describe()
+        self._fence = Fence()
+        self._stream: ApplyStream | None = None
+        self._batches = 0
+        # Apart, so that a long list of passwords to hash does not keep logins waiting.
+        workers = min(SERVICE_THREADS_MAX, os.cpu_count() or 1)
+        self._read_threads = ThreadPoolExecutor(workers, "deferred-read")
+        self._normalize_threads = ThreadPoolExecutor(workers, "normalize")
+
+    @property
+    def batches(self) -> int:
+        """How many batches were applied since the start, over all streams."""
+        return self._batches + (self._stream.batches if self._stream is not None else 0)
+
+    async def start(self, server: grpc.aio.Server) -> None:
+        """Register with the gRPC server, start it, and say that the process lives."""
+        domain_service_pb2_grpc.add_DomainServiceServicer_to_server(self, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
+        await self.health.set(LIVENESS, _SERVING)
+        await self.health.set(READINESS, _NOT_SERVING)
+        await server.start()
+
+    async def stop(self, server: grpc.aio.Server) -> None:
+        """End the stream, let short calls finish, and stop serving."""
+        await self.health.enter_graceful_shutdown()
+        if self._stream is not None:
+            self._stream.end(grpc.StatusCode.UNAVAILABLE, "the service is stopping")
+        await server.stop(SERVICE_STOP_GRACE_MS / 1000)
+        for threads in (self._read_threads, self._normalize_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    async def Describe(  # noqa: N802 - the RPC's name
+        self, request: pb.DescribeRequest, context: Context
+    ) -> pb.DescribeResponse:
+        """Return what the service is."""
+        return self._description
+
+    async def Apply(self, request_iterator: Any, context: Context) -> None:  # noqa: N802
+        """Serve one stream of batches."""
+        try:
+            stream = self._open(await context.read(), context)
+            try:
+                await self.health.set(READINESS, _SERVING)
+                await stream.serve()
+            finally:
+                await self._close(stream)
+        except StreamEnded as end:
+            logger.warning("an Apply stream was ended", extra=fields(reason=end.message))
+            await context.abort(end.code, end.message)
+
+    async def Normalize(  # noqa: N802 - the RPC's name
+        self, request: pb.NormalizeRequest, context: Context
+    ) -> pb.NormalizeResponse:
+        """Return the loggable form of payloads."""
+        stream = self._stream
+        if stream is None:
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE, "no Apply stream is open, so there is no state to read"
+            )
+        assert stream is not None  # abort raises
+        try:
+            return await self._normalize(stream.machine, request)
+        except ProtocolError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise
+        except Exception as error:
+            self._fail(error)
+            await context.abort(grpc.StatusCode.INTERNAL, "the service is failing")
+            raise
+        finally:
+            stream.log_alarms()
+
+    async def _normalize(
+        self, machine: Machine[Any], request: pb.NormalizeRequest
+    ) -> pb.NormalizeResponse:
+        plan = machine.normalize(request)
+        loop, threads = asyncio.get_running_loop(), self._normalize_threads
+        if request.suffix_only:  # no part of it is costly
+            return await loop.run_in_executor(threads, plan.run)
+        parts = [loop.run_in_executor(threads, part) for part in plan.parts]
+        return plan.assemble(await asyncio.gather(*parts))
+
+    def _open(self, request: Any, context: Context) -> ApplyStream:
+        """Give the machine, empty, to a new stream. Raises StreamEnded if it may not have it."""
+        if self.failure.done():
+            raise StreamEnded(grpc.StatusCode.UNAVAILABLE, "the service is failing")
+        if request is grpc.aio.EOF or request.WhichOneof("kind") != "hello":
+            raise StreamEnded(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be Hello")
+        hello: pb.Hello = request.hello
+        self._fence.admit(hello)
+        if self._stream is not None:
+            message = f"coordinator {hello.coordinator_sequence} took over"
+            self._stream.end(grpc.StatusCode.FAILED_PRECONDITION, message)
+            self._batches += self._stream.batches
+        logger.info(
+            "an Apply stream is open",
+            extra=fields(
+                cluster_id=hello.cluster_id.hex(),
+                replica_id=hello.replica_id,
+                coordinator_sequence=hello.coordinator_sequence,
+            ),
+        )
+        machine: Machine[Any] = Machine(self._domain)
+        self._stream = ApplyStream(machine, context, self._read_threads, self._fail)
+        return self._stream
+
+    async def _close(self, stream: ApplyStream) -> None:
+        if self._stream is not stream:
+            return  # another one took over
+        self._batches += stream.batches
+        self._stream = None
+        await self.health.set(READINESS, _NOT_SERVING)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.failure.done():
+            logger.critical("the machine cannot go on", exc_info=error)
+            self.failure.set_result(error)
+        if self._stream is not None:
+            self._stream.end(grpc.StatusCode.INTERNAL, f"the service failed: {error}")
+
+
+def new_server() -> grpc.aio.Server:
+    """Return a gRPC server with the limits of the Apply stream."""
+    return grpc.aio.server(options=_OPTIONS)

@@ -1,0 +1,157 @@
+"""One Apply stream: batches in, replies out, in order.
+
+Batches are applied on the event loop as they arrive. Replies wait in a bounded queue while the
+transport writes, so that the next batch is applied meanwhile; a coordinator that does not read
+stops being read. Answers of deferred reads join the same queue when their threads are done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, Final
+
+import grpc
+
+from services.runtime.answers import DeferredQuery
+from services.runtime.failures import Alarm
+from services.runtime.machine import Machine
+from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+from viewstamp.limits import APPLY_REPLIES_WAITING_MAX, DEFERRED_QUERIES_MAX
+from viewstamp.telemetry import fields
+
+logger: Final = logging.getLogger(__name__)
+
+# grpc.aio.ServicerContext, whose generic parameters the generated stubs do not agree on.
+Context = Any
+
+
+class StreamEnded(Exception):  # noqa: N818 - the way a stream ends, not always a fault
+    """The service ends the stream, with this status."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class ApplyStream:
+    """Serves one stream until the coordinator closes it or `end` is called.
+
+    `batches` counts what was applied.
+    """
+
+    def __init__(
+        self,
+        machine: Machine[Any],
+        context: Context,
+        threads: Executor,
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        """Serve `machine`, which belongs to this stream alone; `threads` compute deferred reads.
+
+        `on_failure` is told what made the machine unusable; it must end this stream.
+        """
+        self.machine = machine
+        self.batches = 0
+        self._context = context
+        self._threads = threads
+        self._on_failure = on_failure
+        self._replies: asyncio.Queue[pb.ApplyResponse | None] = asyncio.Queue(
+            APPLY_REPLIES_WAITING_MAX
+        )
+        self._deferred: set[asyncio.Task[None]] = set()
+        self._work: asyncio.Task[None] | None = None
+        self._ended: StreamEnded | None = None
+
+    async def serve(self) -> None:
+        """Serve to the end. Raises StreamEnded if the service ended it."""
+        self._work = asyncio.create_task(self._pump())
+        try:
+            await self._work
+        except asyncio.CancelledError:
+            if self._ended is None:
+                raise  # the coordinator went away
+        if self._ended is not None:
+            raise self._ended
+
+    def end(self, code: grpc.StatusCode, message: str) -> None:
+        """Apply nothing any more, from this moment on, and close the stream with this status."""
+        if self._ended is None:
+            self._ended = StreamEnded(code, message)
+        if self._work is not None:
+            self._work.cancel()
+
+    async def _pump(self) -> None:
+        await self._context.write(pb.ApplyResponse(hello=pb.HelloReply()))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._write_replies())
+            while (request := await self._context.read()) is not grpc.aio.EOF:
+                await self._handle(request, tasks)
+            await asyncio.gather(*self._deferred)
+            await self._replies.put(None)
+
+    async def _handle(self, request: pb.ApplyRequest, tasks: asyncio.TaskGroup) -> None:
+        if request.WhichOneof("kind") != "batch":
+            self.end(grpc.StatusCode.INVALID_ARGUMENT, "after Hello every message holds a batch")
+            return
+        try:
+            applied = self.machine.apply(request.batch)
+        except Exception as error:
+            self._on_failure(error)
+            return
+        self.batches += 1
+        self.log_alarms()
+        refused = [self._start(deferred, tasks) for deferred in applied.deferred]
+        await self._replies.put(pb.ApplyResponse(batch=applied.reply))
+        for answer in refused:
+            if answer is not None:
+                await self._replies.put(answer)
+
+    def _start(self, deferred: DeferredQuery, tasks: asyncio.TaskGroup) -> pb.ApplyResponse | None:
+        """Start computing, or return a refusal if too much is being computed already."""
+        if len(self._deferred) >= DEFERRED_QUERIES_MAX:
+            return pb.ApplyResponse(deferred=deferred.refused(_overloaded()))
+        task = tasks.create_task(self._compute(deferred))
+        self._deferred.add(task)
+        task.add_done_callback(self._deferred.discard)
+        return None
+
+    async def _compute(self, deferred: DeferredQuery) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            outcome = await loop.run_in_executor(self._threads, deferred.run)
+        except Exception as error:
+            self._on_failure(error)
+            return
+        self.log_alarms()
+        await self._replies.put(pb.ApplyResponse(deferred=outcome))
+
+    async def _write_replies(self) -> None:
+        while (reply := await self._replies.get()) is not None:
+            await self._context.write(reply)
+
+    def log_alarms(self) -> None:
+        """Log the defects that the machine met, and forget them."""
+        while self.machine.alarms:
+            _log(self.machine.alarms.pop(0))
+
+
+def _log(alarm: Alarm) -> None:
+    logger.error(
+        "a defect: the command was taken back and answered INTERNAL",
+        exc_info=alarm.defect,
+        extra=fields(where=alarm.where, revision=alarm.revision),
+    )
+
+
+def _overloaded() -> Refusal:
+    return Refusal(
+        Reason.REASON_OVERLOADED,
+        f"{DEFERRED_QUERIES_MAX} reads are being computed already: try again",
+        limit=DEFERRED_QUERIES_MAX,
+    )
