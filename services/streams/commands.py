@@ -28,6 +28,8 @@ CASCADE: Final = (routing_pb2.STAGE_CONSUMER_GROUPS, routing_pb2.STAGE_USERS)
 # Every response without fields of its own; also the tag of field 2, a varint, where there is one.
 _EMPTY: Final = b""
 _FIELD_2: Final = b"\x10"
+# What Topic(...) does, at half the price.
+_new_row: Final = tuple.__new__
 
 
 _ChangesStream: TypeAlias = (
@@ -111,8 +113,8 @@ def create_topic(state: State, request: api.CreateTopicRequest, call: Call) -> b
         raise refusals.topic_limit(stream.name)
     id_ = state.take_id(NEXT_TOPIC_ID)
     now, revision = call.timestamp, call.revision
-    topic = Topic(id_, stream_id, name, count, (), options, now, revision, revision, 0)
-    state.topics.put((stream_id, id_), topic)
+    row = (id_, stream_id, name, count, (), options, now, revision, revision, 0)
+    state.topics.put((stream_id, id_), _new_row(Topic, row))
     return _FIELD_2 + encode_varint(id_)
 
 
@@ -204,27 +206,32 @@ def _check_revision(
 
 
 def _check_stream_name(state: State, name: str) -> None:
-    check_name(
-        name,
-        reason=Reason.REASON_INVALID_STREAM_NAME,
-        what="stream name",
-        bytes_min=limits.NAME_BYTES_MIN,
-        bytes_max=limits.NAME_BYTES_MAX,
-    )
+    if not _is_plain(name):
+        _check_name(name, Reason.REASON_INVALID_STREAM_NAME, "stream name")
     if name in state.stream_ids:
         raise refusals.stream_exists(name)
 
 
 def _check_topic_name(state: State, stream: Stream, name: str) -> None:
+    if not _is_plain(name):
+        _check_name(name, Reason.REASON_INVALID_TOPIC_NAME, "topic name")
+    if state.topics.find(stream.id, name) is not None:
+        raise refusals.topic_exists(stream.name, name)
+
+
+def _is_plain(name: str) -> bool:
+    """Return whether a name is valid at first glance: nearly all are, and looking costs little."""
+    return 0 < len(name) <= limits.NAME_BYTES_MAX and name.isascii() and name.isprintable()
+
+
+def _check_name(name: str, reason: Reason.ValueType, what: str) -> None:
     check_name(
         name,
-        reason=Reason.REASON_INVALID_TOPIC_NAME,
-        what="topic name",
+        reason=reason,
+        what=what,
         bytes_min=limits.NAME_BYTES_MIN,
         bytes_max=limits.NAME_BYTES_MAX,
     )
-    if state.topics.find(stream.id, name) is not None:
-        raise refusals.topic_exists(stream.name, name)
 
 
 def _requested_partitions(count: int) -> int:

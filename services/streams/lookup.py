@@ -34,12 +34,10 @@ def find_stream(
     state: State, access: Access, gate: Gate, identifier: common_pb2.Identifier
 ) -> Stream:
     """Return the stream that is named, if the gate lets the caller pass. Raises Refusal."""
-    key = key_of(identifier, "stream")
+    key = identifier.name or key_of(identifier, "stream")
     stream = state.find_stream(key)
-    if stream is None:
-        raise refusals.stream_not_found(key)
-    rights = access.in_stream(stream.id)
-    if not rights & gate.sees:
+    rights = 0 if stream is None else access.in_stream(stream.id)
+    if stream is None or not rights & gate.sees:
         raise refusals.stream_not_found(key)
     if not rights & gate.mask:
         raise refusals.permission_denied(access.user_id, gate)
@@ -54,8 +52,8 @@ def find_topic(
     topic_identifier: common_pb2.Identifier,
 ) -> Topic:
     """Return the topic that is named, if the gate lets the caller pass. Raises Refusal."""
-    stream_key = key_of(stream_identifier, "stream")
-    topic_key = key_of(topic_identifier, "topic")
+    stream_key = stream_identifier.name or key_of(stream_identifier, "stream")
+    topic_key = topic_identifier.name or key_of(topic_identifier, "topic")
     stream = state.find_stream(stream_key)
     if stream is None:
         raise refusals.stream_not_found(stream_key)
@@ -75,10 +73,7 @@ def find_topic(
 
 def key_of(identifier: common_pb2.Identifier, what: str) -> int | str:
     """Return the id or the name that is set. Raises Refusal MALFORMED_REQUEST if neither is."""
-    name = identifier.name
-    if name:
-        return name
     kind = identifier.WhichOneof("kind")
     if kind is None:
         raise refusals.malformed(f"The request names no {what}; set its id or its name.")
-    return identifier.id if kind == "id" else name
+    return identifier.id if kind == "id" else identifier.name

@@ -74,7 +74,7 @@ class TopicTable(Table[TopicKey, Topic]):
     def put(self, key: TopicKey, value: Topic) -> None:
         """Insert or replace a topic."""
         old = self.rows.get(key)
-        super().put(key, value)
+        Table.put(self, key, value)  # super() would cost a tenth of the command
         self._replaced(key, old, value)
 
     def delete(self, key: TopicKey) -> Topic:
