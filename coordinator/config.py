@@ -1,0 +1,126 @@
+"""The coordinator's command line."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from coordinator.journal.journal import SEGMENT_BYTES
+from viewstamp.limits import CLUSTER_ID_BYTES, REPLICAS_MAX
+
+DEFAULT_LISTEN: Final = "127.0.0.1:7400"
+SERVICE_NAMES: Final = ("users", "streams", "consumer_groups")
+
+
+class ConfigError(Exception):
+    """A flag, or a combination of flags, that cannot work; the message says what would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What one coordinator process was told."""
+
+    data_directory: Path
+    listen: str
+    services: dict[str, str]
+    cluster_key: Path
+    replica_id: int
+    replica_count: int
+    cluster_id: bytes | None
+    segment_bytes: int
+    archive: Path | None
+    tls_certificate: Path | None
+    tls_key: Path | None
+    log_level: str
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of `python -m coordinator`."""
+    result = argparse.ArgumentParser(
+        prog="python -m coordinator",
+        description="One replica's log, mux and public gRPC face. Exit codes: 0 stopped, 1 failed"
+        " while running (restart it), 2 wrong flags or surroundings (do not restart).",
+    )
+    add = result.add_argument
+    add("--data-directory", type=Path, required=True, help="journal, superblock, secrets")
+    add("--listen", default=DEFAULT_LISTEN, help="host:port for clients; port 0 takes a free one")
+    add(
+        "--service",
+        action="append",
+        default=[],
+        metavar="NAME=TARGET",
+        help=f"where a domain service listens, once each for {', '.join(SERVICE_NAMES)}",
+    )
+    add("--cluster-key", type=Path, help="default: cluster.key in the data directory")
+    add("--replica-id", type=int, default=0)
+    add("--replica-count", type=int, default=1, help="fixed at founding; this version serves 1")
+    add("--cluster-id", help="32 hexadecimal digits; refuse a directory of another cluster")
+    add("--journal-segment-bytes", type=int, default=SEGMENT_BYTES)
+    add("--journal-archive", type=Path, help="keep dropped journal segments in this directory")
+    add("--tls-certificate", type=Path, help="PEM chain; needs --tls-key")
+    add("--tls-key", type=Path, help="PEM private key; needs --tls-certificate")
+    add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    return result
+
+
+def parse(arguments: list[str]) -> Config:
+    """Return the configuration. Raises ConfigError; exits with 2 on unknown flags."""
+    options = parser().parse_args(arguments)
+    _check_replicas(options.replica_id, options.replica_count)
+    if (options.tls_certificate is None) != (options.tls_key is None):
+        raise ConfigError("--tls-certificate and --tls-key go together: give both or neither")
+    return Config(
+        data_directory=options.data_directory,
+        listen=options.listen,
+        services=_services(options.service),
+        cluster_key=options.cluster_key or options.data_directory / "cluster.key",
+        replica_id=options.replica_id,
+        replica_count=options.replica_count,
+        cluster_id=_cluster_id(options.cluster_id),
+        segment_bytes=options.journal_segment_bytes,
+        archive=options.journal_archive,
+        tls_certificate=options.tls_certificate,
+        tls_key=options.tls_key,
+        log_level=options.log_level,
+    )
+
+
+def _check_replicas(replica_id: int, replica_count: int) -> None:
+    if not 1 <= replica_count <= REPLICAS_MAX:
+        raise ConfigError(f"--replica-count is {replica_count}: 1 to {REPLICAS_MAX} are possible")
+    if not 0 <= replica_id < replica_count:
+        raise ConfigError(f"--replica-id is {replica_id}: it counts from 0 to --replica-count - 1")
+    if replica_count > 1:
+        raise ConfigError(
+            f"--replica-count is {replica_count}: this version serves clusters of one replica;"
+            " view change among several is not built yet"
+        )
+
+
+def _services(values: list[str]) -> dict[str, str]:
+    services = {}
+    for value in values:
+        name, separator, target = value.partition("=")
+        if not separator or not target or name not in SERVICE_NAMES:
+            raise ConfigError(
+                f"--service {value}: write NAME=TARGET with NAME one of {', '.join(SERVICE_NAMES)}"
+            )
+        services[name] = target
+    missing = [name for name in SERVICE_NAMES if name not in services]
+    if missing:
+        raise ConfigError(f"--service is missing for {', '.join(missing)}")
+    return services
+
+
+def _cluster_id(text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    try:
+        cluster_id = bytes.fromhex(text)
+    except ValueError:
+        cluster_id = b""
+    if len(cluster_id) != CLUSTER_ID_BYTES:
+        raise ConfigError(f"--cluster-id is {text!r}: it has {2 * CLUSTER_ID_BYTES} hex digits")
+    return cluster_id

@@ -1,0 +1,197 @@
+"""The catalog stage as far as it is built: reads about the cluster, answered by this replica."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+from google.protobuf.message import DecodeError, Message
+
+from coordinator.gateway.alarms import Alarms
+from coordinator.mux import types as mux
+from coordinator.replica.batcher import Reply
+from coordinator.replica.driver import Progress
+from coordinator.vsr import Status
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+from viewstamp.format.digest import StateDigest
+from viewstamp.framing import FramingError, frame, unframe
+from viewstamp.limits import FEATURE_LEVEL
+from viewstamp.routing import methods_of_file
+
+DOMAIN_STAGES: Final = (mux.Stage.USERS, mux.Stage.STREAMS, mux.Stage.CONSUMER_GROUPS)
+_METHODS: Final = {m.code: m for m in methods_of_file(cluster_pb2.DESCRIPTOR)}
+
+_STATUSES: Final = {
+    Status.BLANK: cluster_pb2.REPLICA_STATUS_BLANK,
+    Status.RECOVERING: cluster_pb2.REPLICA_STATUS_RECOVERING,
+    Status.VIEW_CHANGE: cluster_pb2.REPLICA_STATUS_VIEW_CHANGE,
+    Status.NORMAL: cluster_pb2.REPLICA_STATUS_NORMAL,
+    Status.HALTED: cluster_pb2.REPLICA_STATUS_UNSPECIFIED,
+}
+
+
+class Service(Protocol):
+    """A domain service as seen from here."""
+
+    connected: bool
+    restarts: int
+
+    @property
+    def item_log_bytes(self) -> int:
+        """Bytes kept for its restart."""
+        ...
+
+
+class Replica(Protocol):
+    """The driver as seen from here."""
+
+    progress: Progress
+
+    def next_token(self) -> int:
+        """Return a new token for a read."""
+        ...
+
+    def read(self, read: mux.Read, *, linearizable: bool, revision: int) -> asyncio.Future[Reply]:
+        """Start a read."""
+        ...
+
+    def read_followed(self, stage: mux.Stage, outcome: mux.QueryOutcome) -> None:
+        """Deliver the answer to a deferred read."""
+        ...
+
+
+class ClusterStage:
+    """Answers GetStatus and ListAlarms; digests take a walk over every stage, so they follow."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        alarms: Alarms,
+        services: dict[mux.Stage, Service],
+        session_count: Callable[[], int],
+        session_entities: Callable[[], Iterable[tuple[int, bytes, bytes]]],
+        replica_id: int,
+        cluster_id: bytes,
+    ) -> None:
+        self.address = ""
+        self._replica = replica
+        self._alarms = alarms
+        self._services = services
+        self._session_count = session_count
+        self._session_entities = session_entities
+        self._replica_id = replica_id
+        self._cluster_id = cluster_id
+
+    def read(self, batch: mux.StageBatch) -> mux.StageReply:
+        """Answer a batch of reads."""
+        outcomes = []
+        for item in batch.items:
+            if not isinstance(item, mux.QueryItem):
+                raise mux.MuxError(f"the catalog stage takes reads alone, not {item}")
+            outcomes.append(self._query(item))
+        return mux.StageReply(batch.stage, batch.sequence, tuple(outcomes))
+
+    def _query(self, item: mux.QueryItem) -> mux.QueryOutcome:
+        try:
+            requests = [_parse(item.code, encoded) for encoded in _items(item)]
+        except (FramingError, DecodeError) as error:
+            return _all_refused(item, str(error))
+        if any(getattr(request, "include_digests", False) for request in requests):
+            self._follow_with_digests(item)
+            return mux.QueryOutcome(item.query_id, deferred=True)
+        return self._outcome(item, self._status({}))
+
+    def _outcome(
+        self, item: mux.QueryItem, status: cluster_pb2.GetStatusResponse
+    ) -> mux.QueryOutcome:
+        refused = set(item.refused)
+        response: Message = status
+        if _METHODS[item.code].name == "ListAlarms":
+            response = cluster_pb2.ListAlarmsResponse(alarms=status.alarms)
+        encoded = response.SerializeToString()
+        results = (b"" if index in refused else encoded for index in range(item.count))
+        return mux.QueryOutcome(item.query_id, b"".join(map(frame, results)))
+
+    def _follow_with_digests(self, item: mux.QueryItem) -> None:
+        spans = tuple(
+            mux.ReadSpan(mux.STATE_DIGEST_CODE, 1, b"", owner=stage) for stage in DOMAIN_STAGES
+        )
+        read = mux.Read(self._replica.next_token(), spans, None, 0)
+        future = self._replica.read(read, linearizable=False, revision=0)
+        future.add_done_callback(lambda done: self._digests_arrived(item, done))
+
+    def _digests_arrived(self, item: mux.QueryItem, future: asyncio.Future[Reply]) -> None:
+        failure = future.exception()
+        if isinstance(failure, Refusal):
+            error = failure.to_error().SerializeToString()
+            errors = tuple(mux.IndexedError(index, error) for index in range(item.count))
+            outcome = mux.QueryOutcome(item.query_id, mux.EMPTY_FRAME * item.count, errors)
+        else:
+            digests = [unframe(span.results)[0].hex() for span in future.result().spans]
+            status = self._status(dict(zip(DOMAIN_STAGES, digests, strict=True)))
+            outcome = self._outcome(item, status)
+        self._replica.read_followed(mux.Stage.CATALOG, outcome)
+
+    def _status(self, digests: dict[mux.Stage, str]) -> cluster_pb2.GetStatusResponse:
+        progress = self._replica.progress
+        response = cluster_pb2.GetStatusResponse(
+            cluster=self._cluster_id.hex(),
+            primary=progress.primary,
+            replicas=[self._replica_status()],
+            services=[self._service_status(stage, digests) for stage in DOMAIN_STAGES],
+            alarms=self._alarms.all(),
+            sessions=self._session_count(),
+            feature_level=FEATURE_LEVEL,
+        )
+        if digests:
+            sessions = StateDigest()
+            for kind, key, canonical in self._session_entities():
+                sessions.add(kind, key, canonical)
+            response.sessions_digest = sessions.hexdigest()
+        return response
+
+    def _replica_status(self) -> cluster_pb2.Replica:
+        progress = self._replica.progress
+        return cluster_pb2.Replica(
+            replica_id=self._replica_id,
+            status=_STATUSES[progress.status],
+            view=progress.view,
+            op=progress.op,
+            commit=progress.committed_op,
+            retired=progress.retired_op,
+            address=self.address,
+        )
+
+    def _service_status(
+        self, stage: mux.Stage, digests: dict[mux.Stage, str]
+    ) -> cluster_pb2.ServiceStatus:
+        service = self._services[stage]
+        return cluster_pb2.ServiceStatus(
+            stage=int(stage),  # type: ignore[arg-type]
+            connected=service.connected,
+            settled_revision=self._replica.progress.retired_revision,
+            state_digest=digests.get(stage, ""),
+            item_log_bytes=service.item_log_bytes,
+            restarts=service.restarts,
+        )
+
+
+def _items(item: mux.QueryItem) -> list[bytes]:
+    items = unframe(item.items)
+    if len(items) != item.count:
+        raise FramingError(f"the span claims {item.count} reads and holds {len(items)}")
+    return items
+
+
+def _parse(code: int, encoded: bytes) -> Any:
+    return _METHODS[code].request.FromString(encoded)
+
+
+def _all_refused(item: mux.QueryItem, why: str) -> mux.QueryOutcome:
+    refusal = Refusal(Reason.REASON_MALFORMED_REQUEST, f"the request is malformed: {why}")
+    error = refusal.to_error().SerializeToString()
+    errors = tuple(mux.IndexedError(index, error) for index in range(item.count))
+    return mux.QueryOutcome(item.query_id, mux.EMPTY_FRAME * item.count, errors)

@@ -1,0 +1,273 @@
+"""Commands on their way into the log: request numbers first, then the loggable form, then a place.
+
+Requests of one session keep their order over normalization, since the log takes numbers without a
+gap: each waits for the one before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from coordinator.gateway.normalize import Normalizer, Origin
+from coordinator.gateway.routes import Routes
+from coordinator.mux.admission import (
+    AckedAhead,
+    Admission,
+    Cached,
+    Evicted,
+    Gap,
+    InFlight,
+    New,
+    TooOld,
+    WindowFull,
+)
+from coordinator.mux.sessions import SessionsMachine
+from coordinator.replica.batcher import (
+    LooseCommand,
+    Reply,
+    SessionRequest,
+    check_size,
+)
+from coordinator.replica.driver import request_reply
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.log.v1 import log_pb2
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.errors import Refusal
+from viewstamp.limits import SESSION_REPLIES_BYTES_MAX
+from viewstamp.routing import Method, MethodKind
+from viewstamp.tokens import AccessToken
+
+Suffixes = Sequence[Mapping[int, bytes]]  # by span, then by index
+
+
+class Sequencer(Protocol):
+    """The driver as seen from here."""
+
+    def submit(self, waiting: SessionRequest | LooseCommand) -> None:
+        """Queue a request for the log. Raises Refusal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that is in the log, or on its way there, and what only its caller may see."""
+
+    future: asyncio.Future[Reply]
+    suffixes: Suffixes
+
+
+class Commands:
+    """Admits commands of sessions and of callers without one."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        normalizer: Normalizer,
+        sequencer: Sequencer,
+        sessions: SessionsMachine,
+        admission: Admission,
+        replies_bytes: Callable[[], int],
+        used: Callable[[int], None],
+    ) -> None:
+        self._routes = routes
+        self._normalizer = normalizer
+        self._sequencer = sequencer
+        self._sessions = sessions
+        self._admission = admission
+        self._replies_bytes = replies_bytes
+        self._used = used  # told of every session that shows life
+        self._in_flight: dict[tuple[int, int], asyncio.Future[Reply]] = {}
+        self._turns: dict[int, asyncio.Lock] = {}
+
+    def submit_loose(self, command: LooseCommand) -> None:
+        """Queue a command of a caller without a session. Raises Refusal."""
+        self._sequencer.submit(command)
+
+    def open_session(self, session_id: int, principal: AccessToken) -> int:
+        """Return the last request number of the caller's session.
+
+        Raises Refusal SESSION_EVICTED, or PERMISSION_DENIED for another user's session.
+        """
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise _evicted(session_id)
+        if session.user_id != principal.user_id:
+            raise Refusal(
+                Reason.REASON_PERMISSION_DENIED,
+                f"session {session_id} belongs to another user: register one of your own",
+                session=session_id,
+            )
+        self._used(session_id)
+        return session.last_number
+
+    async def admit(
+        self, session_id: int, request: submit_pb2.CommandRequest, principal: AccessToken
+    ) -> Admitted:
+        """Find the request in flight or answered, or sequence it. Raises Refusal.
+
+        Returns as soon as its place is sure; the future gets the reply once it retired.
+        """
+        turn = self._turns.get(session_id)
+        if turn is None:
+            turn = self._turns[session_id] = asyncio.Lock()
+        async with turn:
+            return await self._admit(session_id, request, principal)
+
+    def forget_session(self, session_id: int) -> None:
+        """The session has ended."""
+        self._turns.pop(session_id, None)
+
+    async def _admit(
+        self, session_id: int, request: submit_pb2.CommandRequest, principal: AccessToken
+    ) -> Admitted:
+        self._used(session_id)
+        found = self._admission.lookup(session_id, request.number, request.acked)
+        if not request.spans:
+            return self._acknowledge(session_id, request)
+        if isinstance(found, InFlight):
+            future = self._in_flight.get((session_id, request.number))
+            if future is None:
+                raise Refusal(
+                    Reason.REASON_VIEW_CHANGE,
+                    "the request is in the log and not applied yet: send it again",
+                )
+            return Admitted(future, await self._suffixes_again(session_id, request, principal))
+        if isinstance(found, Cached):
+            done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+            done.set_result(request_reply(found.reply))
+            return Admitted(done, await self._suffixes_again(session_id, request, principal))
+        if not isinstance(found, New):
+            raise _refusal(session_id, request.number, found)
+        return await self._sequence(session_id, request, principal)
+
+    def _acknowledge(self, session_id: int, request: submit_pb2.CommandRequest) -> Admitted:
+        """Sequence an acknowledgement without commands: always admitted, takes no number."""
+        logged = log_pb2.LoggedRequest(session_id=session_id, acked=request.acked)
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._sequencer.submit(SessionRequest(logged, future))
+        return Admitted(future, ())
+
+    async def _sequence(
+        self, session_id: int, request: submit_pb2.CommandRequest, principal: AccessToken
+    ) -> Admitted:
+        if self._replies_bytes() > SESSION_REPLIES_BYTES_MAX:
+            raise Refusal(
+                Reason.REASON_OVERLOADED,
+                "too many replies wait to be acknowledged: acknowledge some",
+                replies_bytes=self._replies_bytes(),
+            )
+        methods = [self._routes.public_code(s.code, MethodKind.COMMAND) for s in request.spans]
+        check_size(sum(span.count for span in request.spans), request.ByteSize())
+        logged = _logged(session_id, request, principal)
+        suffixes: Suffixes = ()
+        if any(map(self._normalizer.needed, methods)):
+            suffixes = await self._normalize(logged, methods, principal)
+        return Admitted(self._submit(logged), suffixes)
+
+    def _submit(self, logged: log_pb2.LoggedRequest) -> asyncio.Future[Reply]:
+        key = (logged.session_id, logged.number)
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._sequencer.submit(SessionRequest(logged, future))
+        self._admission.admit(*key)
+        self._in_flight[key] = future
+        future.add_done_callback(lambda done: self._settled(key, done))
+        return future
+
+    def _settled(self, key: tuple[int, int], future: asyncio.Future[Reply]) -> None:
+        self._in_flight.pop(key, None)
+        if future.cancelled() or future.exception() is not None:
+            self._admission.retire(*key)  # it never got into the log: the number is free again
+
+    async def _normalize(
+        self, logged: log_pb2.LoggedRequest, methods: Sequence[Method], principal: AccessToken
+    ) -> Suffixes:
+        suffixes = []
+        first_index = 0
+        for span, method in zip(logged.spans, methods, strict=True):
+            found: Mapping[int, bytes] = {}
+            if self._normalizer.needed(method):
+                origin = _origin(logged.session_id, logged.number, principal, first_index)
+                found = await self._normalizer.normalize(method, span, origin)
+            suffixes.append(found)
+            first_index += span.count
+        return suffixes
+
+    async def _suffixes_again(
+        self, session_id: int, request: submit_pb2.CommandRequest, principal: AccessToken
+    ) -> Suffixes:
+        suffixes = []
+        first_index = 0
+        for span in request.spans:
+            method = self._routes.public_code(span.code, MethodKind.COMMAND)
+            origin = _origin(session_id, request.number, principal, first_index)
+            suffixes.append(await self._normalizer.suffixes(method, span.count, span.items, origin))
+            first_index += span.count
+        return suffixes
+
+
+def _origin(session_id: int, number: int, principal: AccessToken, first_index: int) -> Origin:
+    return Origin(principal.user_id, session_id, number, first_index, b"")
+
+
+def _logged(
+    session_id: int, request: submit_pb2.CommandRequest, principal: AccessToken
+) -> log_pb2.LoggedRequest:
+    logged = log_pb2.LoggedRequest(
+        session_id=session_id, number=request.number, acked=request.acked
+    )
+    for span in request.spans:
+        if not span.count:
+            raise Refusal(Reason.REASON_MALFORMED_REQUEST, "a span must hold at least one command")
+        logged.spans.add(
+            code=span.code,
+            count=span.count,
+            items=span.items,
+            user_id=principal.user_id,
+            credential_revision=principal.credential_revision,
+        )
+    return logged
+
+
+def _evicted(session_id: int) -> Refusal:
+    return Refusal(
+        Reason.REASON_SESSION_EVICTED,
+        f"session {session_id} has ended or never was: register a new one",
+        session=session_id,
+    )
+
+
+def _refusal(
+    session_id: int, number: int, found: Gap | TooOld | WindowFull | AckedAhead | Evicted
+) -> Refusal:
+    match found:
+        case Evicted():
+            return _evicted(session_id)
+        case Gap(resend_from):
+            return Refusal(
+                Reason.REASON_REQUEST_GAP,
+                f"request {number} of session {session_id} skips {resend_from}: resend from there",
+                session=session_id,
+                resend_from=resend_from,
+            )
+        case TooOld():
+            return Refusal(
+                Reason.REASON_REQUEST_TOO_OLD,
+                f"request {number} of session {session_id} was acknowledged: its reply is gone",
+                session=session_id,
+                number=number,
+            )
+        case WindowFull(acked):
+            return Refusal(
+                Reason.REASON_OVERLOADED,
+                f"request {number} is too far ahead of the last acknowledged one, {acked}:"
+                " acknowledge replies first",
+                acked=acked,
+            )
+        case AckedAhead(last_retired):
+            return Refusal(
+                Reason.REASON_MALFORMED_REQUEST,
+                f"`acked` lies beyond {last_retired}, the last request that was answered",
+                last_retired=last_retired,
+            )

@@ -1,0 +1,128 @@
+"""The gRPC server: every path goes to one generic handler, health and reflection beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from coordinator.gateway.submit import SubmitStreams
+from coordinator.gateway.unary import UnaryCalls
+from viewstamp.api.cluster.v1 import cluster_service_pb2
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2
+from viewstamp.api.sessions.v1 import sessions_service_pb2
+from viewstamp.api.streams.v1 import streams_service_pb2
+from viewstamp.api.submit.v1 import submit_service_pb2
+from viewstamp.api.users.v1 import users_service_pb2
+from viewstamp.limits import MESSAGE_BYTES_MAX, STREAMS_PER_CONNECTION_MAX
+
+LIVENESS: Final = "liveness"
+READINESS: Final = "readiness"
+SUBMIT_PATH: Final = "/viewstamp.api.submit.v1.SubmitService/Submit"
+INFRASTRUCTURE_PREFIX: Final = "/grpc."
+# Unary callers share a connection: as many as budgets speak of, not the 100 of plain streams.
+SERVER_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+    ("grpc.so_reuseport", 0),
+)
+
+_MODULES: Final = (
+    users_service_pb2,
+    streams_service_pb2,
+    consumer_groups_service_pb2,
+    sessions_service_pb2,
+    submit_service_pb2,
+    cluster_service_pb2,
+)
+
+
+class _Handlers(grpc.GenericRpcHandler):
+    """Finds the handler of a path. Methods are looked up at each call: services may grow."""
+
+    def __init__(self, unary: UnaryCalls, submit: SubmitStreams) -> None:
+        self._unary = unary
+        self._handlers: dict[str, Any] = {SUBMIT_PATH: _submit_handler(submit)}
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """Return the handler of a path, None for paths of gRPC's own services."""
+        path: str = handler_call_details.method
+        if path.startswith(INFRASTRUCTURE_PREFIX):
+            return None
+        handler = self._handlers.get(path)
+        if handler is None:
+            handler = _unary_handler(self._unary, path)
+            if len(self._handlers) < _CACHED_HANDLERS_MAX:
+                self._handlers[path] = handler
+        return handler
+
+
+# Paths come from callers; unknown ones must not fill the memory.
+_CACHED_HANDLERS_MAX: Final = 1_000
+
+
+def _unary_handler(unary: UnaryCalls, path: str) -> Any:
+    async def serve(payload: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+        return await unary.serve(path, payload, context)
+
+    return grpc.unary_unary_rpc_method_handler(serve)  # type: ignore[arg-type]
+
+
+def _submit_handler(submit: SubmitStreams) -> Any:
+    async def serve(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        await submit.serve(context)
+
+    handler: Callable[[Any, Any], Awaitable[None]] = serve
+    return grpc.stream_stream_rpc_method_handler(
+        handler,  # type: ignore[arg-type]
+        request_deserializer=submit_service_pb2.SubmitRequest.FromString,
+        response_serializer=submit_service_pb2.SubmitResponse.SerializeToString,
+    )
+
+
+class GatewayServer:
+    """The listening server of one replica."""
+
+    def __init__(self, unary: UnaryCalls, submit: SubmitStreams) -> None:
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._server.add_generic_rpc_handlers((_Handlers(unary, submit),))
+        self._health = HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = [s.full_name for m in _MODULES for s in m.DESCRIPTOR.services_by_name.values()]
+        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        reflection.enable_server_reflection(
+            [*names, health_name, reflection.SERVICE_NAME], self._server
+        )
+
+    def listen(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
+        """Bind `host:port`; return the port. Raises RuntimeError if it is taken."""
+        if credentials is None:
+            return self._server.add_insecure_port(address)
+        return self._server.add_secure_port(address, credentials)
+
+    async def start(self) -> None:
+        """Begin to serve: alive, not yet ready."""
+        await self._server.start()
+        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
+        await self.set_ready(False)
+
+    async def set_ready(self, ready: bool) -> None:
+        """Say whether commands and reads are served."""
+        status = (
+            health_pb2.HealthCheckResponse.SERVING
+            if ready
+            else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
+        await self._health.set(READINESS, status)
+        await self._health.set("", status)
+
+    async def stop(self, grace_ms: int) -> None:
+        """Finish what is under way, at most for `grace_ms`."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_ms / 1000)

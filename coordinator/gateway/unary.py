@@ -1,0 +1,159 @@
+"""Unary calls: any gRPC client, one method call per message."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from coordinator.gateway.commands import Commands
+from coordinator.gateway.normalize import Normalizer, Origin
+from coordinator.gateway.principal import Authenticator
+from coordinator.gateway.reads import Reads, ReadSpan, consistency_of_metadata
+from coordinator.gateway.replies import abort, only_result, with_header
+from coordinator.gateway.routes import Routes
+from coordinator.replica.batcher import LooseCommand, Reply
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.log.v1 import log_pb2
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.errors import Refusal
+from viewstamp.framing import frame, unframe
+from viewstamp.limits import GATEWAY_SESSION_ID
+from viewstamp.routing import Method, MethodKind
+from viewstamp.tokens import AccessToken
+
+SESSION_KEY: Final = "viewstamp-session"
+REQUEST_KEY: Final = "viewstamp-request"
+ACKED_KEY: Final = "viewstamp-acked"
+TRACE_PARENT_KEY: Final = "traceparent"
+NONCE_BYTES: Final = 16
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Metadata = Iterable[tuple[str, str | bytes]]
+
+
+class UnaryCalls:
+    """Serves unary calls of every claimed method, payloads undecoded."""
+
+    def __init__(
+        self,
+        cluster_id: bytes,
+        routes: Routes,
+        authenticator: Authenticator,
+        commands: Commands,
+        normalizer: Normalizer,
+        reads: Reads,
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._routes = routes
+        self._authenticator = authenticator
+        self._commands = commands
+        self._normalizer = normalizer
+        self._reads = reads
+
+    async def serve(self, path: str, payload: bytes, context: Context) -> bytes:
+        """Answer one call; aborts it with the refusal's status."""
+        try:
+            method = self._routes.public(path)
+            metadata = context.invocation_metadata() or ()
+            if method.kind is MethodKind.QUERY:
+                return await self._query(method, payload, metadata)
+            return await self._command(method, payload, metadata)
+        except Refusal as refusal:
+            await abort(context, refusal)
+
+    async def _command(self, method: Method, payload: bytes, metadata: Metadata) -> bytes:
+        principal = self._authenticator.principal(metadata)
+        entries = {key: value for key, value in metadata if key in _SESSION_KEYS}
+        if SESSION_KEY in entries:
+            return await self._session_command(method, payload, principal, entries)
+        trace_parent = next((str(v) for key, v in metadata if key == TRACE_PARENT_KEY), "")
+        return await self._loose_command(method, payload, principal, trace_parent)
+
+    async def _loose_command(
+        self, method: Method, payload: bytes, principal: AccessToken, trace_parent: str
+    ) -> bytes:
+        suffix = b""
+        if self._normalizer.needed(method):
+            payload, suffix = await self._normalize(method, payload, principal)
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._commands.submit_loose(
+            LooseCommand(
+                method.code,
+                payload,
+                principal.user_id,
+                principal.credential_revision,
+                trace_parent,
+                future,
+            )
+        )
+        return self._response(await future, suffix)
+
+    async def _normalize(
+        self, method: Method, payload: bytes, principal: AccessToken
+    ) -> tuple[bytes, bytes]:
+        span = log_pb2.LoggedSpan(code=method.code, count=1, items=frame(payload))
+        nonce = os.urandom(NONCE_BYTES)
+        origin = Origin(principal.user_id, GATEWAY_SESSION_ID, 0, 0, nonce)
+        suffixes = await self._normalizer.normalize(method, span, origin)
+        if span.refused:
+            raise Refusal.from_error(span.refused[0].error)
+        return unframe(span.items)[0], suffixes.get(0, b"")
+
+    async def _session_command(
+        self, method: Method, payload: bytes, principal: AccessToken, entries: dict[str, Any]
+    ) -> bytes:
+        session_id = _number(entries, SESSION_KEY)
+        request = submit_pb2.CommandRequest(
+            number=_number(entries, REQUEST_KEY),
+            acked=_number(entries, ACKED_KEY) if ACKED_KEY in entries else 0,
+            spans=[submit_pb2.Span(code=method.code, count=1, items=frame(payload))],
+        )
+        self._commands.open_session(session_id, principal)
+        admitted = await self._commands.admit(session_id, request, principal)
+        # Shielded: the request stays in flight for others who sent it, when this caller is gone.
+        reply = await asyncio.shield(admitted.future)
+        return self._response(reply, admitted.suffixes[0].get(0, b""))
+
+    def _response(self, reply: Reply, suffix: bytes) -> bytes:
+        if reply.error is not None:
+            raise Refusal.from_error(reply.error)
+        return with_header(
+            only_result(reply.spans[0]) + suffix,
+            cluster_id=self._cluster_id,
+            view=reply.view,
+            op=reply.op,
+            revision=reply.first_revision,
+        )
+
+    async def _query(self, method: Method, payload: bytes, metadata: Metadata) -> bytes:
+        principal = None if method.public else self._authenticator.principal(metadata)
+        entries = {key: value for key, value in metadata if key == SESSION_KEY}
+        session_id = GATEWAY_SESSION_ID
+        if entries and principal is not None:
+            session_id = _number(entries, SESSION_KEY)
+            self._commands.open_session(session_id, principal)
+        span = ReadSpan(method, 1, frame(payload))
+        consistency = consistency_of_metadata(metadata)
+        return self._response(
+            await self._reads.start_spans([span], principal, session_id, consistency), b""
+        )
+
+
+_SESSION_KEYS: Final = frozenset({SESSION_KEY, REQUEST_KEY, ACKED_KEY})
+
+
+def _number(entries: dict[str, Any], key: str) -> int:
+    text = str(entries.get(key, ""))
+    if not text.isdecimal():
+        raise Refusal(
+            Reason.REASON_MALFORMED_REQUEST,
+            f"the metadata {key} is {text!r}: it must be a number",
+            key=key,
+            value=text,
+        )
+    return int(text)
