@@ -115,7 +115,7 @@ def test_create_user_tells_streams(users: Users) -> None:
     assert done.effects == [
         (
             (STREAMS,),
-            EffectPayload(grants_changed=GrantsChanged(user_id=1, permissions=permissions([]))),
+            EffectPayload(grants_changed=nothing),
         ),
         ((STREAMS,), credentials(1, done.revision)),
     ]
