@@ -151,6 +151,9 @@ class MemoryStorage:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         inode.sync()
 
+    def check_read(self, path: str, offset: int, size: int) -> None:
+        """Raise what a read of these bytes shall raise; here nothing."""
+
     def grow(self, growth_bytes: int) -> None:
         """Take space, or fail with ENOSPC."""
         if growth_bytes > self.free_bytes(""):
@@ -265,6 +268,7 @@ class MemoryFile:
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes."""
+        self._storage.check_read(self._path, offset, size)
         return bytes(self._usable().visible[offset : offset + size])
 
     def write(self, offset: int, data: bytes) -> None:

@@ -1,0 +1,496 @@
+"""Opening a journal that something happened to: what is cut, marked, refused and repaired."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.journal import (
+    CorruptJournal,
+    Fault,
+    Journal,
+    JournalError,
+    JournalNotFound,
+    MissingSegment,
+    Recovery,
+    WrongCluster,
+    WrongReplica,
+)
+from coordinator.storage import DirectoryInUse
+from tests.journal.builders import (
+    DIRECTORY,
+    OTHER_CLUSTER_ID,
+    SEGMENT_BYTES,
+    chain,
+    create,
+    filled,
+    intact_records,
+    place,
+    prepare,
+    reopen,
+    segment,
+)
+from tests.journal.memory_storage import MemoryStorage
+from viewstamp.format import FormatVersionError
+from viewstamp.format.prepare import NO_PARENT, checksum_of
+from viewstamp.format.record import FRAME_BYTES, SECTOR_BYTES
+
+IN_FRAME, IN_BODY, IN_PADDING = 30, FRAME_BYTES + 130, SECTOR_BYTES - 1
+
+
+def damage(storage: MemoryStorage, index: int, within: int) -> tuple[str, int]:
+    """Flip a byte of the record appended as number `index` and say where the record is."""
+    path, offset = place(index)
+    storage.flip(path, offset + within)
+    return path, offset
+
+
+def blank(storage: MemoryStorage, index: int) -> None:
+    """Make a record's write get lost."""
+    path, offset = place(index)
+    content = bytearray(storage.content(path))
+    content[offset : offset + SECTOR_BYTES] = bytes(SECTOR_BYTES)
+    storage.replace(path, bytes(content))
+
+
+def refused(
+    storage: MemoryStorage, error: type[Exception], match: str, **options: Any
+) -> Exception:
+    """Opening raises, changes nothing, and leaves the directory free for another try."""
+    before = storage.snapshot()
+    for _ in range(2):
+        with pytest.raises(error, match=match) as raised:
+            reopen(storage, **options)
+    assert storage.snapshot() == before
+    return raised.value
+
+
+# --- A single replica ---
+
+
+@pytest.mark.parametrize("within", [IN_FRAME, IN_BODY, IN_PADDING])
+def test_a_single_replica_cuts_a_torn_tail(within: int) -> None:
+    """Damage in the last group, not known to be committed, is cut, zeroed and overwritten."""
+    storage = MemoryStorage()
+    prepares = filled(storage, [chain(2), chain(2, after=chain(2)[-1])])
+    path, offset = damage(storage, 2, within)
+
+    journal, recovery = reopen(storage)
+
+    assert recovery.cut is not None
+    assert (recovery.cut.path, recovery.cut.offset, recovery.cut.op) == (path, offset, 3)
+    assert recovery.head == prepares[1].header
+    assert not any(storage.content(path)[offset:])
+    assert not any(storage.content(segment(2))[SECTOR_BYTES:])
+    journal.append(chain(2, after=prepares[1], view=2))
+    journal.close()
+    journal, recovery = reopen(storage)
+    assert recovery.cut is None
+    assert list(journal.iterate(1)) == [*prepares[:2], *chain(2, after=prepares[1], view=2)]
+
+
+def test_a_lost_write_before_a_kept_one_is_a_torn_tail() -> None:
+    """Of an unsynced group the later record may survive alone; it goes with the lost one."""
+    storage = MemoryStorage()
+    prepares = filled(storage, [chain(1), chain(4, after=chain(1)[0])])
+    blank(storage, 2)
+
+    _, recovery = reopen(storage)
+
+    assert recovery.head == prepares[1].header
+    assert recovery.cut is not None
+    assert (recovery.cut.path, recovery.cut.offset, recovery.cut.op) == (*place(2), 3)
+    assert not any(storage.content(segment(2))[SECTOR_BYTES:])
+
+
+@pytest.mark.parametrize("within", [IN_FRAME, IN_BODY, IN_PADDING])
+@pytest.mark.parametrize("index", [0, 1, 2, 3])
+def test_a_single_replica_refuses_damage_below_a_later_group(index: int, within: int) -> None:
+    """Damage that a later group proves to have been synced is named exactly, and never cut."""
+    storage = MemoryStorage()
+    prepares = chain(5)
+    filled(storage, [prepares[:2], prepares[2:4], prepares[4:]])
+    path, offset = damage(storage, index, within)
+
+    error = refused(storage, CorruptJournal, "Ways out: .*copy.*disaster restore")
+
+    assert isinstance(error, CorruptJournal)
+    assert (error.path, error.offset, error.op) == (path, offset, index + 1)
+
+
+@pytest.mark.parametrize("commit_max", [3, 4])
+def test_a_single_replica_refuses_damage_that_the_superblock_knows_committed(
+    commit_max: int,
+) -> None:
+    """A damaged last record is corruption if the superblock says that its op was committed."""
+    storage = MemoryStorage()
+    filled(storage, [chain(3)])
+    damage(storage, 2, IN_BODY)
+    refused(storage, CorruptJournal, "op 3", commit_max=commit_max)
+
+
+def test_a_single_replica_refuses_damage_that_a_record_knows_committed() -> None:
+    """A commit that a later record of the same group mentions protects an op like a sync does."""
+    storage = MemoryStorage()
+    filled(storage, [chain(3, commit=2)])
+    damage(storage, 1, IN_BODY)
+    refused(storage, CorruptJournal, "op 2")
+
+
+@pytest.mark.parametrize("lost", [[4], [3, 4], [0, 1, 2, 3, 4]])
+def test_committed_records_that_vanished_are_corruption(lost: list[int]) -> None:
+    """Writes that the disk lost without a trace are noticed by the superblock's commit_max."""
+    storage = MemoryStorage()
+    filled(storage, [chain(5)])
+    for index in lost:
+        blank(storage, index)
+    refused(storage, CorruptJournal, "op 5 was committed", commit_max=5)
+
+
+def test_the_log_must_reach_back_to_the_snapshot() -> None:
+    """A log that begins after the op that replay needs is refused, as is one that ends before."""
+    storage = MemoryStorage()
+    journal = create(storage)
+    for one in chain(30):
+        journal.append([one])
+    journal.truncate_before(12)
+    journal.close()
+    refused(storage, CorruptJournal, "must be replayed from 9", replay_op=9)
+    refused(storage, CorruptJournal, "op 31 was committed", replay_op=32)
+    assert reopen(storage, replay_op=10)[1].first_op == 10
+
+
+def test_a_broken_chain_is_corruption() -> None:
+    """Intact records that do not chain are refused by a single replica, op and all."""
+    storage = MemoryStorage()
+    journal = create(storage, replica_count=3)
+    journal.append([*chain(2), prepare(3, bytes(range(16)))])
+    journal.close()
+    assert reopen_and_close(storage).chain_breaks == (3,)
+    refused(storage, CorruptJournal, "op 3 does not continue")
+
+
+def test_a_gap_in_ops_is_corruption() -> None:
+    """A single replica has every op from its first to its head."""
+    storage = MemoryStorage()
+    journal = create(storage, replica_count=3)
+    prepares = chain(4)
+    journal.append([prepares[0], prepares[3]])
+    journal.close()
+    refused(storage, CorruptJournal, "op 4 does not continue")
+
+
+# --- A cluster member ---
+
+
+def reopen_and_close(storage: MemoryStorage) -> Recovery:
+    """Open as a cluster member, close, and give what recovery said."""
+    journal, recovery = reopen(storage, replica_count=3)
+    journal.close()
+    return recovery
+
+
+@pytest.mark.parametrize(("index", "torn"), [(0, False), (1, False), (2, True), (3, True)])
+@pytest.mark.parametrize("within", [IN_BODY, IN_PADDING])
+def test_a_cluster_member_marks_damage_and_keeps_the_rest(
+    index: int, torn: bool, within: int
+) -> None:
+    """A damaged record is reported with op and identity, and nothing around it is touched."""
+    storage = MemoryStorage()
+    prepares = chain(4)
+    filled(storage, [prepares[:2], prepares[2:]], replica_count=3)
+    path, offset = damage(storage, index, within)
+    before = storage.snapshot()
+
+    journal, recovery = reopen(storage, replica_count=3)
+
+    assert [f.torn for f in recovery.faults] == [torn]
+    (fault,) = recovery.faults
+    assert fault == Fault(
+        path, offset, index + 1, index + 1, index + 1, prepares[index].checksum, torn, fault.reason
+    )
+    assert recovery.head_uncertain == (index == 3)
+    assert storage.snapshot() == before
+    assert journal.read(index + 1) is None
+    assert [journal.read(p.op) for p in prepares if p.op != index + 1] == [
+        p for p in prepares if p.op != index + 1
+    ]
+
+
+def test_a_repaired_op_is_no_fault_any_more() -> None:
+    """Appending the op again ends its fault, also for later restarts."""
+    storage = MemoryStorage()
+    prepares = filled(storage, [chain(2), chain(2, after=chain(2)[-1])], replica_count=3)
+    damage(storage, 1, IN_BODY)
+    journal, recovery = reopen(storage, replica_count=3)
+    assert [fault.op for fault in recovery.faults] == [2]
+    journal.append([prepares[1]])
+    journal.close()
+
+    journal, recovery = reopen(storage, replica_count=3)
+
+    assert recovery.faults == ()
+    assert list(journal.iterate(1)) == prepares
+
+
+def test_a_fault_of_unknown_op_makes_the_head_uncertain_until_repaired() -> None:
+    """A record whose frame is gone may have been any op, until the cluster's log is held again."""
+    storage = MemoryStorage()
+    prepares = filled(storage, [chain(2), chain(1, after=chain(2)[-1])], replica_count=3)
+    damage(storage, 1, IN_FRAME)
+    journal, recovery = reopen(storage, replica_count=3)
+    (fault,) = recovery.faults
+    assert (fault.op, fault.checksum, fault.first_sequence) == (None, None, 2)
+    assert recovery.head_uncertain
+    journal.append([prepares[1]])
+    journal.close()
+    assert reopen_and_close(storage).head_uncertain
+
+    journal, _ = reopen(storage, replica_count=3)
+    journal.mark_repaired()
+    journal.close()
+
+    journal, recovery = reopen(storage, replica_count=3)
+    assert recovery.faults == ()
+    assert not recovery.head_uncertain
+    before = storage.snapshot()
+    journal.mark_repaired()
+    assert storage.snapshot() == before
+    assert list(journal.iterate(1)) == prepares
+
+
+def test_later_rot_is_not_covered_by_an_old_repair() -> None:
+    """Only the sequences that were lost then are forgiven; new damage is a new fault."""
+    storage = MemoryStorage()
+    prepares = filled(storage, [chain(2), chain(2, after=chain(2)[-1])], replica_count=3)
+    damage(storage, 1, IN_FRAME)
+    journal, _ = reopen(storage, replica_count=3)
+    journal.append([prepares[1]])
+    journal.mark_repaired()
+    journal.close()
+    damage(storage, 2, IN_FRAME)
+    assert [f.first_sequence for f in reopen_and_close(storage).faults] == [2]
+
+
+@pytest.mark.parametrize("within", [IN_FRAME, IN_BODY])
+def test_a_cluster_member_appends_behind_a_damaged_tail(within: int) -> None:
+    """New records never overwrite damaged ones, and the damage is still known afterwards."""
+    storage = MemoryStorage()
+    prepares = filled(storage, [chain(1), chain(1, after=chain(1)[0])], replica_count=3)
+    path, offset = damage(storage, 1, within)
+    damaged = storage.content(path)[offset : offset + SECTOR_BYTES]
+
+    journal, recovery = reopen(storage, replica_count=3)
+    assert recovery.faults[0].torn
+    extra = chain(1, after=prepares[1])
+    journal.append(extra)
+    journal.close()
+
+    assert storage.content(path)[offset : offset + SECTOR_BYTES] == damaged
+    journal, recovery = reopen(storage, replica_count=3)
+    assert [(f.first_sequence, f.last_sequence) for f in recovery.faults] == [(2, 2)]
+    assert journal.head == extra[0].header
+
+
+def test_a_cluster_member_reports_what_its_dropped_records_leave() -> None:
+    """Garbage where nothing was ever written is reported, and harms nothing."""
+    storage = MemoryStorage()
+    large = bytes(2 * SECTOR_BYTES)
+    prepares = filled(storage, [chain(2, bodies={2: large})])
+    storage.flip(segment(1), 2 * SECTOR_BYTES + 5)
+
+    journal, recovery = reopen(storage)
+
+    assert recovery.stray_sectors == ((segment(1), 2 * SECTOR_BYTES),)
+    assert list(journal.iterate(1)) == prepares
+
+
+# --- Files ---
+
+
+@pytest.mark.parametrize("replica_count", [1, 3])
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_a_damaged_segment_header_is_repaired(number: int, replica_count: int) -> None:
+    """Any other segment tells whose journal it is, so a damaged header loses nothing."""
+    storage = MemoryStorage()
+    prepares = filled(storage, [chain(4)], replica_count=replica_count)
+    pristine = storage.snapshot()
+    storage.flip(segment(number), 40)
+
+    journal, recovery = reopen(storage, replica_count=replica_count)
+
+    assert recovery.repaired_headers == (segment(number),)
+    assert storage.snapshot() == pristine
+    assert list(journal.iterate(1)) == prepares
+
+
+def test_without_any_segment_header_nothing_can_be_verified() -> None:
+    """When every header is damaged the records cannot be told from garbage, and opening refuses."""
+    storage = MemoryStorage()
+    filled(storage, [chain(4)], replica_count=3)
+    for number in (1, 2, 3, 4):
+        storage.flip(segment(number), 40)
+    refused(storage, CorruptJournal, "no segment has an intact header", replica_count=3)
+
+
+@pytest.mark.parametrize("replica_count", [1, 3])
+def test_a_missing_segment_is_noticed(replica_count: int) -> None:
+    """A hole in the numbers is refused: spares ahead see to it that the active one is covered."""
+    storage = MemoryStorage()
+    filled(storage, [chain(4)], replica_count=replica_count)
+    storage.remove(segment(2))
+    refused(storage, MissingSegment, "segment-0000000000000002", replica_count=replica_count)
+
+
+def test_a_missing_first_segment_is_noticed() -> None:
+    """Losing the oldest segment shows in the op that replay needs."""
+    storage = MemoryStorage()
+    filled(storage, [chain(4)])
+    storage.remove(segment(1))
+    refused(storage, CorruptJournal, "must be replayed from 1")
+
+
+def test_an_emptied_log_is_noticed() -> None:
+    """Blank segments alone, where others were dropped before, are a lost log."""
+    storage = MemoryStorage()
+    filled(storage, [chain(3)])
+    storage.remove(segment(1))
+    refused(storage, CorruptJournal, "a record is missing")
+    assert reopen_and_close(storage).head_uncertain
+
+
+@pytest.mark.parametrize("size", [SEGMENT_BYTES - 1, SEGMENT_BYTES - SECTOR_BYTES, SECTOR_BYTES, 0])
+def test_a_shortened_segment_is_noticed(size: int) -> None:
+    """A file that lost its end is refused even where that end was blank."""
+    storage = MemoryStorage()
+    filled(storage, [chain(1)])
+    storage.replace(segment(1), storage.content(segment(1))[:size])
+    refused(storage, CorruptJournal, "bytes")
+
+
+def test_swapped_segments_are_noticed() -> None:
+    """A segment under another one's name is refused."""
+    storage = MemoryStorage()
+    filled(storage, [chain(6)])
+    first, second = storage.content(segment(1)), storage.content(segment(2))
+    storage.replace(segment(1), second)
+    storage.replace(segment(2), first)
+    refused(storage, CorruptJournal, "the header says segment 2")
+
+
+def test_a_segment_of_another_journal_is_noticed() -> None:
+    """A segment of an earlier journal of the same replica is refused by its journal id."""
+    storage, other = MemoryStorage(), MemoryStorage()
+    filled(storage, [chain(4)])
+    identity: Any = {"cluster_id": bytes(range(16)), "replica_id": 0, "replica_count": 1}
+    Journal.create(other, DIRECTORY, segment_bytes=SEGMENT_BYTES, **identity)
+    storage.replace(segment(2), other.content(segment(2)))
+    refused(storage, CorruptJournal, "of journal")
+
+
+def test_the_journal_of_another_cluster_or_replica_is_refused() -> None:
+    """A data directory given to the wrong process is refused, with both names."""
+    storage = MemoryStorage()
+    filled(storage, [chain(2)], replica_count=3)
+    with pytest.raises(WrongCluster, match=OTHER_CLUSTER_ID.hex()):
+        reopen(storage, cluster_id=OTHER_CLUSTER_ID)
+    refused(storage, WrongReplica, "replica 0, this process is replica 2", replica_id=2)
+
+
+def test_a_prepare_of_another_cluster_is_refused() -> None:
+    """A record whose prepare is of another cluster is no corruption, and not to be replayed."""
+    storage = MemoryStorage()
+    filled(storage, [[prepare(1, NO_PARENT)]], replica_count=3)
+    record = intact_records(storage.content(segment(1)), 1)[0]
+    journal, _ = reopen(storage, replica_count=3)
+    journal._identity = journal._identity.__class__(OTHER_CLUSTER_ID, 0, 3, 0, 1)
+    journal.append([prepare(2, record.frame.content_checksum, cluster_id=OTHER_CLUSTER_ID)])
+    journal.close()
+    refused(storage, WrongCluster, OTHER_CLUSTER_ID.hex(), replica_count=3)
+
+
+def test_no_journal_is_not_a_new_journal() -> None:
+    """Opening never creates: without segments it says so and makes nothing."""
+    storage = MemoryStorage()
+    refused(storage, JournalNotFound, "no journal segments")
+    storage.make_directory(DIRECTORY)
+    refused(storage, JournalNotFound, "no journal segments")
+    assert storage.paths() == []
+
+
+def test_a_newer_journal_is_refused_as_such() -> None:
+    """A segment of a later format version is named, not called corrupt."""
+    storage = MemoryStorage()
+    filled(storage, [chain(1)])
+    content = storage.content(segment(2))
+    checked = content[16:20] + b"\x02\0" + content[22:SECTOR_BYTES]
+    storage.replace(segment(2), checksum_of(checked) + checked + content[SECTOR_BYTES:])
+    refused(storage, FormatVersionError, "segment-0000000000000002.*version 2 is unknown")
+
+
+def test_a_directory_in_use_is_refused() -> None:
+    """Two processes never share a journal, and the second one learns who holds it."""
+    storage = MemoryStorage()
+    journal = create(storage)
+    with pytest.raises(DirectoryInUse, match=f"{DIRECTORY} is in use by process"):
+        reopen(storage)
+    journal.close()
+    reopen(storage)
+
+
+def test_half_made_segments_are_removed() -> None:
+    """What a crash left of a segment in the making goes away without a trace."""
+    storage = MemoryStorage()
+    filled(storage, [chain(1)])
+    storage.replace(segment(5) + ".tmp", b"half")
+    reopen(storage)
+    assert segment(5) + ".tmp" not in storage.paths()
+
+
+# --- Every byte ---
+
+
+def interesting_bytes() -> list[tuple[str, int]]:
+    """Every byte that is not plain padding, and a spread of those that are."""
+    storage = MemoryStorage()
+    filled(storage, [chain(2), chain(2, after=chain(2)[-1])])
+    positions = []
+    for path in storage.paths():
+        content = storage.content(path)
+        positions += [
+            (path, offset)
+            for offset in range(len(content))
+            if content[offset] or offset % SECTOR_BYTES < 256 or offset % 509 == 0
+        ]
+    return positions
+
+
+@pytest.mark.parametrize("replica_count", [1, 3])
+def test_no_flipped_byte_goes_unnoticed(replica_count: int) -> None:
+    """Whatever byte of a journal flips, opening refuses or reports it, and never shows other data.
+
+    A single replica may lose the last group alone, which it cannot tell from a torn one.
+    """
+    groups = [chain(2), chain(2, after=chain(2)[-1])]
+    storage = MemoryStorage()
+    prepares = filled(storage, groups, replica_count=replica_count)
+    pristine = storage.snapshot()
+    for path, offset in interesting_bytes():
+        storage.replace(path, pristine[path])
+        storage.flip(path, offset, 1 << offset % 8)
+        try:
+            journal, recovery = reopen(storage, replica_count=replica_count)
+        except JournalError:
+            assert replica_count == 1
+            storage.restart_process()
+        else:
+            reported = (recovery.faults, recovery.cut, recovery.repaired_headers)
+            assert any(reported) or recovery.stray_sectors, (path, offset)
+            held = [journal.read(op) for op in range(1, 5)]
+            expected = [p if h is not None else None for p, h in zip(prepares, held, strict=True)]
+            assert held == expected
+            assert held[:2] == prepares[:2] or replica_count > 1
+            journal.close()
+        for other, content in pristine.items():
+            storage.replace(other, content)

@@ -1,0 +1,426 @@
+"""The superblock: four copies, quorums, forks, and a crash at every step."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from blake3 import blake3
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.journal import (
+    NoSpace,
+    Superblock,
+    SuperblockExists,
+    SuperblockFailed,
+    SuperblockFork,
+    SuperblockNotConnected,
+    SuperblockNotFound,
+    SuperblockNotMonotonic,
+    SuperblockQuorumLost,
+    SuperblockState,
+)
+from coordinator.journal.errors import SuperblockError
+from coordinator.journal.superblock import (
+    COPIES,
+    COPY_BYTES,
+    NO_PARENT,
+    SUPERBLOCK_BYTES,
+    SuperblockCopy,
+    decode_copy,
+    encode_copy,
+    seal_state,
+)
+from tests.journal.builders import CLUSTER_ID, OTHER_CLUSTER_ID
+from tests.journal.memory_storage import Loss, MemoryStorage, SimulatedCrash
+from viewstamp.format import FormatError, FormatVersionError
+from viewstamp.format.prepare import checksum_of
+
+PATH = "data/superblock"
+FIRST = SuperblockState(CLUSTER_ID, 1, 3, view=0, log_view=0, commit_max=0, generation=0)
+STATES = [
+    FIRST,
+    replace(FIRST, view=1),
+    replace(FIRST, view=1, log_view=1, commit_max=5),
+    replace(FIRST, view=3, log_view=1, commit_max=9, generation=2),
+    replace(FIRST, view=3, log_view=3, commit_max=9, generation=2),
+]
+VARIANTS = [(Loss.DROP, 0), (Loss.KEEP, 0), *((Loss.PARTLY, seed) for seed in range(6))]
+GOLDEN = bytes.fromhex(
+    "7fab8468b12fbc790aaf51955a397c0e02000000000000000000000000000000"
+    "565353420100000002000000000000007356694ac180bc902657d5aeadf09c6c"
+    "000102030405060708090a0b0c0d0e0f01000000030000000300000000000000"
+    "010000000000000009000000000000000200000000000000"
+)
+
+
+def history(states: list[SuperblockState] = STATES) -> list[SuperblockCopy]:
+    """The chain of copies that writing these states one after the other gives."""
+    sealed: list[SuperblockCopy] = []
+    parent = NO_PARENT
+    for sequence, state in enumerate(states, start=1):
+        sealed.append(seal_state(state, sequence, parent))
+        parent = sealed[-1].checksum
+    return sealed
+
+
+def stored(*copies: SuperblockCopy | None) -> MemoryStorage:
+    """A disk with these four copies; None is a damaged one."""
+    storage = MemoryStorage()
+    sectors = [
+        b"\x5a" * COPY_BYTES if copy is None else encode_copy(copy, number)
+        for number, copy in enumerate(copies)
+    ]
+    storage.replace(PATH, b"".join(sectors))
+    return storage
+
+
+def test_layout_is_pinned() -> None:
+    """The bytes of a known copy never change, and are what the docstring says."""
+    first, second = history([FIRST, STATES[3]])
+    sector = encode_copy(second, 2)
+
+    assert sector[:120] == GOLDEN
+    assert sector[:16] == blake3(sector[32:]).digest()[:16]
+    assert struct.unpack("<QQ", sector[16:32]) == (2, 0)
+    assert sector[32:40] == b"VSSB\x01\0\0\0"
+    assert struct.unpack("<Q", sector[40:48]) == (2,)
+    assert sector[48:80] == first.checksum + CLUSTER_ID
+    assert struct.unpack("<IIQQQQ", sector[80:120]) == (1, 3, 3, 1, 9, 2)
+    assert sector[120:] == bytes(COPY_BYTES - 120)
+    assert decode_copy(sector, 2) == second
+
+
+def test_create_write_open() -> None:
+    """Each state written is the one that opening finds, with its sequence."""
+    storage = MemoryStorage()
+    superblock = Superblock.create(storage, PATH, FIRST)
+    assert (superblock.sequence, superblock.state) == (1, FIRST)
+    for sequence, state in enumerate(STATES[1:], start=2):
+        superblock.write(state)
+        assert (superblock.sequence, superblock.state) == (sequence, state)
+        again = Superblock.open(storage, PATH)
+        assert (again.sequence, again.state, again.repaired_copies) == (sequence, state, ())
+        again.close()
+    assert len(storage.content(PATH)) == SUPERBLOCK_BYTES
+    superblock.close()
+
+
+def test_each_copy_is_synced_before_the_next_is_touched() -> None:
+    """At most one copy is in the air at any moment, or one crash could tear two."""
+    storage = MemoryStorage()
+    superblock = Superblock.create(storage, PATH, FIRST)
+    storage.log.clear()
+    superblock.write(STATES[1])
+    assert storage.log == [f"write {PATH}", f"sync {PATH}"] * COPIES
+
+
+def test_creating_and_opening_mind_what_is_there() -> None:
+    """A superblock is never overwritten by creating, nor made by opening."""
+    storage = MemoryStorage()
+    with pytest.raises(SuperblockNotFound, match="no replica was founded"):
+        Superblock.open(storage, PATH)
+    assert storage.paths() == []
+    Superblock.create(storage, PATH, FIRST)
+    with pytest.raises(SuperblockExists, match="founded already"):
+        Superblock.create(storage, PATH, FIRST)
+
+
+IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
+    ({"log_view": 1}, "log_view 1 is above view 0"),
+    ({"replica_id": 3}, "replica_id 3"),
+    ({"replica_count": 0}, "replica_count 0"),
+    ({"replica_count": 7}, "replica_count 7"),
+    ({"cluster_id": b"short"}, "cluster_id is 5 bytes"),
+    ({"commit_max": -1}, "commit_max -1"),
+    ({"generation": 1 << 64}, "generation"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), IMPOSSIBLE)
+def test_impossible_states_are_not_written(change: dict[str, Any], reason: str) -> None:
+    """Neither creating nor writing lets an impossible state reach the disk."""
+    storage = MemoryStorage()
+    impossible = replace(FIRST, **change)
+    with pytest.raises(ValueError, match=reason):
+        Superblock.create(storage, PATH, impossible)
+    assert storage.paths() == []
+
+
+REGRESSIONS: list[dict[str, Any]] = [
+    {"view": 2},
+    {"log_view": 0},
+    {"commit_max": 8},
+    {"generation": 1},
+    {"cluster_id": OTHER_CLUSTER_ID},
+    {"replica_id": 0},
+    {"replica_count": 5},
+    {"log_view": 4},
+]
+
+
+@pytest.mark.parametrize("change", REGRESSIONS)
+def test_nothing_promised_is_taken_back(change: dict[str, Any]) -> None:
+    """Writing a state that falls behind, or changes identity, is refused and changes nothing."""
+    storage = MemoryStorage()
+    superblock = Superblock.create(storage, PATH, STATES[3])
+    before = storage.snapshot()
+    with pytest.raises(SuperblockNotMonotonic):
+        superblock.write(replace(STATES[3], **change))
+    assert storage.snapshot() == before
+    superblock.write(STATES[4])
+
+
+# --- Choosing ---
+
+
+A, B, C, D = history(STATES[:4])
+OTHER_B = seal_state(replace(STATES[1], view=7), 2, A.checksum)
+ORPHAN_B = seal_state(STATES[1], 2, bytes(16))
+BACKWARD_C = seal_state(FIRST, 3, B.checksum)
+CROOKED = seal_state(replace(FIRST, log_view=1), 1, NO_PARENT)
+
+OPENS: list[tuple[tuple[SuperblockCopy | None, ...], SuperblockCopy, tuple[int, ...]]] = [
+    ((B, B, B, B), B, ()),
+    ((B, B, B, A), B, (3,)),
+    ((B, B, A, A), B, (2, 3)),
+    ((B, A, A, A), A, (0,)),
+    ((B, B, None, A), B, (2, 3)),
+    ((B, None, A, A), A, (0, 1)),
+    ((None, B, B, B), B, (0,)),
+    ((B, None, B, None), B, (1, 3)),
+    ((None, None, B, B), B, (0, 1)),
+    ((C, C, C, A), C, (3,)),
+]
+
+
+@pytest.mark.parametrize(("copies", "chosen", "repaired"), OPENS)
+def test_two_agreeing_copies_open(
+    copies: tuple[SuperblockCopy | None, ...],
+    chosen: SuperblockCopy,
+    repaired: tuple[int, ...],
+) -> None:
+    """The newest state with two copies is chosen, and all four copies are brought to it."""
+    storage = stored(*copies)
+    superblock = Superblock.open(storage, PATH)
+    assert (superblock.sequence, superblock.state) == (chosen.sequence, chosen.state)
+    assert superblock.repaired_copies == repaired
+    assert storage.content(PATH) == stored(chosen, chosen, chosen, chosen).content(PATH)
+    superblock.write(replace(superblock.state, view=superblock.state.view + 1))
+
+
+REFUSALS: list[tuple[tuple[SuperblockCopy | None, ...], type[SuperblockError], str]] = [
+    ((None, None, None, None), SuperblockQuorumLost, "damaged, damaged"),
+    ((B, None, None, None), SuperblockQuorumLost, "needs 2 equal copies"),
+    ((B, None, None, A), SuperblockQuorumLost, "sequence 2, damaged"),
+    ((D, C, B, A), SuperblockQuorumLost, "sequence 4, sequence 3"),
+    ((C, None, A, A), SuperblockQuorumLost, "sequence 3"),
+    ((B, B, OTHER_B, OTHER_B), SuperblockFork, "two different states of sequence 2"),
+    ((B, B, B, OTHER_B), SuperblockFork, "two different states"),
+    ((OTHER_B, B, A, A), SuperblockFork, "two different states"),
+    ((ORPHAN_B, ORPHAN_B, A, A), SuperblockNotConnected, "names 0000"),
+    ((ORPHAN_B, A, A, A), SuperblockNotConnected, "names 0000"),
+    ((BACKWARD_C, BACKWARD_C, B, B), SuperblockNotMonotonic, "view fell from 1 to 0"),
+    ((CROOKED, CROOKED, CROOKED, CROOKED), SuperblockNotMonotonic, "log_view 1 is above view 0"),
+]
+
+
+@pytest.mark.parametrize(("copies", "error", "match"), REFUSALS)
+def test_everything_else_is_refused(
+    copies: tuple[SuperblockCopy | None, ...], error: type[SuperblockError], match: str
+) -> None:
+    """Lost quorums, forks and broken histories are told apart, and refusing changes nothing."""
+    storage = stored(*copies)
+    before = storage.snapshot()
+    with pytest.raises(SuperblockError, match=match) as raised:
+        Superblock.open(storage, PATH)
+    assert type(raised.value) is error
+    assert storage.snapshot() == before
+
+
+def test_every_flipped_byte_is_detected_and_repaired() -> None:
+    """Whatever byte of one copy flips, opening notices, repairs it and shows the same state."""
+    storage = MemoryStorage()
+    superblock = Superblock.create(storage, PATH, FIRST)
+    superblock.write(STATES[3])
+    superblock.close()
+    pristine = storage.content(PATH)
+    for position in range(SUPERBLOCK_BYTES):
+        storage.flip(PATH, position, 1 << position % 8)
+        opened = Superblock.open(storage, PATH)
+        assert opened.repaired_copies == (position // COPY_BYTES,), position
+        assert opened.state == STATES[3]
+        opened.close()
+        if position % 64 == 0:
+            assert storage.content(PATH) == pristine
+
+
+@pytest.mark.parametrize("size", [0, COPY_BYTES, 2 * COPY_BYTES - 1])
+def test_a_shortened_file_has_lost_its_quorum(size: int) -> None:
+    """Copies that are cut off count as damaged."""
+    storage = stored(B, B, B, B)
+    storage.replace(PATH, storage.content(PATH)[:size])
+    with pytest.raises(SuperblockQuorumLost):
+        Superblock.open(storage, PATH)
+
+
+def test_swapped_copies_are_damaged() -> None:
+    """A copy in another one's place was misdirected, and is written anew."""
+    storage = stored(B, B, B, B)
+    content = storage.content(PATH)
+    swapped = (
+        content[COPY_BYTES : 2 * COPY_BYTES] + content[:COPY_BYTES] + content[2 * COPY_BYTES :]
+    )
+    storage.replace(PATH, swapped)
+    assert Superblock.open(storage, PATH).repaired_copies == (0, 1)
+    assert storage.content(PATH) == content
+
+
+def test_a_newer_version_is_not_called_corrupt() -> None:
+    """An intact copy of a later format stops opening with a clear message."""
+    storage = stored(B, B, B, B)
+    sector = encode_copy(B, 0)
+    checked = sector[32:36] + b"\x02\0" + sector[38:]
+    newer = checksum_of(checked) + sector[16:32] + checked
+    storage.replace(PATH, newer + storage.content(PATH)[COPY_BYTES:])
+    with pytest.raises(FormatVersionError, match="superblock format version 2"):
+        Superblock.open(storage, PATH)
+
+
+@pytest.mark.parametrize(
+    ("offset", "value"), [(38, b"\x01\0"), (40, bytes(8)), (200, b"\x01"), (32, b"VSSX")]
+)
+def test_impossible_copies_are_refused(offset: int, value: bytes) -> None:
+    """A copy with a fitting checksum is refused if its reserved bytes or its sequence are wrong."""
+    sector = encode_copy(B, 0)
+    checked = sector[32:offset] + value + sector[offset + len(value) :]
+    with pytest.raises(FormatError):
+        decode_copy(checksum_of(checked) + sector[16:32] + checked, 0)
+
+
+@given(st.binary(max_size=COPY_BYTES), st.integers(min_value=0, max_value=3))
+def test_random_bytes_raise_format_errors_only(junk: bytes, copy: int) -> None:
+    """Decoding junk raises FormatError, whatever the junk."""
+    padded = junk.ljust(COPY_BYTES, b"\0")
+    valid = encode_copy(B, copy)
+    for sector in (junk, padded, valid[: COPY_BYTES - len(junk)] + junk):
+        try:
+            decoded = decode_copy(sector, copy)
+        except FormatError:
+            continue
+        assert encode_copy(decoded, copy) == sector
+
+
+# --- Crashes and failures ---
+
+
+def run(storage: MemoryStorage, written: list[SuperblockState]) -> None:
+    """Create the superblock and write all states, noting what was acknowledged."""
+    superblock = Superblock.create(storage, PATH, STATES[0])
+    written.append(STATES[0])
+    for state in STATES[1:]:
+        superblock.write(state)
+        written.append(state)
+
+
+def test_a_crash_at_every_step_loses_nothing_acknowledged() -> None:
+    """After any crash the state is the last one acknowledged, or the one being written.
+
+    Opening survives a crash at each of its own steps, and what it returned stays.
+    """
+    counting = MemoryStorage()
+    run(counting, [])
+    for step in range(counting.steps):
+        for loss, seed in VARIANTS:
+            storage, written = MemoryStorage(), list[SuperblockState]()
+            storage.crash_at = step
+            with pytest.raises(SimulatedCrash):
+                run(storage, written)
+            storage.crash(loss, seed)
+            if not written and not storage.exists(PATH):
+                assert Superblock.create(storage, PATH, FIRST).state == FIRST
+                continue
+            superblock = open_through_crashes(storage)
+            acknowledged = len(written)
+            assert superblock.state in STATES[max(acknowledged - 1, 0) : acknowledged + 1]
+            storage.crash(Loss.DROP)
+            again = Superblock.open(storage, PATH)
+            assert (again.sequence, again.state) == (superblock.sequence, superblock.state)
+            assert again.repaired_copies == ()
+            again.write(replace(again.state, view=9))
+            assert Superblock.open(storage, PATH).state.view == 9
+
+
+def open_through_crashes(storage: MemoryStorage) -> Superblock:
+    """Crash opening at its first step, then at its second, and so on until it comes through."""
+    step = 0
+    while True:
+        storage.crash_at = storage.steps + step
+        try:
+            superblock = Superblock.open(storage, PATH)
+        except SimulatedCrash:
+            storage.crash(Loss.PARTLY, seed=step)
+            step += 1
+            continue
+        storage.crash_at = None
+        return superblock
+
+
+def test_a_failed_sync_ends_the_superblock() -> None:
+    """After a failing sync every write raises, and a restart does not believe the page cache."""
+    storage = MemoryStorage()
+    superblock = Superblock.create(storage, PATH, FIRST)
+    storage.failing_syncs = {storage.syncs + 1}
+    for _ in range(2):
+        with pytest.raises(SuperblockFailed, match="process must end"):
+            superblock.write(STATES[1])
+    assert superblock.state == FIRST
+
+    restarted = Superblock.open(storage, PATH)
+    shown = (restarted.sequence, restarted.state)
+    storage.crash(Loss.DROP)
+    again = Superblock.open(storage, PATH)
+    assert (again.sequence, again.state) == shown
+
+
+class Forgetful(MemoryStorage):
+    """Some sectors take writes and sync without complaint, and read back as garbage."""
+
+    bad_offsets: frozenset[int] = frozenset()
+
+    def check_read(self, path: str, offset: int, size: int) -> None:
+        """Fail to read a bad copy."""
+        if path == PATH and offset in self.bad_offsets:
+            raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize(("bad_copies", "survives"), [(1, True), (2, False), (4, False)])
+def test_three_copies_must_read_back(bad_copies: int, survives: bool) -> None:
+    """A write counts if three copies verify; with fewer it fails and ends the superblock."""
+    storage = Forgetful()
+    superblock = Superblock.create(storage, PATH, FIRST)
+    storage.bad_offsets = frozenset(copy * COPY_BYTES for copy in range(bad_copies))
+    if survives:
+        superblock.write(STATES[1])
+        assert superblock.state == STATES[1]
+        assert Superblock.open(storage, PATH).repaired_copies == (0,)
+    else:
+        with pytest.raises(SuperblockFailed, match=f"only {COPIES - bad_copies} copies"):
+            superblock.write(STATES[1])
+        assert superblock.state == FIRST
+
+
+def test_a_full_disk_stops_only_creation() -> None:
+    """Creating needs space and says so; once created, every write fits for ever."""
+    storage = MemoryStorage(capacity_bytes=SUPERBLOCK_BYTES - 1)
+    with pytest.raises(NoSpace, match="free space"):
+        Superblock.create(storage, PATH, FIRST)
+    storage.capacity_bytes = SUPERBLOCK_BYTES
+    superblock = Superblock.create(storage, PATH, FIRST)
+    for state in STATES[1:]:
+        superblock.write(state)
+    assert superblock.state == STATES[-1]
