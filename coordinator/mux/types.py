@@ -51,6 +51,7 @@ class Route:
     emits_backward: frozenset[Stage] = frozenset()
     sets_grants: bool = False
     internal: bool = False
+    is_query: bool = False
 
     def __post_init__(self) -> None:
         """Refuse options that the order of the stages cannot honour."""

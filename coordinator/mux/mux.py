@@ -1,0 +1,336 @@
+"""The mux: commits and reads go in, batches to stages and answers to callers come out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+
+from coordinator.mux.prepare_run import PrepareRun
+from coordinator.mux.read_run import QuerySegment, ReadRun, ReadWork, route_of
+from coordinator.mux.requests import PrepareWork, RequestWork, SessionsStage
+from coordinator.mux.results import join_spans
+from coordinator.mux.run import ProposalsRun, Run, Turnstiles
+from coordinator.mux.runs import Entry, split
+from coordinator.mux.segments import Segment
+from coordinator.mux.sessions import Entity
+from coordinator.mux.transaction_run import TransactionRun
+from coordinator.mux.types import (
+    TRANSACT_CODE,
+    Codec,
+    Error,
+    LoggedSpan,
+    MuxEffect,
+    MuxError,
+    Prepare,
+    ProposalsItem,
+    QueryOutcome,
+    Read,
+    Route,
+    SendBatch,
+    SpanReply,
+    Stage,
+    StageBatch,
+    StageReply,
+)
+from viewstamp import limits
+
+
+class TransactionSpan:
+    """A span of transactions: each is a run of its own, the results are joined."""
+
+    def __init__(self) -> None:
+        """Begin without transactions."""
+        self.runs: list[TransactionRun] = []
+
+    def reply(self) -> SpanReply:
+        """Return the results of all."""
+        return join_spans([run.reply() for run in self.runs])
+
+
+class Mux:
+    """Leads committed prepares and reads through the stages; see the package's docstring.
+
+    Every method returns the effects to carry out, in order.
+    """
+
+    def __init__(
+        self,
+        routes: Mapping[int, Route],
+        codec: Codec,
+        *,
+        op: int = 0,
+        revision: int = 0,
+        feature_level: int = limits.FEATURE_LEVEL,
+    ) -> None:
+        """Begin with empty stages behind `op` and `revision`."""
+        self._routes = dict(routes)
+        self._stage = SessionsStage(codec)
+        self._op = op
+        self._revision = revision
+        self._feature_level = feature_level
+        self._sequences = dict.fromkeys(Stage, 0)
+        self._in_flight: dict[Stage, deque[tuple[int, Run]]] = {stage: deque() for stage in Stage}
+        self._turnstiles = Turnstiles()
+        self._unretired: deque[PrepareWork] = deque()
+        # Runs of reads with an unanswered read, oldest first; the value is not used.
+        self._read_runs: dict[ReadRun, None] = {}
+        self._deferred: dict[int, tuple[ReadRun, QuerySegment]] = {}
+        self._newest: Run | None = None
+        self._query_id = 0
+        self._effects: list[MuxEffect] = []
+
+        self.sessions = self._stage.machine
+        self.replies = self._stage.replies
+        self.admission = self._stage.admission
+
+    @property
+    def op(self) -> int:
+        """The op of the last prepare that came in."""
+        return self._op
+
+    @property
+    def revision(self) -> int:
+        """The revision of the last command that came in: what a read from now on sees."""
+        return self._revision
+
+    @property
+    def unretired(self) -> int:
+        """How many prepares came in and have not retired."""
+        return len(self._unretired)
+
+    def set_routes(self, routes: Mapping[int, Route]) -> None:
+        """Replace the routes for what comes in from now on."""
+        self._routes = dict(routes)
+
+    def commit(self, prepare: Prepare) -> list[MuxEffect]:
+        """Take in the next committed prepare. Raises MuxError for a code without a route."""
+        assert len(self._unretired) < limits.UNRETIRED_PREPARES_MAX, "too many prepares unretired"
+        assert prepare.op == self._op + 1, f"op {prepare.op} after {self._op}"
+        assert prepare.first_revision > self._revision, (
+            f"first revision {prepare.first_revision} after {self._revision}"
+        )
+        runs = self._take_apart(prepare)
+        for run in runs:
+            self._queue(run)
+        self._advance(runs)
+        return self._finish()
+
+    def reply(self, reply: StageReply) -> list[MuxEffect]:
+        """Take in the answer to the oldest unanswered batch of a stage. Raises MuxError."""
+        waiting = self._in_flight[reply.stage]
+        if not waiting or waiting[0][0] != reply.sequence:
+            expected = waiting[0][0] if waiting else "none"
+            raise MuxError(
+                f"{reply.stage.name} answered batch {reply.sequence}; the oldest is {expected}"
+            )
+        _, run = waiting.popleft()
+        run.unanswered -= 1
+        run.absorb(reply.stage, reply.outcomes)
+        self._settle(run)
+        return self._finish()
+
+    def read(self, *reads: Read) -> list[MuxEffect]:
+        """Answer reads at the position after the last prepare that came in. Raises MuxError."""
+        run = self._newest
+        if not isinstance(run, ReadRun) or run.has_begun:
+            run = ReadRun(self._op, self._revision, self._feature_level)
+        works = [self._read_work(read) for read in reads]
+        queued = frozenset(run.stages())
+        for work in works:
+            run.add(work)
+        self._read_runs[run] = None
+        self._newest = run
+        self._turnstiles.queue(run, [stage for stage in run.stages() if stage not in queued])
+        self._settle(run)
+        return self._finish()
+
+    def deferred(self, outcome: QueryOutcome) -> list[MuxEffect]:
+        """Take in the answer that a stage had announced; one that no read awaits is dropped."""
+        known = self._deferred.pop(outcome.query_id, None)
+        if known is None:
+            return []
+        run, segment = known
+        run.absorb_deferred(segment, outcome)
+        self._settle(run)
+        return self._finish()
+
+    def fail_reads(self, stage: Stage, error: Error) -> list[MuxEffect]:
+        """Answer all reads that await a stage whose process is gone; their batches went with it."""
+        lost = [run for sequence, run in self._in_flight[stage] if sequence == 0]
+        self._in_flight[stage] = deque(sent for sent in self._in_flight[stage] if sent[0] != 0)
+        for run in lost:
+            run.unanswered -= 1
+        for read_run in list(self._read_runs):
+            self._fail(read_run, stage, None, error)
+        self._deferred = {
+            query_id: (run, segment)
+            for query_id, (run, segment) in self._deferred.items()
+            if not segment.awaits(stage)
+        }
+        for run in lost:
+            self._settle(run)
+        return self._finish()
+
+    def fail_read(self, token: int, error: Error) -> list[MuxEffect]:
+        """Answer one read whose deadline has passed; nothing happens if it was answered."""
+        for run in list(self._read_runs):
+            self._fail(run, None, token, error)
+        return self._finish()
+
+    def poke_proposals(self) -> list[MuxEffect]:
+        """Have every domain service tell its pending proposals anew."""
+        run = ProposalsRun(ProposalsItem(), self._op, self._feature_level)
+        self._queue(run)
+        self._advance([run])
+        return self._finish()
+
+    def entities(self) -> Iterator[Entity]:
+        """Yield what sessions holds, for a digest; replicas agree on it if nothing is unretired."""
+        yield from self.sessions.entities()
+        yield from self.replies.entities()
+
+    def _take_apart(self, prepare: Prepare) -> list[Run]:
+        """Note the requests of a prepare and return its runs."""
+        entries: list[Entry] = []
+        parts: list[tuple[RequestWork, Segment | TransactionRun]] = []
+        work = PrepareWork(prepare, prepare.first_revision - 1)
+        for request in prepare.requests:
+            request_work = RequestWork(request, work.last_revision + 1)
+            work.requests.append(request_work)
+            begun = len(entries)
+            for span in request.spans:
+                for entry, part in self._span_parts(work, request_work, span):
+                    entries.append(Entry(entry, starts_request=len(entries) == begun))
+                    parts.append((request_work, part))
+                work.last_revision += span.count
+        runs = self._runs(work, entries, parts)
+        work.runs_left = len(runs)
+        self._unretired.append(work)
+        self._op, self._feature_level = prepare.op, prepare.feature_level
+        self._revision = max(self._revision, work.last_revision)
+        return runs
+
+    def _span_parts(
+        self, work: PrepareWork, request: RequestWork, span: LoggedSpan
+    ) -> list[tuple[Route | None, Segment | TransactionRun]]:
+        """Return a span as what can be in different runs: its transactions, or the whole."""
+        first_revision = work.last_revision + 1
+        if span.code == TRANSACT_CODE:
+            return self._transactions(work, request, span, first_revision)
+        route = self._routes.get(span.code)
+        if route is None or route.is_query:
+            raise MuxError(f"the log holds code {span.code}, which no service here applies")
+        session_id, timestamp = request.request.session_id, work.prepare.timestamp
+        segment = Segment(route, span, first_revision, session_id, timestamp)
+        request.spans.append(segment)
+        return [(route, segment)]
+
+    def _transactions(
+        self, work: PrepareWork, request: RequestWork, span: LoggedSpan, first_revision: int
+    ) -> list[tuple[Route | None, Segment | TransactionRun]]:
+        """Return the transactions of a span, one run each."""
+        if len(span.parts) != span.count:
+            raise MuxError(f"{span.count} transactions, {len(span.parts)} decoded")
+        joined = TransactionSpan()
+        request.spans.append(joined)
+        joined.runs = [
+            TransactionRun(
+                work, request, span, index, first_revision + index, self._routes, self._stage
+            )
+            for index in range(span.count)
+        ]
+        return [(None, run) for run in joined.runs]
+
+    def _runs(
+        self,
+        work: PrepareWork,
+        entries: list[Entry],
+        parts: list[tuple[RequestWork, Segment | TransactionRun]],
+    ) -> list[Run]:
+        """Return the runs of a prepare."""
+        runs: list[Run] = []
+        for plan in split(entries):
+            segments: list[tuple[RequestWork, Segment]] = []
+            for request, part in parts[plan.start : plan.stop]:
+                if isinstance(part, TransactionRun):
+                    runs.append(part)
+                else:
+                    segments.append((request, part))
+            if segments:
+                runs.append(PrepareRun(work, plan, segments, self._stage))
+        return runs
+
+    def _read_work(self, read: Read) -> ReadWork:
+        """Return a read on its way."""
+        segments = []
+        for span in read.spans:
+            self._query_id += 1
+            segments.append(QuerySegment(read, span, route_of(span, self._routes), self._query_id))
+        return ReadWork(read, segments)
+
+    def _queue(self, run: Run) -> None:
+        """Line up the newest run."""
+        self._newest = run
+        self._turnstiles.queue(run, run.stages())
+
+    def _fail(self, run: ReadRun, stage: Stage | None, token: int | None, error: Error) -> None:
+        """Answer reads of a run by an error and let the others go on."""
+        answers = run.fail(stage, token, error)
+        if answers:
+            self._effects += answers
+            self._settle(run)
+
+    def _settle(self, run: Run) -> None:
+        """Go on after something about a run has changed: its own visits, then those behind it."""
+        self._collect(run)
+        self._advance([run, *self._turnstiles.release(Stage)])
+
+    def _advance(self, runs: list[Run]) -> None:
+        """Make every visit that can be made now; only for `runs` may one have become possible."""
+        ready = deque(runs)
+        while ready:
+            run = ready.popleft()
+            while (stage := run.wanted()) is not None and run.is_ready():
+                if not self._turnstiles.may_enter(run, stage):
+                    break
+                self._visit(run, stage)
+                ready.extend(self._turnstiles.release(Stage))
+            self._complete(run)
+
+    def _visit(self, run: Run, stage: Stage) -> None:
+        """Make a run's visit to a stage; an empty one needs no message."""
+        items = run.compose()
+        self._collect(run)
+        if not items:
+            return
+        sequence = 0
+        if run.is_logged:
+            sequence = self._sequences[stage] = self._sequences[stage] + 1
+        run.unanswered += 1
+        self._in_flight[stage].append((sequence, run))
+        batch = StageBatch(stage, sequence, run.op, run.feature_level, items)
+        self._effects.append(SendBatch(batch))
+
+    def _collect(self, run: Run) -> None:
+        """Take over answers to callers that a run has ready."""
+        self._effects += run.take_answers()
+        if isinstance(run, ReadRun):
+            for segment in run.take_deferred():
+                self._deferred[segment.query_id] = (run, segment)
+
+    def _complete(self, run: Run) -> None:
+        """Count a run that is done."""
+        if not run.is_done():
+            return
+        if isinstance(run, ReadRun):
+            self._read_runs.pop(run, None)
+        elif isinstance(run, PrepareRun | TransactionRun) and not run.is_counted:
+            run.is_counted = True
+            run.prepare.runs_left -= 1
+
+    def _finish(self) -> list[MuxEffect]:
+        """Retire in op order what is complete, and return all effects."""
+        while self._unretired and self._unretired[0].runs_left == 0:
+            self._effects.append(self._unretired.popleft().retire(self._stage))
+        effects, self._effects = self._effects, []
+        return effects

@@ -1,0 +1,260 @@
+"""Reads that see one revision: all that wait at the same place travel together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from coordinator.mux.results import check_errors, empty_frames, merge_errors
+from coordinator.mux.run import Run
+from coordinator.mux.types import (
+    STATE_DIGEST_CODE,
+    Error,
+    IndexedError,
+    Item,
+    MuxEffect,
+    MuxError,
+    Outcome,
+    QueryItem,
+    QueryOutcome,
+    Read,
+    ReadAnswered,
+    ReadSpan,
+    ResolveItem,
+    ResolveOutcome,
+    Route,
+    SpanReply,
+    Stage,
+)
+
+
+class QuerySegment:
+    """One span of a read under way."""
+
+    def __init__(self, read: Read, span: ReadSpan, route: Route, query_id: int) -> None:
+        """Begin before the first visit."""
+        self.span = span
+        self.query_id = query_id
+        self.reply: SpanReply | None = None
+        self._read = read
+        self._route = route
+        self._refusals: tuple[IndexedError, ...] = ()
+        self._contexts = b""
+        # Stages to visit still, and those that have not answered yet.
+        resolving = () if route.resolve_stage is None else (route.resolve_stage,)
+        self._unsent: tuple[Stage, ...] = (*resolving, route.owner)
+        self._unanswered: tuple[Stage, ...] = self._unsent
+
+    def unsent(self) -> tuple[Stage, ...]:
+        """Return the stages that it still has to visit, in order."""
+        return () if self.reply is not None else self._unsent
+
+    def awaits(self, stage: Stage) -> bool:
+        """Return whether it cannot be answered without the stage."""
+        return self.reply is None and stage in self._unanswered
+
+    def compose(self, revision: int) -> Item:
+        """Return the item for its next stage."""
+        stage, *rest = self._unsent
+        self._unsent = tuple(rest)
+        return self._query() if stage == self._route.owner else self._resolve(revision)
+
+    def absorb(self, outcome: Outcome) -> bool:
+        """Take over an answer; return True if it announces that the real one follows."""
+        self._unanswered = self._unanswered[1:]
+        match outcome:
+            case ResolveOutcome() if self._unanswered:
+                self._refuse(outcome.errors)
+                self._contexts = outcome.contexts
+                if len(self._refusals) == self.span.count:
+                    self.reply = SpanReply(empty_frames(self.span.count), self._refusals)
+            case QueryOutcome(query_id=self.query_id) if not self._unanswered:
+                if outcome.deferred:
+                    self._unanswered = (self._route.owner,)
+                    return True
+                self._refuse(outcome.errors)
+                self.reply = SpanReply(outcome.results, self._refusals, outcome.state_digest)
+            case _:
+                raise MuxError(f"query {self.query_id} was answered by {outcome!r}")
+        return False
+
+    def _refuse(self, errors: tuple[IndexedError, ...]) -> None:
+        """Add refusals."""
+        what = f"query {self.query_id} of code {self.span.code}"
+        check_errors(errors, self.span.count, what)
+        self._refusals = merge_errors(self._refusals, errors, what)
+
+    def _query(self) -> QueryItem:
+        """Return the item for the owner."""
+        return QueryItem(
+            query_id=self.query_id,
+            code=self.span.code,
+            count=self.span.count,
+            items=self.span.items,
+            user_id=self._read.user_id,
+            credential_revision=self._read.credential_revision,
+            session_id=self._read.session_id,
+            refused=tuple(error.index for error in self._refusals),
+            contexts=self._contexts,
+        )
+
+    def _resolve(self, revision: int) -> ResolveItem:
+        """Return the item for the resolving stage."""
+        if self._read.user_id is None:
+            raise MuxError(f"a read of code {self.span.code} needs a user; it has none")
+        return ResolveItem(
+            code=self.span.code,
+            first_revision=revision,
+            count=self.span.count,
+            items=self.span.items,
+            user_id=self._read.user_id,
+            credential_revision=self._read.credential_revision,
+            gate=self._route.gate,
+        )
+
+
+class ReadWork:
+    """One read under way, answered when all its spans are, or when it fails."""
+
+    def __init__(self, read: Read, segments: list[QuerySegment]) -> None:
+        """Begin unanswered."""
+        self.token = read.token
+        self.segments = segments
+        self.is_answered = False
+
+    def answer(self, run: ReadRun, error: Error | None) -> ReadAnswered:
+        """Return the answer, once."""
+        self.is_answered = True
+        spans = [segment.reply for segment in self.segments if segment.reply is not None]
+        return ReadAnswered(
+            self.token, run.revision, run.op, () if error is not None else tuple(spans), error
+        )
+
+    def is_complete(self) -> bool:
+        """Return whether every span has its reply and the answer was not given yet."""
+        return not self.is_answered and all(s.reply is not None for s in self.segments)
+
+    def awaits(self, stage: Stage) -> bool:
+        """Return whether it cannot be answered without the stage."""
+        return not self.is_answered and any(segment.awaits(stage) for segment in self.segments)
+
+
+class ReadRun(Run):
+    """The reads of one position, between two prepares."""
+
+    is_logged = False
+
+    def __init__(self, op: int, revision: int, feature_level: int) -> None:
+        """Begin without reads."""
+        super().__init__(op, feature_level)
+        self.revision = revision
+        self.has_begun = False
+        self._reads: list[ReadWork] = []
+        # The stages still to be visited, ascending.
+        self._left: tuple[Stage, ...] = ()
+        # Whether an answer may have become complete since they were last taken.
+        self._is_stale = False
+        self._pending: list[QuerySegment] = []
+        self._deferred: list[QuerySegment] = []
+
+    def add(self, work: ReadWork) -> None:
+        """Let one more read travel along; only before the first visit."""
+        assert not self.has_begun, "the reads of this position are on their way"
+        self._reads.append(work)
+        added = (stage for segment in work.segments for stage in segment.unsent())
+        self._left = tuple(sorted(frozenset((*self._left, *added))))
+        # A read without spans is complete.
+        self._is_stale |= not work.segments
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the stages still to be visited."""
+        return self._left
+
+    def wanted(self) -> Stage | None:
+        """Return the first stage still to be visited."""
+        return self._left[0] if self._left else None
+
+    def needs(self, stage: Stage) -> bool:
+        """Return whether the stage is still to be visited."""
+        return stage in self._left
+
+    def compose(self) -> tuple[Item, ...]:
+        """Return what all reads have for the next stage."""
+        self.has_begun = True
+        stage = self.wanted()
+        self._pending = [s for s in self._open() if s.unsent()[:1] == (stage,)]
+        items = tuple(segment.compose(self.revision) for segment in self._pending)
+        self._look_ahead()
+        return items
+
+    def absorb(self, stage: Stage, outcomes: tuple[Outcome, ...]) -> None:
+        """Hand each answer to its read, also to those that have failed meanwhile."""
+        if len(outcomes) != len(self._pending):
+            raise MuxError(
+                f"{stage.name} answered {len(self._pending)} reads by {len(outcomes)} outcomes"
+            )
+        for segment, outcome in zip(self._pending, outcomes, strict=True):
+            if segment.absorb(outcome):
+                self._deferred.append(segment)
+        self._is_stale = True
+        self._look_ahead()
+
+    def absorb_deferred(self, segment: QuerySegment, outcome: QueryOutcome) -> None:
+        """Hand an answer that was announced to its read."""
+        if segment.absorb(outcome):
+            raise MuxError(f"query {outcome.query_id} was deferred twice")
+        self._is_stale = True
+
+    def take_deferred(self) -> list[QuerySegment]:
+        """Return the spans whose answers follow outside of batches, once."""
+        deferred, self._deferred = self._deferred, []
+        return deferred
+
+    def take_answers(self) -> list[MuxEffect]:
+        """Return the answers that are complete, once each."""
+        if not self._is_stale:
+            return []
+        self._is_stale = False
+        return self._answer([work for work in self._reads if work.is_complete()], None)
+
+    def fail(self, stage: Stage | None, token: int | None, error: Error) -> list[MuxEffect]:
+        """Answer the reads that await a stage, or the one with a token, by an error."""
+        failed = [
+            work
+            for work in self._reads
+            if (stage is not None and work.awaits(stage)) or work.token == token
+        ]
+        answers = self._answer(failed, error)
+        self._look_ahead()
+        return answers
+
+    def is_done(self) -> bool:
+        """Return whether every read was answered and no batch is on its way."""
+        return not self._reads and self.unanswered == 0
+
+    def _answer(self, works: list[ReadWork], error: Error | None) -> list[MuxEffect]:
+        """Answer reads and forget them."""
+        answers: list[MuxEffect] = [work.answer(self, error) for work in works]
+        self._reads = [work for work in self._reads if not work.is_answered]
+        return answers
+
+    def _look_ahead(self) -> None:
+        """Find the stages still to be visited."""
+        left = frozenset(stage for segment in self._open() for stage in segment.unsent())
+        self._left = tuple(sorted(left))
+
+    def _open(self) -> Iterator[QuerySegment]:
+        """Yield the spans of reads that were not answered, in order of arrival."""
+        for work in self._reads:
+            yield from work.segments
+
+
+def route_of(span: ReadSpan, routes: Mapping[int, Route]) -> Route:
+    """Return the way of a span of reads. Raises MuxError if no service claims it."""
+    if span.code == STATE_DIGEST_CODE:
+        if span.owner is None or span.owner == Stage.SESSIONS:
+            raise MuxError("a read of a state digest must name a stage behind sessions")
+        return Route(STATE_DIGEST_CODE, span.owner)
+    route = routes.get(span.code)
+    if route is None or route.owner == Stage.SESSIONS:
+        raise MuxError(f"no stage answers reads of code {span.code}")
+    return route

@@ -1,0 +1,215 @@
+"""Prepares and requests under way, and what the sessions stage does with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from coordinator.mux.admission import Admission
+from coordinator.mux.replies import ReplyTable
+from coordinator.mux.segments import Segment
+from coordinator.mux.sessions import (
+    HeaderVerdict,
+    Refused,
+    SessionChanges,
+    SessionsMachine,
+)
+from coordinator.mux.types import (
+    EMPTY_FRAME,
+    Codec,
+    Effect,
+    Error,
+    IndexedError,
+    LoggedRequest,
+    LoggedSpan,
+    MuxError,
+    Prepare,
+    RequestReply,
+    Retired,
+    SpanReply,
+    Stage,
+)
+from viewstamp import limits
+
+
+class SpanWork(Protocol):
+    """One span of a request under way."""
+
+    def reply(self) -> SpanReply:
+        """Return the span's results, once all its runs are done."""
+        ...
+
+
+class RequestWork:
+    """One request under way. `verdict` is known from its first revision's visit to sessions on."""
+
+    def __init__(self, request: LoggedRequest, first_revision: int) -> None:
+        """Begin before the header check."""
+        self.request = request
+        self.first_revision = first_revision
+        self.spans: list[SpanWork] = []
+        self.verdict: HeaderVerdict | Refused | None = None
+        # Set once a command of this request has ended the request's own session.
+        self.is_session_over = False
+
+    def span_replies(self) -> tuple[SpanReply, ...]:
+        """Return the results of all spans."""
+        return tuple(span.reply() for span in self.spans)
+
+
+class PrepareWork:
+    """One prepare under way."""
+
+    def __init__(self, prepare: Prepare, last_revision: int) -> None:
+        """Begin without requests and runs."""
+        self.prepare = prepare
+        self.last_revision = last_revision
+        self.requests: list[RequestWork] = []
+        self.runs_left = 0
+        self._registered: list[int] = []
+        self._ended: list[int] = []
+
+    def note(self, changes: SessionChanges) -> None:
+        """Remember sessions that begin or end when this prepare retires."""
+        self._registered.extend(changes.registered)
+        self._ended.extend(changes.ended)
+
+    def retire(self, sessions: SessionsStage) -> Retired:
+        """Change the reply table and return the answers; in op order only."""
+        for session_id in self._registered:
+            sessions.replies.open(session_id)
+        replies = tuple(sessions.retire(self.prepare, work) for work in self.requests)
+        for session_id in self._ended:
+            sessions.replies.close(session_id)
+        prepare = self.prepare
+        ended = tuple(self._ended)
+        return Retired(prepare.op, prepare.view, self.last_revision, replies, ended)
+
+
+class SessionsStage:
+    """The first stage: visited without a message, at its turn like every other."""
+
+    def __init__(self, codec: Codec) -> None:
+        """Begin without sessions."""
+        self.codec = codec
+        self.machine = SessionsMachine(codec)
+        self.replies = ReplyTable()
+        self.admission = Admission(self.machine, self.replies)
+
+    def admits(self, work: RequestWork) -> bool:
+        """Return whether the request is applied; its header is checked by the first call."""
+        if work.verdict is None:
+            work.verdict = self.machine.check_header(work.request)
+            if work.verdict is HeaderVerdict.APPLY:
+                self.admission.commit(work.request.session_id, work.request.number)
+        return work.verdict is HeaderVerdict.APPLY
+
+    def refusal(self, work: RequestWork, span: LoggedSpan, is_internal: bool) -> Error | None:
+        """Return why a span of an admitted request is refused as a whole."""
+        if work.is_session_over:
+            return self.machine.evicted(work.request.session_id)
+        if is_internal and span.user_id != limits.SYSTEM_USER_ID:
+            return self.codec.encode_refusal(
+                "PERMISSION_DENIED",
+                f"code {span.code} is internal; only the cluster itself may send it",
+                {"code": str(span.code)},
+            )
+        return self.machine.check_principal(span)
+
+    def enter(self, work: RequestWork, segment: Segment) -> None:
+        """Let a segment pass, refuse it, or apply it if its commands are for sessions."""
+        if not self.admits(work):
+            segment.is_withdrawn = True
+            return
+        error = self.refusal(work, segment.span, segment.route.internal)
+        if error is not None:
+            segment.refuse_rest(error)
+        elif segment.route.owner == Stage.SESSIONS:
+            self._apply(work, segment)
+
+    def apply_effects(self, segments: Iterable[Segment]) -> None:
+        """Apply the effects that come back to sessions."""
+        for segment in segments:
+            for item in segment.effects.get(Stage.SESSIONS, ()):
+                effect = self.codec.decode_effect(item.payload)
+                if effect is not None:
+                    self.machine.apply_effect(effect, item.revision)
+
+    def retire(self, prepare: Prepare, work: RequestWork) -> RequestReply:
+        """Let `acked` take effect, then keep the reply; return the answer to the request."""
+        request = work.request
+        self.replies.acknowledge(request.session_id, request.acked)
+        if not request.spans:
+            return self._acknowledgement(prepare, work)
+        self.admission.retire(request.session_id, request.number)
+        if work.verdict is HeaderVerdict.DUPLICATE:
+            return self._repeat(prepare, work)
+        if isinstance(work.verdict, Refused):
+            return _reply(prepare, work, (), work.verdict.error)
+        reply = _reply(prepare, work, work.span_replies())
+        self.replies.store(reply)
+        return reply
+
+    def _repeat(self, prepare: Prepare, work: RequestWork) -> RequestReply:
+        """Return the reply that a duplicate got the first time: the original has retired."""
+        request = work.request
+        window = self.replies.window(request.session_id)
+        known = window.replies.get(request.number) if window is not None else None
+        if known is not None:
+            return known
+        error = self.codec.encode_refusal(
+            "REQUEST_TOO_OLD",
+            f"request {request.number} of session {request.session_id} was answered and "
+            f"acknowledged before",
+            {"session": str(request.session_id), "number": str(request.number)},
+        )
+        return _reply(prepare, work, (), error)
+
+    def _acknowledgement(self, prepare: Prepare, work: RequestWork) -> RequestReply:
+        """Return the answer to a request without commands."""
+        session_id = work.request.session_id
+        is_known = session_id == limits.GATEWAY_SESSION_ID or self.replies.window(session_id)
+        return _reply(prepare, work, (), None if is_known else self.machine.evicted(session_id))
+
+    def _apply(self, work: RequestWork, segment: Segment) -> None:
+        """Apply the commands of a span that sessions owns."""
+        span, refused = segment.span, frozenset(segment.refused)
+        if len(span.session_commands) != span.count:
+            raise MuxError(f"{span.count} session commands, {len(span.session_commands)} decoded")
+        frames, errors, effects = [], [], []
+        for index, command in enumerate(span.session_commands):
+            frame = EMPTY_FRAME
+            if index not in refused:
+                assert command is not None, f"session command {index} is neither there nor refused"
+                revision = segment.first_revision + index
+                outcome = self.machine.apply(command, span, segment.session_id, revision)
+                if isinstance(outcome, Refused):
+                    errors.append(IndexedError(index, outcome.error))
+                else:
+                    frame = outcome.result
+                    if outcome.effect is not None:
+                        effects.append(Effect(index, (Stage.CONSUMER_GROUPS,), outcome.effect))
+            frames.append(frame)
+        segment.results = b"".join(frames)
+        segment.refuse(errors)
+        segment.emit(effects)
+        work.is_session_over = self._is_over(segment.session_id)
+
+    def _is_over(self, session_id: int) -> bool:
+        """Return whether a client session lives no more."""
+        return session_id != limits.GATEWAY_SESSION_ID and self.machine.get(session_id) is None
+
+
+def _reply(
+    prepare: Prepare, work: RequestWork, spans: tuple[SpanReply, ...], error: Error | None = None
+) -> RequestReply:
+    """Return the answer to a request that this prepare holds."""
+    return RequestReply(
+        session_id=work.request.session_id,
+        number=work.request.number,
+        view=prepare.view,
+        op=prepare.op,
+        first_revision=work.first_revision,
+        spans=spans,
+        error=error,
+    )

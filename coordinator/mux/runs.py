@@ -1,0 +1,134 @@
+"""How a prepare is split into runs, and which stages each run visits: decided by routes alone.
+
+A run may pass through the stages without waiting for itself: none of its commands enters a stage
+to which an earlier one of its commands may send an effect back. Commands flagged `sets_grants` go
+to streams before users, so they share runs with one another only; a transaction is its own run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from coordinator.mux.types import Route, Stage
+
+
+class Leg(Enum):
+    """What a visit is for."""
+
+    RESOLVE_GRANTS = "resolve_grants"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One batch to one stage, perhaps empty."""
+
+    stage: Stage
+    leg: Leg
+
+
+class RunKind(Enum):
+    """What kind of commands a run holds."""
+
+    PLAIN = "plain"
+    GRANTS = "grants"
+    TRANSACTION = "transaction"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One span of a prepare, or one transaction of a span (`route` None), in revision order."""
+
+    route: Route | None
+    starts_request: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run: the entries from `start` up to `stop`, and its visits (none for a transaction)."""
+
+    kind: RunKind
+    start: int
+    stop: int
+    visits: tuple[Visit, ...]
+
+
+def split(entries: Sequence[Entry]) -> tuple[Plan, ...]:
+    """Return the runs of a prepare, in order, covering all entries."""
+    plans = []
+    start = 0
+    while start < len(entries):
+        stop = _run_end(entries, start)
+        plans.append(_plan(entries, start, stop))
+        start = stop
+    return tuple(plans)
+
+
+def _run_end(entries: Sequence[Entry], start: int) -> int:
+    """Return the position after the last entry of the run that begins at `start`."""
+    kind = _kind(entries[start])
+    # Stages to which a backward effect of this run may be on its way.
+    awaited: frozenset[Stage] = frozenset()
+    for position in range(start, len(entries)):
+        entry = entries[position]
+        if _kind(entry) is not kind or awaited & _entered(entry):
+            return position
+        if entry.route is None:
+            return position + 1
+        awaited |= entry.route.emits_backward
+    return len(entries)
+
+
+def _kind(entry: Entry) -> RunKind:
+    """Return which kind of run the entry needs."""
+    if entry.route is None:
+        return RunKind.TRANSACTION
+    return RunKind.GRANTS if entry.route.sets_grants else RunKind.PLAIN
+
+
+def _entered(entry: Entry) -> frozenset[Stage]:
+    """Return the stages that look at the command itself; the header check is in sessions."""
+    stages = [Stage.SESSIONS] if entry.starts_request else []
+    if entry.route is not None:
+        stages.append(entry.route.owner)
+        if entry.route.resolve_stage is not None:
+            stages.append(entry.route.resolve_stage)
+        if entry.route.sets_grants:
+            stages.append(Stage.STREAMS)
+    return frozenset(stages)
+
+
+def _plan(entries: Sequence[Entry], start: int, stop: int) -> Plan:
+    """Return the run of the entries from `start` up to `stop`."""
+    kind = _kind(entries[start])
+    routes = [entry.route for entry in entries[start:stop] if entry.route is not None]
+    if kind is RunKind.TRANSACTION:
+        return Plan(kind, start, stop, ())
+    visits = [Visit(Stage.SESSIONS, Leg.FORWARD)]
+    if kind is RunKind.GRANTS:
+        visits.append(Visit(Stage.STREAMS, Leg.RESOLVE_GRANTS))
+    visits.extend(Visit(stage, Leg.FORWARD) for stage in _forward_stages(routes))
+    visits.extend(Visit(stage, Leg.BACKWARD) for stage in _backward_stages(routes))
+    return Plan(kind, start, stop, tuple(visits))
+
+
+def _forward_stages(routes: Sequence[Route]) -> list[Stage]:
+    """Return the stages after sessions that a command, or an effect of one, may reach forward.
+
+    Which later stages an effect is for is not in the options, so each of them counts.
+    """
+    first_owner = min(route.owner for route in routes)
+    resolving = frozenset(route.resolve_stage for route in routes)
+    return [
+        stage
+        for stage in Stage
+        if stage != Stage.SESSIONS and (stage >= first_owner or stage in resolving)
+    ]
+
+
+def _backward_stages(routes: Sequence[Route]) -> list[Stage]:
+    """Return the stages to which an effect may go back, in stage order."""
+    return sorted(frozenset(stage for route in routes for stage in route.emits_backward))

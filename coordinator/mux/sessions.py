@@ -1,0 +1,321 @@
+"""The sessions machine: which sessions live, whose they are, and how far their requests came.
+
+It decides at log order. The replies it lets clients repeat are another table (`replies`), which
+changes at retirement.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeAlias
+
+from coordinator.mux.types import (
+    Codec,
+    CredentialsChanged,
+    EndResult,
+    EndSession,
+    Error,
+    ExpireResult,
+    ExpireSession,
+    LoggedRequest,
+    LoggedSpan,
+    RegisterResult,
+    RegisterSession,
+    SessionCommand,
+    SessionEnded,
+    UserEnded,
+)
+from coordinator.mux.undo import Table, UndoLog
+from viewstamp import limits
+
+SESSION_KIND = 1
+MINIMUM_KIND = 2
+_KEY = struct.Struct(">Q")
+# Session id, user id, nonce, last request number.
+_SESSION = struct.Struct(f">QQ{limits.SESSION_NONCE_BYTES}sQ")
+# User id, minimum credential revision.
+_MINIMUM = struct.Struct(">QQ")
+
+# (kind, key, canonical bytes), ready for a state digest.
+Entity: TypeAlias = tuple[int, bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A live session. `last_number` is the highest request number in the log so far."""
+
+    session_id: int
+    user_id: int
+    nonce: bytes
+    last_number: int = 0
+
+
+class HeaderVerdict(Enum):
+    """What becomes of a request whose header was not refused."""
+
+    APPLY = "apply"
+    DUPLICATE = "duplicate"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A session command took effect: its result as one frame, and the effect for groups."""
+
+    result: bytes
+    effect: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A session command, or a whole request, was refused."""
+
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class SessionChanges:
+    """Which sessions began and ended, in the order in which they did."""
+
+    registered: tuple[int, ...]
+    ended: tuple[int, ...]
+
+
+class SessionsMachine:
+    """The sessions of the cluster at one place of the log."""
+
+    def __init__(self, codec: Codec) -> None:
+        """Begin without sessions."""
+        self._codec = codec
+        self._undo = UndoLog()
+        self._sessions: Table[int, Session] = Table(self._undo)
+        self._of_user: Table[int, tuple[int, ...]] = Table(self._undo)
+        self._of_nonce: Table[tuple[int, bytes], int] = Table(self._undo)
+        self._minimums: Table[int, int] = Table(self._undo)
+        self._registered: list[int] = []
+        self._ended: list[int] = []
+
+    def get(self, session_id: int) -> Session | None:
+        """Return a live session."""
+        return self._sessions.get(session_id)
+
+    def live(self) -> Iterator[Session]:
+        """Yield the live sessions by ascending id."""
+        for session_id in sorted(self._sessions.keys()):
+            yield self._existing(session_id)
+
+    def __len__(self) -> int:
+        """Return the number of live sessions."""
+        return len(self._sessions)
+
+    def check_header(self, request: LoggedRequest) -> HeaderVerdict | Refused:
+        """Decide about a request with commands, once, at its first revision.
+
+        A request that is refused does not use up its number: the client may send it again.
+        """
+        if request.session_id == limits.GATEWAY_SESSION_ID:
+            return HeaderVerdict.APPLY
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            return Refused(self.evicted(request.session_id))
+        for span in request.spans:
+            error = self._check_owner(session, span) or self.check_principal(span)
+            if error is not None:
+                return Refused(error)
+        if request.number <= session.last_number:
+            return HeaderVerdict.DUPLICATE
+        if request.number > session.last_number + 1:
+            return Refused(self._gap(session, request.number))
+        self._sessions.put(request.session_id, replace(session, last_number=request.number))
+        return HeaderVerdict.APPLY
+
+    def check_principal(self, span: LoggedSpan) -> Error | None:
+        """Return why the span's principal is refused: its credentials have changed since."""
+        minimum = self._minimums.get(span.user_id) or 0
+        if span.credential_revision >= minimum:
+            return None
+        return self._codec.encode_refusal(
+            "UNAUTHENTICATED",
+            f"credentials of user {span.user_id} changed at revision {minimum}; log in again",
+            {"user": str(span.user_id), "minimum": str(minimum)},
+        )
+
+    def apply(
+        self, command: SessionCommand, span: LoggedSpan, session_id: int, revision: int
+    ) -> Applied | Refused:
+        """Apply one command of `span`, which came in a request of `session_id`."""
+        match command:
+            case RegisterSession():
+                return self._register(command, span.user_id, revision)
+            case EndSession():
+                return self._end_calling(session_id)
+            case ExpireSession():
+                return self._expire(command)
+
+    def apply_effect(self, effect: UserEnded | CredentialsChanged, revision: int) -> None:
+        """Apply what a command of users at `revision` means for sessions."""
+        match effect:
+            case UserEnded():
+                # Every token of the user was issued for credentials older than its end.
+                self._raise_minimum(effect.user_id, revision)
+                for session_id in self._of_user.get(effect.user_id) or ():
+                    self._end(self._existing(session_id))
+            case CredentialsChanged():
+                self._raise_minimum(effect.user_id, effect.minimum)
+
+    def savepoint(self) -> None:
+        """Begin to remember changes, so that a transaction can be taken back."""
+        self._undo.savepoint()
+
+    def keep(self) -> None:
+        """Let the changes since the savepoint stand."""
+        self._undo.keep()
+
+    def revert(self) -> None:
+        """Take back the changes since the savepoint."""
+        self._undo.revert()
+
+    def take_changes(self) -> SessionChanges:
+        """Return which sessions began and ended since the last call."""
+        changes = SessionChanges(tuple(self._registered), tuple(self._ended))
+        self._registered.clear()
+        self._ended.clear()
+        return changes
+
+    def evicted(self, session_id: int) -> Error:
+        """Return the refusal of a request of a session that is no more."""
+        return self._codec.encode_refusal(
+            "SESSION_EVICTED",
+            f"session {session_id} has ended; register a new one",
+            {"session": str(session_id)},
+        )
+
+    def entities(self) -> Iterator[Entity]:
+        """Yield every entity in (kind, key) order; integers are big-endian and unsigned.
+
+        SESSION_KIND: key u64 session id; u64 session id, u64 user id, 16 bytes nonce,
+        u64 last request number. MINIMUM_KIND: key u64 user id; u64 user id, u64 minimum.
+        """
+        for session in self.live():
+            yield (
+                SESSION_KIND,
+                _KEY.pack(session.session_id),
+                _SESSION.pack(
+                    session.session_id, session.user_id, session.nonce, session.last_number
+                ),
+            )
+        for user_id in sorted(self._minimums.keys()):
+            minimum = self._minimums.get(user_id) or 0
+            yield MINIMUM_KIND, _KEY.pack(user_id), _MINIMUM.pack(user_id, minimum)
+
+    def _register(self, command: RegisterSession, user_id: int, revision: int) -> Applied | Refused:
+        """Open a session, or find the one that the same user opened with the same nonce."""
+        known = self._of_nonce.get((user_id, command.nonce))
+        if known is not None:
+            return Applied(self._codec.encode_session_result(RegisterResult(known)))
+        error = self._check_nonce(command.nonce) or self._check_limits(user_id)
+        if error is not None:
+            return Refused(error)
+        self._sessions.put(revision, Session(revision, user_id, command.nonce))
+        # Ids grow, so the tuple stays ascending.
+        self._of_user.put(user_id, (*(self._of_user.get(user_id) or ()), revision))
+        self._of_nonce.put((user_id, command.nonce), revision)
+        self._registered.append(revision)
+        return Applied(self._codec.encode_session_result(RegisterResult(revision)))
+
+    def _end_calling(self, session_id: int) -> Applied | Refused:
+        """End the session that carries the request."""
+        if session_id == limits.GATEWAY_SESSION_ID:
+            return Refused(
+                self._codec.encode_refusal(
+                    "SESSION_REQUIRED", "the call carried no session that could be ended", {}
+                )
+            )
+        session = self._sessions.get(session_id)
+        if session is None:
+            return Refused(self.evicted(session_id))
+        effect = self._end(session)
+        return Applied(self._codec.encode_session_result(EndResult()), effect)
+
+    def _expire(self, command: ExpireSession) -> Applied:
+        """End an idle session; one that was used since the proposal lives on."""
+        session = self._sessions.get(command.session_id)
+        is_idle = session is not None and session.last_number <= command.last_request_number
+        effect = self._end(session) if session is not None and is_idle else None
+        return Applied(self._codec.encode_session_result(ExpireResult()), effect)
+
+    def _end(self, session: Session) -> bytes:
+        """Forget a session and return the effect that ends its memberships."""
+        others = self._of_user.get(session.user_id) or ()
+        left = tuple(other for other in others if other != session.session_id)
+        if left:
+            self._of_user.put(session.user_id, left)
+        else:
+            self._of_user.drop(session.user_id)
+        self._of_nonce.drop((session.user_id, session.nonce))
+        self._sessions.drop(session.session_id)
+        self._undo.record(self._ended.pop)
+        self._ended.append(session.session_id)
+        return self._codec.encode_effect(SessionEnded(session.session_id))
+
+    def _raise_minimum(self, user_id: int, minimum: int) -> None:
+        """Refuse older stamps of the user from here on; a minimum never falls."""
+        if minimum > (self._minimums.get(user_id) or 0):
+            self._minimums.put(user_id, minimum)
+
+    def _existing(self, session_id: int) -> Session:
+        """Return a session that an index names."""
+        session = self._sessions.get(session_id)
+        assert session is not None, f"an index names session {session_id}, which is not there"
+        return session
+
+    def _check_owner(self, session: Session, span: LoggedSpan) -> Error | None:
+        """Return why the span's principal may not use the session."""
+        if span.user_id == session.user_id:
+            return None
+        return self._codec.encode_refusal(
+            "PERMISSION_DENIED",
+            f"session {session.session_id} belongs to another user than {span.user_id}",
+            {"session": str(session.session_id), "user": str(span.user_id)},
+        )
+
+    def _check_nonce(self, nonce: bytes) -> Error | None:
+        """Return why a nonce is refused."""
+        if len(nonce) == limits.SESSION_NONCE_BYTES:
+            return None
+        return self._codec.encode_refusal(
+            "MALFORMED_REQUEST",
+            f"nonce has {len(nonce)} bytes; {limits.SESSION_NONCE_BYTES} are wanted",
+            {"field": "nonce", "bytes": str(len(nonce))},
+        )
+
+    def _check_limits(self, user_id: int) -> Error | None:
+        """Return why there may be no further session; none is evicted to make room."""
+        of_user = len(self._of_user.get(user_id) or ())
+        if of_user >= limits.SESSIONS_PER_USER_MAX:
+            return self._limit(
+                f"user {user_id} has {of_user} sessions, as many as one user may; end one",
+                limits.SESSIONS_PER_USER_MAX,
+            )
+        if len(self._sessions) >= limits.SESSIONS_MAX:
+            return self._limit(
+                f"the cluster has {len(self._sessions)} sessions, as many as it may; try later",
+                limits.SESSIONS_MAX,
+            )
+        return None
+
+    def _limit(self, message: str, limit: int) -> Error:
+        """Return the refusal of a session over a limit."""
+        return self._codec.encode_refusal("SESSION_LIMIT", message, {"limit": str(limit)})
+
+    def _gap(self, session: Session, number: int) -> Error:
+        """Return the refusal of a request that skips a number."""
+        resend_from = session.last_number + 1
+        return self._codec.encode_refusal(
+            "REQUEST_GAP",
+            f"request {number} of session {session.session_id} skips {resend_from}; "
+            f"resend from there",
+            {"session": str(session.session_id), "resend_from": str(resend_from)},
+        )

@@ -1,0 +1,273 @@
+"""A transaction: its parts pass through the stages under savepoints, then all stand or none.
+
+It keeps every stage to itself until it is decided. A savepoint travels in front of the first items
+that a stage gets; stages that get none need none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from coordinator.mux.prepare_run import absorb_all
+from coordinator.mux.requests import PrepareWork, RequestWork, SessionsStage
+from coordinator.mux.run import Run
+from coordinator.mux.runs import Entry, Leg, Visit, split
+from coordinator.mux.segments import Segment, compose
+from coordinator.mux.types import (
+    EMPTY_FRAME,
+    TRANSACT_CODE,
+    Codec,
+    Done,
+    Error,
+    IndexedError,
+    Item,
+    KeepItem,
+    LoggedSpan,
+    MuxError,
+    Outcome,
+    RevertItem,
+    Route,
+    SavepointItem,
+    SpanReply,
+    Stage,
+)
+from viewstamp import limits
+
+
+class _Phase(Enum):
+    """Where a transaction stands."""
+
+    HEADER = "header"
+    PARTS = "parts"
+    CLOSING = "closing"
+
+
+class TransactionRun(Run):
+    """One transaction of a span, at one revision."""
+
+    def __init__(
+        self,
+        prepare: PrepareWork,
+        request: RequestWork,
+        span: LoggedSpan,
+        index: int,
+        revision: int,
+        routes: Mapping[int, Route],
+        sessions: SessionsStage,
+    ) -> None:
+        """Begin before the header check; `index` is the transaction's in its span."""
+        super().__init__(prepare.prepare.op, prepare.prepare.feature_level)
+        self.prepare = prepare
+        self._request = request
+        self._span = span
+        self._index = index
+        self._revision = revision
+        self._routes = routes
+        self._sessions = sessions
+        self._phase = _Phase.HEADER
+        self._segments: list[Segment] = []
+        # The first part that cannot be routed, and why.
+        self._unroutable: tuple[int, Error] | None = None
+        # Inner runs that are not over: their segments and the visits left.
+        self._inner: list[tuple[list[Segment], list[Visit]]] = []
+        self._pending: list[tuple[Item, Segment]] = []
+        self._leads_savepoint = False
+        self._saved: list[Stage] = []
+        self._is_kept = False
+        self._reply = SpanReply(EMPTY_FRAME)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return every stage: nothing passes a transaction."""
+        return tuple(Stage)
+
+    def wanted(self) -> Stage | None:
+        """Return the stage of the next visit."""
+        if self._phase is _Phase.HEADER:
+            return Stage.SESSIONS
+        if self._phase is _Phase.PARTS:
+            return self._inner[0][1][0].stage if self._inner[0][1] else None
+        return self._saved[0] if self._saved else None
+
+    def needs(self, stage: Stage) -> bool:
+        """Return whether the stage is held until the decision, or waits to hear it."""
+        return self._phase is not _Phase.CLOSING or stage in self._saved
+
+    def is_ready(self) -> bool:
+        """Return whether the next visit may be made; once decided, all stages are told at once."""
+        return self._phase is _Phase.CLOSING or self.unanswered == 0
+
+    def is_done(self) -> bool:
+        """Return whether every stage has heard and answered."""
+        return self._phase is _Phase.CLOSING and not self._saved and self.unanswered == 0
+
+    def compose(self) -> tuple[Item, ...]:
+        """Make the next visit."""
+        if self._phase is _Phase.HEADER:
+            self._check_header()
+            return ()
+        if self._phase is _Phase.CLOSING:
+            return self._close(self._saved.pop(0))
+        segments, visits = self._inner[0]
+        items = self._visit(segments, visits.pop(0))
+        if not items:
+            self._proceed()
+        return items
+
+    def absorb(self, stage: Stage, outcomes: tuple[Outcome, ...]) -> None:
+        """Hand each answer to its part."""
+        if self._phase is _Phase.CLOSING:
+            if outcomes != (Done(),):
+                raise MuxError(f"{stage.name} answered the end of a savepoint by {outcomes!r}")
+            return
+        if self._leads_savepoint:
+            if outcomes[:1] != (Done(),):
+                raise MuxError(f"{stage.name} answered a savepoint by {outcomes[:1]!r}")
+            outcomes = outcomes[1:]
+        absorb_all(stage, self._pending, outcomes)
+        self._proceed()
+
+    def reply(self) -> SpanReply:
+        """Return the transaction's one result or refusal, at index 0."""
+        return self._reply
+
+    def _check_header(self) -> None:
+        """Check the header as for any command, then line up the parts."""
+        if not self._sessions.admits(self._request):
+            # The request as a whole is answered; nobody asks for this reply.
+            self._phase = _Phase.CLOSING
+            return
+        refused = {refusal.index: refusal.error for refusal in self._span.refused}
+        error = refused.get(self._index) or self._sessions.refusal(self._request, self._span, False)
+        parts = self._span.parts[self._index]
+        if error is None and not 1 <= len(parts) <= limits.TRANSACTION_PARTS_MAX:
+            error = _wrong_size(self._sessions.codec, len(parts))
+        if error is not None:
+            self._refuse(error)
+            self._phase = _Phase.CLOSING
+            return
+        self._line_up(parts)
+        self._phase = _Phase.PARTS
+        self._proceed()
+
+    def _line_up(self, parts: Sequence[LoggedSpan]) -> None:
+        """Split the parts into inner runs, up to the first that cannot be routed."""
+        routes: list[Route] = []
+        for index, part in enumerate(parts):
+            route = self._routes.get(part.code)
+            error = _check_part(self._sessions.codec, part, route)
+            if error is not None:
+                self._unroutable = (index, error)
+                break
+            assert route is not None, f"code {part.code} passed without a route"
+            routes.append(route)
+            self._segments.append(self._part(route, part))
+        for plan in split([Entry(route) for route in routes]):
+            visits = [visit for visit in plan.visits if not _is_header_check(visit)]
+            self._inner.append((self._segments[plan.start : plan.stop], visits))
+
+    def _part(self, route: Route, part: LoggedSpan) -> Segment:
+        """Return a part on its way: it has the principal and revision of the transaction."""
+        if part.count != 1:
+            raise MuxError(f"a part of a transaction has count {part.count}; it must be 1")
+        span = LoggedSpan(
+            part.code,
+            part.count,
+            part.items,
+            self._span.user_id,
+            self._span.credential_revision,
+            part.refused,
+        )
+        session_id = self._request.request.session_id
+        return Segment(route, span, self._revision, session_id, self.prepare.prepare.timestamp)
+
+    def _visit(self, segments: Sequence[Segment], visit: Visit) -> tuple[Item, ...]:
+        """Return the items of a visit of an inner run, behind a savepoint if it is the first."""
+        if visit.stage == Stage.SESSIONS:
+            self._save(Stage.SESSIONS)
+            self._sessions.apply_effects(segments)
+            return ()
+        self._pending = compose(segments, visit)
+        items = tuple(item for item, _ in self._pending)
+        self._leads_savepoint = bool(items) and self._save(visit.stage)
+        return (SavepointItem(), *items) if self._leads_savepoint else items
+
+    def _save(self, stage: Stage) -> bool:
+        """Note that the stage has a savepoint; return whether it had none before."""
+        if stage in self._saved:
+            return False
+        self._saved.append(stage)
+        if stage == Stage.SESSIONS:
+            self._sessions.machine.savepoint()
+        return True
+
+    def _proceed(self) -> None:
+        """Go on to the next inner run, or decide."""
+        while self._inner and not self._inner[0][1]:
+            segments, _ = self._inner.pop(0)
+            if any(segment.refusals for segment in segments):
+                self._inner.clear()
+        if not self._inner:
+            self._decide()
+
+    def _decide(self) -> None:
+        """Keep everything if no part was refused; else the first refused part tells why."""
+        failed = self._first_failure()
+        codec = self._sessions.codec
+        if failed is not None:
+            self._refuse(codec.encode_part_refusal(failed[1], failed[0]))
+        else:
+            results = tuple(segment.reply().results for segment in self._segments)
+            self._reply = SpanReply(codec.encode_transaction_result(results))
+        self._is_kept = failed is None
+        self._saved.sort()
+        self._phase = _Phase.CLOSING
+
+    def _first_failure(self) -> tuple[int, Error] | None:
+        """Return the first refused part and why."""
+        for index, segment in enumerate(self._segments):
+            if segment.refusals:
+                return index, segment.refusals[0].error
+        return self._unroutable
+
+    def _close(self, stage: Stage) -> tuple[Item, ...]:
+        """Tell a stage how it ended."""
+        if stage != Stage.SESSIONS:
+            return (KeepItem() if self._is_kept else RevertItem(),)
+        machine = self._sessions.machine
+        if self._is_kept:
+            machine.keep()
+        else:
+            machine.revert()
+        self.prepare.note(machine.take_changes())
+        return ()
+
+    def _refuse(self, error: Error) -> None:
+        """Refuse the transaction."""
+        self._reply = SpanReply(EMPTY_FRAME, (IndexedError(0, error),))
+
+
+def _is_header_check(visit: Visit) -> bool:
+    """Return whether the visit is the one that the transaction makes for all its parts."""
+    return visit == Visit(Stage.SESSIONS, Leg.FORWARD)
+
+
+def _wrong_size(codec: Codec, count: int) -> Error:
+    """Return the refusal of a transaction with too few or too many parts."""
+    return codec.encode_refusal(
+        "MALFORMED_REQUEST",
+        f"transaction has {count} parts; 1 to {limits.TRANSACTION_PARTS_MAX} are allowed",
+        {"parts": str(count), "maximum": str(limits.TRANSACTION_PARTS_MAX)},
+    )
+
+
+def _check_part(codec: Codec, part: LoggedSpan, route: Route | None) -> Error | None:
+    """Return why a command may not be part of a transaction."""
+    details = {"code": str(part.code)}
+    if route is None and part.code != TRANSACT_CODE:
+        message = f"no service of this cluster claims code {part.code}"
+        return codec.encode_refusal("UNIMPLEMENTED", message, details)
+    if route is None or route.owner == Stage.SESSIONS or route.internal or route.is_query:
+        message = f"code {part.code} cannot be part of a transaction; only domain commands can"
+        return codec.encode_refusal("MALFORMED_REQUEST", message, details)
+    return None
