@@ -22,6 +22,15 @@ from coordinator.journal.opening import (
     close_files,
     recover,
 )
+from coordinator.journal.placement import (
+    Content,
+    Placed,
+    cut_content,
+    encode,
+    place,
+    prepare_content,
+    repaired_content,
+)
 from coordinator.journal.segment import (
     create_segment,
     remove_blank_segments,
@@ -29,17 +38,13 @@ from coordinator.journal.segment import (
 )
 from coordinator.storage import Storage, StorageLock
 from viewstamp.format import FormatError
-from viewstamp.format.prepare import NO_PARENT, Prepare, PrepareHeader, checksum_of, encode_prepare
+from viewstamp.format.prepare import NO_PARENT, Prepare, PrepareHeader
 from viewstamp.format.record import (
     CONTENT_BYTES_MAX,
     JOURNAL_ID_BYTES,
     SECTOR_BYTES,
-    Frame,
-    RecordKind,
     SegmentHeader,
     decode_record,
-    encode_ranges,
-    encode_record,
     record_bytes,
 )
 from viewstamp.limits import MIB, PIPELINE_PREPARES_MAX
@@ -72,27 +77,6 @@ class Location:
     offset: int
     extent_bytes: int
     header: PrepareHeader
-
-
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """What is to become a record."""
-
-    kind: RecordKind
-    op: int
-    data: bytes
-    checksum: bytes
-    header: PrepareHeader | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """A content and where it will go."""
-
-    content: _Content
-    segment: int
-    offset: int
-    extent_bytes: int
 
 
 class Journal:
@@ -216,8 +200,9 @@ class Journal:
             self._ops_in_segment.setdefault(entry.segment, []).append(entry.frame.op)
         for op, entry in plan.live.items():
             assert entry.header is not None
-            place = (entry.segment, entry.offset, entry.extent_bytes)
-            self._index[op] = Location(*place, entry.header)
+            self._index[op] = Location(
+                entry.segment, entry.offset, entry.extent_bytes, entry.header
+            )
         self._head_op = max(self._index, default=0)
         self._unrepaired = tuple(
             (fault.first_sequence, fault.last_sequence)
@@ -330,10 +315,7 @@ class Journal:
         """
         self._check_usable()
         self._check_group(group)
-        contents = [
-            _Content(RecordKind.PREPARE, p.op, encode_prepare(p), p.checksum, p.header)
-            for p in group
-        ]
+        contents = [prepare_content(prepare) for prepare in group]
         self._append(contents, use_reserve=use_reserve)
         for prepare in group:
             self._head_op = max(self._head_op, prepare.op)
@@ -347,8 +329,7 @@ class Journal:
         self._check_usable()
         if self._identity.single:
             raise ValueError("a single replica never discards ops: what it journaled is committed")
-        cut = _Content(RecordKind.CUT, op, b"", checksum_of(b""), None)
-        self._append([cut], use_reserve=True)
+        self._append([cut_content(op)], use_reserve=True)
         for later in [held for held in self._index if held > op]:
             del self._index[later]
         self._head_op = max(self._index, default=0)
@@ -362,10 +343,7 @@ class Journal:
         self._check_usable()
         if not self._unrepaired:
             return
-        data = encode_ranges(self._unrepaired)
-        self._append(
-            [_Content(RecordKind.REPAIRED, 0, data, checksum_of(data), None)], use_reserve=True
-        )
+        self._append([repaired_content(self._unrepaired)], use_reserve=True)
         self._unrepaired = ()
 
     def _check_usable(self) -> None:
@@ -385,80 +363,44 @@ class Journal:
                 )
             op, parent = prepare.op, prepare.checksum
 
-    def _append(self, contents: Sequence[_Content], *, use_reserve: bool) -> None:
-        placed = self._place(contents)
+    def _append(self, contents: Sequence[Content], *, use_reserve: bool) -> None:
+        placed = place(
+            contents,
+            self._segment,
+            self._offset,
+            segment_bytes=self._segment_bytes,
+            size_of=self._size_of,
+        )
         if not placed:
             return
         self._ensure_spares(placed[-1].segment, 0 if use_reserve else RESERVE_SEGMENTS)
-        records = self._encode(placed)
+        records = encode(placed, next_sequence=self._next_sequence, journal_id=self._journal_id)
         try:
             self._write(placed, records)
         except OSError as error:
             raise self._fail(f"writing to segment {placed[-1].segment}", error) from error
         self._enter(placed)
 
-    def _place(self, contents: Sequence[_Content]) -> list[_Placed]:
-        """Give each content its place: behind the last, or at the start of the next segment."""
-        segment, offset = self._segment, self._offset
-        placed = []
-        for content in contents:
-            extent_bytes = record_bytes(len(content.data))
-            if extent_bytes > self._segment_bytes - SECTOR_BYTES:
-                raise ValueError(
-                    f"a record of {extent_bytes} bytes does not fit into a segment of "
-                    f"{self._segment_bytes} bytes"
-                )
-            # More than one step only past spares that were made under a smaller setting.
-            while offset + extent_bytes > self._size_of(segment):
-                segment, offset = segment + 1, SECTOR_BYTES
-            placed.append(_Placed(content, segment, offset, extent_bytes))
-            offset += extent_bytes
-        return placed
-
     def _size_of(self, segment: int) -> int:
         file = self._files.get(segment)
         return self._segment_bytes if file is None else file.size()
 
-    def _encode(self, placed: Sequence[_Placed]) -> list[bytes]:
-        durable_sequence = self._next_sequence - 1
-        records = []
-        for index, place in enumerate(placed):
-            content = place.content
-            frame = Frame(
-                content.kind,
-                self._next_sequence + index,
-                durable_sequence,
-                content.op,
-                len(content.data),
-                content.checksum,
-            )
-            records.append(
-                encode_record(
-                    frame,
-                    content.data,
-                    journal_id=self._journal_id,
-                    segment=place.segment,
-                    offset=place.offset,
-                )
-            )
-        return records
-
-    def _write(self, placed: Sequence[_Placed], records: Sequence[bytes]) -> None:
+    def _write(self, placed: Sequence[Placed], records: Sequence[bytes]) -> None:
         """One write and one sync per segment; usually that is one of each."""
-        segments = sorted({place.segment for place in placed})
+        segments = sorted({record.segment for record in placed})
         for segment in segments:
-            indices = [i for i, place in enumerate(placed) if place.segment == segment]
+            indices = [i for i, record in enumerate(placed) if record.segment == segment]
             data = b"".join(records[i] for i in indices)
             self._files[segment].write(placed[indices[0]].offset, data)
         for segment in segments:
             self._files[segment].sync()
 
-    def _enter(self, placed: Sequence[_Placed]) -> None:
-        for place in placed:
-            self._ops_in_segment.setdefault(place.segment, []).append(place.content.op)
-            if place.content.header is not None:
-                self._index[place.content.op] = Location(
-                    place.segment, place.offset, place.extent_bytes, place.content.header
+    def _enter(self, placed: Sequence[Placed]) -> None:
+        for record in placed:
+            self._ops_in_segment.setdefault(record.segment, []).append(record.content.op)
+            if record.content.header is not None:
+                self._index[record.content.op] = Location(
+                    record.segment, record.offset, record.extent_bytes, record.content.header
                 )
         last = placed[-1]
         self._segment, self._offset = last.segment, last.offset + last.extent_bytes

@@ -61,7 +61,7 @@ def test_existing_files_are_opened_without_creating(directory: str) -> None:
     assert storage.exists(f"{directory}/file")
     with pytest.raises(FileExistsError):
         storage.create(f"{directory}/file")
-    assert stat.S_IMODE(os.stat(f"{directory}/file").st_mode) == 0o600
+    assert stat.S_IMODE(Path(f"{directory}/file").stat().st_mode) == 0o600
 
 
 def test_preallocation_fills_with_zeros(directory: str) -> None:
@@ -71,7 +71,7 @@ def test_preallocation_fills_with_zeros(directory: str) -> None:
     file.preallocate(3 * 1024 * 1024 + 17)
     assert file.size() == 3 * 1024 * 1024 + 17
     assert file.read(0, file.size()) == b"x" + bytes(3 * 1024 * 1024 + 16)
-    assert os.stat(file.path).st_blocks * 512 >= file.size()
+    assert Path(file.path).stat().st_blocks * 512 >= file.size()
     file.preallocate(5)
     assert file.size() == 3 * 1024 * 1024 + 17
     file.close()
@@ -201,5 +201,5 @@ def test_a_superblock_lives_in_a_real_file(directory: str) -> None:
     opened = Superblock.open(storage, "data/superblock")
 
     assert (opened.sequence, opened.state, opened.repaired_copies) == (2, second, ())
-    assert os.stat("data/superblock").st_size == 4 * 4096
+    assert Path("data/superblock").stat().st_size == 4 * 4096
     opened.close()

@@ -1,0 +1,104 @@
+"""Where new records go, and their bytes: the arithmetic of appending, without any I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from viewstamp.format.prepare import Prepare, PrepareHeader, checksum_of, encode_prepare
+from viewstamp.format.record import (
+    SECTOR_BYTES,
+    Frame,
+    RecordKind,
+    encode_ranges,
+    encode_record,
+    record_bytes,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What is to become a record. `header` is there for prepares alone."""
+
+    kind: RecordKind
+    op: int
+    data: bytes
+    checksum: bytes
+    header: PrepareHeader | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A content and where it will go."""
+
+    content: Content
+    segment: int
+    offset: int
+    extent_bytes: int
+
+
+def prepare_content(prepare: Prepare) -> Content:
+    """The record content of a prepare."""
+    data = encode_prepare(prepare)
+    return Content(RecordKind.PREPARE, prepare.op, data, prepare.checksum, prepare.header)
+
+
+def cut_content(op: int) -> Content:
+    """The record content that takes every op above `op` out of the log."""
+    return Content(RecordKind.CUT, op, b"", checksum_of(b""), None)
+
+
+def repaired_content(ranges: tuple[tuple[int, int], ...]) -> Content:
+    """The record content that says that these sequences have been made good."""
+    data = encode_ranges(ranges)
+    return Content(RecordKind.REPAIRED, 0, data, checksum_of(data), None)
+
+
+def place(
+    contents: Sequence[Content],
+    segment: int,
+    offset: int,
+    *,
+    segment_bytes: int,
+    size_of: Callable[[int], int],
+) -> list[Placed]:
+    """Give each content its place: behind the last one, or at the start of a later segment.
+
+    `size_of` tells the bytes of a segment, also of one still to be made, which has
+    `segment_bytes`. Raises ValueError for a content that fits into no new segment.
+    """
+    placed = []
+    for content in contents:
+        extent_bytes = record_bytes(len(content.data))
+        if extent_bytes > segment_bytes - SECTOR_BYTES:
+            raise ValueError(
+                f"a record of {extent_bytes} bytes does not fit into a segment of "
+                f"{segment_bytes} bytes"
+            )
+        # More than one step only past spares that were made under a smaller setting.
+        while offset + extent_bytes > size_of(segment):
+            segment, offset = segment + 1, SECTOR_BYTES
+        placed.append(Placed(content, segment, offset, extent_bytes))
+        offset += extent_bytes
+    return placed
+
+
+def encode(placed: Sequence[Placed], *, next_sequence: int, journal_id: bytes) -> list[bytes]:
+    """The bytes of a group of records; all before the group is durable already."""
+    return [
+        encode_record(
+            Frame(
+                record.content.kind,
+                sequence,
+                next_sequence - 1,
+                record.content.op,
+                len(record.content.data),
+                record.content.checksum,
+            ),
+            record.content.data,
+            journal_id=journal_id,
+            segment=record.segment,
+            offset=record.offset,
+        )
+        for sequence, record in enumerate(placed, start=next_sequence)
+    ]
