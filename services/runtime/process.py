@@ -61,11 +61,19 @@ def run(
     configure_logging(service, options.log_level)
     os.umask(0o077)  # the socket is for this user alone
     try:
-        domain = build(options)
-        return asyncio.run(_serve(service, domain, options.listen))
-    except (CannotStart, OSError, ValueError) as error:
+        return asyncio.run(_serve(service, _built(build, options), options.listen))
+    except CannotStart as error:
         print(f"{service}: {error}", file=sys.stderr)  # noqa: T201 - for the operator
         return EXIT_CANNOT_START
+
+
+def _built(
+    build: Callable[[argparse.Namespace], Domain[Any]], options: argparse.Namespace
+) -> Domain[Any]:
+    try:
+        return build(options)
+    except (OSError, ValueError) as error:
+        raise CannotStart(str(error)) from error
 
 
 def _parser(service: str) -> argparse.ArgumentParser:
@@ -95,8 +103,7 @@ async def _serve(service: str, domain: Domain[Any], listen: str) -> int:
     failed = await _first(stopping, domain_server.failure)
     garbage.cancel()
     await domain_server.stop(server)
-    if address.startswith(_UNIX):
-        Path(address.removeprefix(_UNIX)).unlink(missing_ok=True)
+    _remove_socket(address)
     logger.info("stopped", extra=fields(failed=failed))
     return EXIT_FAILED if failed else EXIT_STOPPED
 
@@ -109,13 +116,21 @@ async def _first(stopping: asyncio.Event, failure: asyncio.Future[Exception]) ->
     return failure.done()
 
 
+def _remove_socket(address: str) -> None:
+    if address.startswith(_UNIX):
+        Path(address.removeprefix(_UNIX)).unlink(missing_ok=True)
+
+
 def bind(server: grpc.aio.Server, listen: str) -> str:
     """Bind the server, and return the address with the port that port 0 became.
 
     Raises CannotStart where the address is malformed, taken, or not ours to bind.
     """
     if listen.startswith(_UNIX):
-        path = _free_socket_path(listen.removeprefix(_UNIX))
+        try:
+            path = _free_socket_path(listen.removeprefix(_UNIX))
+        except OSError as error:
+            raise CannotStart(f"--listen {listen}: cannot be bound ({error})") from error
         _add_port(server, f"{_UNIX}{path}", listen)
         return f"{_UNIX}{path}"
     host, separator, port = listen.rpartition(":")

@@ -128,7 +128,9 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
         """Return what the service is."""
         return self._description
 
-    async def Apply(self, request_iterator: Any, context: Context) -> None:  # noqa: N802
+    async def Apply(  # type: ignore[override]  # noqa: N802 - it reads and writes by `context`
+        self, request_iterator: Any, context: Context
+    ) -> None:
         """Serve one stream of batches."""
         try:
             stream = self._open(await context.read(), context)
