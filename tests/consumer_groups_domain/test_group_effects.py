@@ -24,6 +24,10 @@ def test_deleted_stream_drops_groups_of_its_topics() -> None:
     harness.create()
     harness.create("other", topic=TOPIC + 1)
     harness.join(11)
+    harness.settle()
+    harness.join(12)
+    harness.propose_all()
+    assert harness.state.waiting
     harness.effect(
         stream_deleted=effects_pb2.StreamDeleted(stream_id=STREAM, topic_ids=[TOPIC, TOPIC + 1])
     )
@@ -74,6 +78,14 @@ def test_same_number_of_partitions_changes_nothing() -> None:
     harness = settled([11])
     digest = harness.digest()
     harness.change_partitions(12)
+    assert harness.digest() == digest
+
+
+def test_topics_without_groups_do_not_matter() -> None:
+    """Effects on a topic that has no groups change nothing."""
+    harness = settled([11])
+    digest = harness.digest()
+    harness.effect(topic_deleted=effects_pb2.TopicDeleted(stream_id=STREAM, topic_id=TOPIC + 1))
     assert harness.digest() == digest
 
 

@@ -51,6 +51,16 @@ def test_partition_waits_for_its_old_owner() -> None:
     assert harness.member(12).owned == (2, 3)
 
 
+def test_group_reconciles_while_a_member_waits() -> None:
+    """A member that has reached the epoch but not its partitions keeps the group from stable."""
+    harness = settled([11], partitions_count=4)
+    harness.join(10)
+    harness.propose_all()
+    harness.truthful(10)
+    assert harness.member(10).member_epoch == harness.group().assignment_epoch
+    assert harness.describe().state == views.GROUP_STATE_RECONCILING
+
+
 def test_heartbeat_from_before_the_present_epoch_releases_nothing() -> None:
     """What a member says before it has heard of its present epoch does not count as a release."""
     harness = settled([11], partitions_count=4)
@@ -114,6 +124,19 @@ def test_partition_returns_to_an_owner_that_had_not_released_it() -> None:
     harness.propose_all()
     member = harness.member(11)
     assert (member.owned, member.revoking, member.revocation_deadline) == ((0, 1, 2, 3), (), 0)
+
+
+def test_rejoined_member_does_not_wait_for_its_former_target() -> None:
+    """What a session waited for before it left is nothing to it after it joined again."""
+    harness = settled([11], partitions_count=4)
+    harness.join(12)
+    harness.propose_all()
+    harness.leave(12)
+    harness.join(12)
+    harness.truthful(11)
+    assert (harness.member(11).revoking, harness.member(12).owned) == ((), ())
+    harness.settle()
+    assert len(harness.owners()) == 4
 
 
 def test_last_leaver_leaves_an_empty_group() -> None:
