@@ -58,7 +58,7 @@ class Replica(Protocol):
         """Start a read."""
         ...
 
-    def read_followed(self, stage: mux.Stage, outcome: mux.QueryOutcome) -> None:
+    def read_followed(self, outcome: mux.QueryOutcome) -> None:
         """Deliver the answer to a deferred read."""
         ...
 
@@ -133,7 +133,7 @@ class ClusterStage:
             digests = [unframe(span.results)[0].hex() for span in future.result().spans]
             status = self._status(dict(zip(DOMAIN_STAGES, digests, strict=True)))
             outcome = self._outcome(item, status)
-        self._replica.read_followed(mux.Stage.CATALOG, outcome)
+        self._replica.read_followed(outcome)
 
     def _status(self, digests: dict[mux.Stage, str]) -> cluster_pb2.GetStatusResponse:
         progress = self._replica.progress

@@ -71,7 +71,7 @@ def _unary_handler(unary: UnaryCalls, path: str) -> Any:
     async def serve(payload: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         return await unary.serve(path, payload, context)
 
-    return grpc.unary_unary_rpc_method_handler(serve)  # type: ignore[arg-type]
+    return grpc.unary_unary_rpc_method_handler(serve)
 
 
 def _submit_handler(submit: SubmitStreams) -> Any:
@@ -80,7 +80,7 @@ def _submit_handler(submit: SubmitStreams) -> Any:
 
     handler: Callable[[Any, Any], Awaitable[None]] = serve
     return grpc.stream_stream_rpc_method_handler(
-        handler,  # type: ignore[arg-type]
+        handler,
         request_deserializer=submit_service_pb2.SubmitRequest.FromString,
         response_serializer=submit_service_pb2.SubmitResponse.SerializeToString,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import grpc.aio
@@ -19,6 +19,7 @@ from coordinator.gateway.replies import (
     refused_command,
     refused_read,
 )
+from coordinator.gateway.timers import SessionTimers
 from coordinator.replica.batcher import Reply
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
@@ -32,22 +33,34 @@ class SubmitStreams:
     """Serves every Submit stream of this replica."""
 
     def __init__(
-        self, cluster_id: bytes, authenticator: Authenticator, commands: Commands, reads: Reads
+        self,
+        cluster_id: bytes,
+        authenticator: Authenticator,
+        commands: Commands,
+        reads: Reads,
+        timers: SessionTimers,
+        check_serving: Callable[[], None],
     ) -> None:
         self.cluster_id = cluster_id
         self.authenticator = authenticator
         self.commands = commands
         self.reads = reads
+        self.timers = timers
+        self._check_serving = check_serving
 
     async def serve(self, context: Context) -> None:
         """Serve one stream until either side ends it."""
         try:
+            self._check_serving()
             principal = self.authenticator.principal(context.invocation_metadata())
             session_id = await self._open(context, principal)
         except Refusal as refusal:
             await abort(context, refusal)
-        stream = _Stream(self, context, principal, session_id)
-        await stream.run()
+        self.timers.stream_opened(session_id)
+        try:
+            await _Stream(self, context, principal, session_id).run()
+        finally:
+            self.timers.stream_closed(session_id)
 
     async def _open(self, context: Context, principal: AccessToken) -> int:
         message = await context.read()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import grpc
@@ -47,6 +47,7 @@ class UnaryCalls:
         commands: Commands,
         normalizer: Normalizer,
         reads: Reads,
+        check_serving: Callable[[], None],
     ) -> None:
         self._cluster_id = cluster_id
         self._routes = routes
@@ -54,10 +55,12 @@ class UnaryCalls:
         self._commands = commands
         self._normalizer = normalizer
         self._reads = reads
+        self._check_serving = check_serving
 
     async def serve(self, path: str, payload: bytes, context: Context) -> bytes:
         """Answer one call; aborts it with the refusal's status."""
         try:
+            self._check_serving()
             method = self._routes.public(path)
             metadata = context.invocation_metadata() or ()
             if method.kind is MethodKind.QUERY:

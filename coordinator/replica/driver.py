@@ -13,10 +13,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Final, Protocol
 
 from coordinator import vsr
-from coordinator.mux import Mux
+from coordinator.mux.mux import Mux
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import (
     Batch,
@@ -55,8 +56,18 @@ class DriverEvents:
     status_changed: Callable[[vsr.StatusChanged], None]
     retired: Callable[[mux_types.Retired], None]
     fatal: Callable[[BaseException], None]
-    space_left: Callable[[int], bool]  # whether a prepare body of that many bytes may be journaled
+    room: Callable[[], Room]
+    persisting: Callable[[Sequence[Any]], None]
+    persisted: Callable[[Sequence[Any]], None]
     local_read: Callable[[mux_types.StageBatch], mux_types.StageReply]  # the catalog stage
+
+
+class Room(Enum):
+    """Whether the journal has room for another prepare."""
+
+    FREE = "free"
+    SOON = "soon"  # a segment is being made
+    FULL = "full"  # the disk is full
 
 
 @dataclass(slots=True)
@@ -110,6 +121,7 @@ class Driver:
         self._reading_commit = False
         self._reads: dict[int, asyncio.Future[Reply]] = {}
         self._waiting_reads: list[_WaitingRead] = []
+        self._due_reads: list[mux_types.Read] = []
         self._pending_reads: dict[int, mux_types.Read] = {}
         self._next_token = 1
         self._tick_timer: asyncio.TimerHandle | None = None
@@ -155,7 +167,7 @@ class Driver:
         self.batcher.add(waiting)
         if len(self.batcher) == 1:
             # Whoever else arrives in this turn of the loop shares the prepare.
-            asyncio.get_running_loop().call_soon(self._pump)
+            asyncio.get_running_loop().call_soon(self.pump)
 
     def read(
         self, read: mux_types.Read, *, linearizable: bool, revision: int
@@ -183,9 +195,9 @@ class Driver:
         """Take the answer of a stage."""
         self._guard(lambda: self._carry_out_mux(self.mux.reply(reply)))
 
-    def read_followed(self, stage: mux_types.Stage, outcome: mux_types.QueryOutcome) -> None:
+    def read_followed(self, outcome: mux_types.QueryOutcome) -> None:
         """Take the answer to a deferred read."""
-        self._guard(lambda: self._carry_out_mux(self.mux.deferred(stage, outcome)))
+        self._guard(lambda: self._carry_out_mux(self.mux.deferred(outcome)))
 
     def stage_lost(self, stage: mux_types.Stage) -> None:
         """Fail the reads that a dead service will not answer."""
@@ -225,10 +237,10 @@ class Driver:
         except Exception as error:
             self._events.fatal(error)
 
-    def _pump(self) -> None:
+    def pump(self) -> None:
         """Admit what waits while the pipeline has room; not in the middle of a step."""
         if self._stepping:
-            asyncio.get_running_loop().call_soon(self._pump)
+            asyncio.get_running_loop().call_soon(self.pump)
         else:
             self._guard(self._admit_waiting)
 
@@ -238,16 +250,17 @@ class Driver:
             if refusal in _NOT_SERVING:
                 self.batcher.refuse_all(self._not_serving(refusal))
                 return
-            if refusal is not None:
+            room = self._events.room()
+            if room is Room.FULL:
+                self.batcher.refuse_all(_no_space())
+                return
+            if refusal is not None or room is Room.SOON:
                 return  # what makes room calls again
             batch = self.batcher.take()
             assert batch is not None
             self._admit(batch)
 
     def _admit(self, batch: Batch) -> None:
-        if not self._events.space_left(len(batch.body)):
-            fail(batch, _no_space())
-            return
         self._batch = batch
         self.step(vsr.ClientBatch(batch.body, batch.command_count, wall_clock_us()))
         self._batch = None
@@ -275,13 +288,15 @@ class Driver:
         )
 
     def _persist_prepares(self, effect: vsr.PersistPrepares) -> None:
+        self._events.persisting(effect.prepares)
         self._writer.persist_prepares(effect.prepares)
 
     def prepares_durable(self, prepares: Sequence[Prepare]) -> None:
         """Tell the core what the journal has synced."""
+        self._events.persisted(prepares)
         records = tuple(vsr.RecordId(p.op, p.checksum) for p in prepares)
         self.step(vsr.RecordsDurable(records))
-        self._pump()
+        self.pump()
 
     def _persist_superblock(self, effect: vsr.PersistSuperblock) -> None:
         self._writer.persist_superblock(effect.state, self._encode_superblock(effect.state))
@@ -289,7 +304,7 @@ class Driver:
     def superblock_durable(self, state: vsr.SuperblockState) -> None:
         """Tell the core what the superblock holds."""
         self.step(vsr.SuperblockDurable(state))
-        self._pump()
+        self.pump()
 
     def _status_changed(self, effect: vsr.StatusChanged) -> None:
         self.progress.status = effect.status
@@ -358,7 +373,7 @@ class Driver:
         )
         self.progress.committed_revision = header.first_revision + header.command_count - 1
         self._carry_out_mux(effects)
-        self._start_waiting_reads(header.op)
+        self._start_waiting_reads()
 
     # --- The mux ---
 
@@ -399,7 +414,7 @@ class Driver:
             answer(batch, retired.replies)
         self._events.retired(retired)
         self.step(vsr.PrepareRetired(retired.op))
-        self._pump()
+        self.pump()
 
     # --- Reads ---
 
@@ -414,23 +429,28 @@ class Driver:
             future.set_exception(self._not_serving(effect.reason))
 
     def _place_read(self, waiting: _WaitingRead) -> None:
-        if self._is_due(waiting):
-            self._guard(lambda: self._carry_out_mux(self.mux.read(waiting.read)))
-        else:
+        if not self._is_due(waiting):
             self._waiting_reads.append(waiting)
+            return
+        self._due_reads.append(waiting.read)
+        if len(self._due_reads) == 1:
+            # Reads that arrive in this turn of the loop share their messages to the stages.
+            asyncio.get_running_loop().call_soon(self._start_due_reads)
+
+    def _start_due_reads(self) -> None:
+        reads, self._due_reads = self._due_reads, []
+        self._guard(lambda: self._carry_out_mux(self.mux.read(*reads)))
 
     def _is_due(self, waiting: _WaitingRead) -> bool:
         handed_over = self._commits[0].op - 1 if self._commits else self.progress.committed_op
         return waiting.op <= handed_over and waiting.revision <= self.progress.committed_revision
 
-    def _start_waiting_reads(self, _op: int) -> None:
-        if not self._waiting_reads:
-            return
-        due = [waiting for waiting in self._waiting_reads if self._is_due(waiting)]
-        self._waiting_reads = [w for w in self._waiting_reads if not self._is_due(w)]
-        for waiting in due:
-            if waiting.read.token in self._reads:  # else its deadline has passed
-                self._carry_out_mux(self.mux.read(waiting.read))
+    def _start_waiting_reads(self) -> None:
+        if self._waiting_reads:
+            waiting, self._waiting_reads = self._waiting_reads, []
+            for read in waiting:
+                if read.read.token in self._reads:  # else its deadline has passed
+                    self._place_read(read)
 
     def _read_answered(self, answered: mux_types.ReadAnswered) -> None:
         future = self._reads.get(answered.token)

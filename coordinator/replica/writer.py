@@ -39,13 +39,9 @@ class Writer(Generic[State]):
         self,
         journal: Journal,
         superblock: Superblock,
-        prepares_durable: Callable[[Sequence[Any]], None],
-        superblock_durable: Callable[[State], None],
     ) -> None:
         self._journal = journal
         self._superblock = superblock
-        self._prepares_durable = prepares_durable
-        self._superblock_durable = superblock_durable
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._queue: deque[_Prepares | _Superblock[State]] = deque()
         self._wake = asyncio.Event()
@@ -72,21 +68,32 @@ class Writer(Generic[State]):
         """Run any other journal call between the writes."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
-    async def run(self) -> None:
-        """Write until cancelled. Any failure to write ends it, and must end the process."""
+    async def run(
+        self,
+        prepares_durable: Callable[[Sequence[Any]], None],
+        superblock_durable: Callable[[State], None],
+    ) -> None:
+        """Write until cancelled, and tell what became durable.
+
+        Any failure to write is raised, and must end the process.
+        """
         while True:
             await self._wake.wait()
             self._wake.clear()
             while self._queue:
-                await self._write(self._queue.popleft())
+                job = self._queue.popleft()
+                if isinstance(job, _Prepares):
+                    await self._append(job.prepares)
+                    prepares_durable(job.prepares)
+                else:
+                    await self._write_superblock(job.encoded)
+                    superblock_durable(job.state)
 
-    async def _write(self, job: _Prepares | _Superblock[State]) -> None:
-        if isinstance(job, _Prepares):
-            await self.call(lambda: self._journal.append(job.prepares))
-            self._prepares_durable(job.prepares)
-        else:
-            await self.call(lambda: self._superblock.write(job.encoded))
-            self._superblock_durable(job.state)
+    async def _append(self, prepares: Sequence[Any]) -> None:
+        await self.call(lambda: self._journal.append(prepares))
+
+    async def _write_superblock(self, encoded: Any) -> None:
+        await self.call(lambda: self._superblock.write(encoded))
 
     def close(self) -> None:
         """Wait for the write under way and end the thread."""

@@ -99,6 +99,14 @@ class StageClient:
         if self.connected:
             self._outgoing.append(outgoing)
             self._wake.set()
+        elif outgoing.entry is None:
+            # Reads die with the connection; the mux is in the middle of a step, so later.
+            asyncio.get_running_loop().call_soon(self._events.lost, "not connected")
+
+    @property
+    def item_log_bytes(self) -> int:
+        """Bytes kept for the restart of the service."""
+        return self.item_log.bytes
 
     @property
     def replaying(self) -> bool:
@@ -165,7 +173,7 @@ class StageClient:
 
     async def _stream(self, identity: Identity) -> None:
         describe = await self.describe()
-        call = self._connect().stream_stream(APPLY_PATH)(wait_for_ready=True)
+        call: Any = self._connect().stream_stream(APPLY_PATH)(wait_for_ready=True)
         try:
             await call.write(_hello(identity))
             await _read_hello_reply(call)

@@ -1,0 +1,91 @@
+"""The coordinator process: `python -m coordinator --help`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from typing import Final
+
+from coordinator.composition import Coordinator
+from coordinator.config import Config, ConfigError, parse
+from coordinator.journal.errors import JournalError
+from coordinator.replica.bootstrap import (
+    DirectoryOptions,
+    ReplicaFiles,
+    WrongDirectoryError,
+    open_replica,
+)
+from coordinator.storage import DirectoryInUse
+from viewstamp.telemetry import configure_logging
+from viewstamp.tokens import ClusterKeyError, read_cluster_key
+
+EXIT_STOPPED: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_CANNOT_START: Final = 2
+
+# Each says in one line what the operator must change.
+_CANNOT_START: Final = (
+    ConfigError,
+    ClusterKeyError,
+    WrongDirectoryError,
+    DirectoryInUse,
+    JournalError,
+    OSError,
+)
+
+_log = logging.getLogger(__name__)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one coordinator and return its exit code."""
+    try:
+        config = parse(sys.argv[1:] if arguments is None else arguments)
+        configure_logging("coordinator", config.log_level)
+        cluster_key = read_cluster_key(config.cluster_key)
+        files = _open(config)
+    except (
+        ConfigError,
+        ClusterKeyError,
+        WrongDirectoryError,
+        DirectoryInUse,
+        JournalError,
+        OSError,
+    ) as error:
+        print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_CANNOT_START
+    return asyncio.run(_serve(config, files, cluster_key))
+
+
+def _open(config: Config) -> ReplicaFiles:
+    return open_replica(
+        DirectoryOptions(
+            path=config.data_directory,
+            replica_id=config.replica_id,
+            replica_count=config.replica_count,
+            cluster_id=config.cluster_id,
+            segment_bytes=config.segment_bytes,
+            archive=config.archive,
+        )
+    )
+
+
+async def _serve(config: Config, files: ReplicaFiles, cluster_key: bytes) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await Coordinator(config, files, cluster_key).run(stop)
+    except (ConfigError, RuntimeError) as error:
+        print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_CANNOT_START
+    except Exception:
+        _log.critical("the replica cannot go on", exc_info=True)
+        return EXIT_FAILED
+    return EXIT_STOPPED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,363 @@
+"""One coordinator process, put together: the only place that knows every part.
+
+Start-up: open the directory, listen (alive, not ready), reach the three services, give the core
+what the disk holds, apply the inherited log, and only then serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from coordinator import vsr
+from coordinator.config import Config, ConfigError
+from coordinator.gateway.alarms import Alarms
+from coordinator.gateway.cluster import DOMAIN_STAGES, ClusterStage
+from coordinator.gateway.commands import Commands
+from coordinator.gateway.normalize import Normalizer
+from coordinator.gateway.principal import Authenticator
+from coordinator.gateway.reads import Consistency, Reads, ReadSpan
+from coordinator.gateway.routes import Routes
+from coordinator.gateway.server import GatewayServer
+from coordinator.gateway.submit import SubmitStreams
+from coordinator.gateway.timers import SessionTimers
+from coordinator.gateway.unary import UnaryCalls
+from coordinator.mux.mux import Mux
+from coordinator.mux import types as mux_types
+from coordinator.replica.batcher import Reply
+from coordinator.replica.bootstrap import ReplicaFiles
+from coordinator.replica.driver import Driver, DriverEvents, wall_clock_us
+from coordinator.replica.founding import ROOT_PASSWORD_FILE, founding_body, write_root_password
+from coordinator.replica.proposals import Proposals
+from coordinator.replica.space import SpaceWatch
+from coordinator.replica.writer import Writer
+from coordinator.stages import codec
+from coordinator.stages.client import Identity, StageClient, StageEvents
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+from viewstamp.format.prepare import seal
+from viewstamp.limits import FEATURE_LEVEL
+from viewstamp.routing import Method, MethodKind
+from viewstamp.telemetry import fields
+from viewstamp.tokens import AccessToken
+
+STOP_GRACE_MS: Final = 2_000
+READY_FILE: Final = Path("run", "coordinator.json")
+
+_log = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """One replica's coordinator."""
+
+    def __init__(self, config: Config, files: ReplicaFiles, cluster_key: bytes) -> None:
+        self._config = config
+        self._files = files
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._address = ""
+        self._described: set[mux_types.Stage] = set()
+        self._all_described = asyncio.Event()
+        self.alarms = Alarms(wall_clock_us)
+        self.routes = Routes()
+        self._mux = Mux({}, codec.ProtobufCodec())
+        self._writer: Writer[vsr.SuperblockState] = Writer(files.journal, files.superblock)
+        self._space = SpaceWatch(files.journal, self._became_full, self._has_room)
+        self.driver = Driver(
+            _core(config, files), self._mux, self._writer, self._events(), files.encode
+        )
+        self._clients = {stage: self._client(stage) for stage in DOMAIN_STAGES}
+        self._proposals = Proposals(self.driver)
+        self._timers = SessionTimers(self._mux.sessions.live, self._proposals, _monotonic_ms)
+        self._cluster = ClusterStage(
+            self.driver,
+            self.alarms,
+            dict(self._clients),
+            lambda: len(self._mux.sessions),
+            self._mux.entities,
+            config.replica_id,
+            files.cluster_id,
+        )
+        self._commands = self._make_commands()
+        self.server = self._make_server(Authenticator(cluster_key, wall_clock_us))
+
+    # --- Life ---
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set. Raises whatever makes going on impossible."""
+        port = self.server.listen(self._config.listen, _credentials(self._config))
+        host = self._config.listen.rpartition(":")[0]
+        self._address = self._cluster.address = f"{host}:{port}"
+        await self.server.start()
+        self._start(self._start_replica())
+        stopped = asyncio.create_task(self._wait_for(stop))
+        try:
+            await self._failure
+        finally:
+            stopped.cancel()
+            await self._stop()
+
+    async def _wait_for(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        if not self._failure.done():
+            self._failure.set_result(None)
+
+    async def _start_replica(self) -> None:
+        identity = Identity(
+            self._files.cluster_id, self._config.replica_id, self._files.superblock.sequence
+        )
+        for client in self._clients.values():
+            self._start(client.run(identity))
+        await self._all_described.wait()
+        self._start(self._writer.run(self.driver.prepares_durable, self.driver.superblock_durable))
+        self._start(self._space.run())
+        self._start(self._timers.run())
+        self.driver.start(self._files.start)
+
+    async def _stop(self) -> None:
+        await self.server.stop(STOP_GRACE_MS)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for client in self._clients.values():
+            await client.close()
+        self._writer.close()
+        self._files.journal.close()
+        self._files.lock.release()
+        (self._config.data_directory / READY_FILE).unlink(missing_ok=True)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
+    # --- Parts ---
+
+    def _events(self) -> DriverEvents:
+        return DriverEvents(
+            founding_ready=lambda nonces: self._start(self._found(nonces)),
+            status_changed=self._status_changed,
+            retired=self._retired,
+            fatal=self._fail,
+            room=self._space.room,
+            persisting=self._space.sent,
+            persisted=self._space.written,
+            local_read=self._local_read,
+        )
+
+    def _local_read(self, batch: mux_types.StageBatch) -> mux_types.StageReply:
+        return self._cluster.read(batch)
+
+    def _client(self, stage: mux_types.Stage) -> StageClient:
+        target = self._config.services[stage.name.lower()]
+        client = StageClient(
+            int(stage),
+            target,
+            StageEvents(
+                replied=lambda reply: self._replied(stage, reply),
+                deferred=lambda outcome: self.driver.read_followed(codec.decode_query(outcome)),
+                connected=lambda describe: self._connected(stage, describe),
+                lost=lambda why: self._lost(stage, why),
+            ),
+        )
+        self.driver.connect(stage, client)
+        return client
+
+    def _make_commands(self) -> Commands:
+        self._normalizer = Normalizer(
+            self.routes, {int(stage): client for stage, client in self._clients.items()}
+        )
+        return Commands(
+            self.routes,
+            self._normalizer,
+            self.driver,
+            self._mux.sessions,
+            self._mux.admission,
+            lambda: self._mux.replies.replies_bytes,
+            self._timers.used,
+        )
+
+    def _make_server(self, authenticator: Authenticator) -> GatewayServer:
+        reads = Reads(self.routes, self)
+        cluster_id = self._files.cluster_id
+        unary = UnaryCalls(
+            cluster_id,
+            self.routes,
+            authenticator,
+            self._commands,
+            self._normalizer,
+            reads,
+            self._check_serving,
+        )
+        submit = SubmitStreams(
+            cluster_id, authenticator, self._commands, reads, self._timers, self._check_serving
+        )
+        return GatewayServer(unary, submit)
+
+    def _check_serving(self) -> None:
+        status = self.driver.progress.status
+        if status is not vsr.Status.NORMAL:
+            raise Refusal(
+                Reason.REASON_VIEW_CHANGE,
+                f"the replica is not in service ({status.value}): try again",
+                status=status.value,
+            )
+
+    # --- Services ---
+
+    def _replied(self, stage: mux_types.Stage, reply: domain_pb2.BatchReply) -> None:
+        for proposal in reply.proposals:
+            self._proposals.add(proposal)
+        self.driver.stage_replied(codec.decode_reply(stage, reply))
+
+    def _connected(self, stage: mux_types.Stage, describe: domain_pb2.DescribeResponse) -> None:
+        self.routes.update(describe)
+        self._mux.set_routes({m.code: mux_route(m) for m in self.routes.methods()})
+        self.alarms.clear(cluster_pb2.ALARM_KIND_SERVICE_DOWN, stage.name.lower())
+        self._described.add(stage)
+        if self._described.issuperset(DOMAIN_STAGES):
+            self._all_described.set()
+
+    def _lost(self, stage: mux_types.Stage, why: str) -> None:
+        name = stage.name.lower()
+        self.alarms.raise_alarm(
+            cluster_pb2.ALARM_KIND_SERVICE_DOWN, f"service {name} does not answer: {why}", name
+        )
+        self.driver.stage_lost(stage)
+
+    # --- Replica ---
+
+    async def _found(self, nonces: Sequence[bytes]) -> None:
+        password = write_root_password(self._config.data_directory)
+        body = await asyncio.to_thread(founding_body, self._files.cluster_id, password, nonces)
+        self.driver.found(body)
+
+    def _status_changed(self, changed: vsr.StatusChanged) -> None:
+        _log.info("status changed", extra=fields(status=changed.status.value, view=changed.view))
+        ready = changed.status is vsr.Status.NORMAL
+        self._start(self.server.set_ready(ready))
+        if ready:
+            self._start(self._became_ready())
+
+    async def _became_ready(self) -> None:
+        self._proposals.activate()
+        self.driver.ask_proposals()
+        ready = {"address": self._address, "pid": os.getpid()}
+        path = self._config.data_directory / READY_FILE
+        await asyncio.to_thread(_write_ready_file, path, ready)
+        password = self._config.data_directory / ROOT_PASSWORD_FILE
+        print(json.dumps({"ready": True, "service": "coordinator", **ready}), flush=True)  # noqa: T201
+        _log.info("ready", extra=fields(**ready, root_password_file=str(password)))
+
+    def _retired(self, retired: mux_types.Retired) -> None:
+        for session_id in retired.ended_sessions:
+            self._timers.ended(session_id)
+            self._commands.forget_session(session_id)
+
+    def _became_full(self, why: str) -> None:
+        self.alarms.raise_alarm(
+            cluster_pb2.ALARM_KIND_NO_SPACE,
+            f"read-only until there is space for journal segments: {why}",
+        )
+
+    def _has_room(self) -> None:
+        if not self._space.full:
+            self.alarms.clear(cluster_pb2.ALARM_KIND_NO_SPACE)
+        self.driver.pump()
+
+    def read(
+        self,
+        spans: Sequence[ReadSpan],
+        principal: AccessToken | None,
+        session_id: int,
+        consistency: Consistency,
+    ) -> asyncio.Future[Reply]:
+        """Start reads for the gateway. Raises Refusal DOMAIN_RESTARTING."""
+        for span in spans:
+            self._check_connected(span.method)
+        read = mux_types.Read(
+            token=self.driver.next_token(),
+            spans=tuple(mux_types.ReadSpan(s.method.code, s.count, s.items) for s in spans),
+            user_id=None if principal is None else principal.user_id,
+            credential_revision=0 if principal is None else principal.credential_revision,
+            session_id=session_id,
+        )
+        return self.driver.read(
+            read, linearizable=consistency.linearizable, revision=consistency.at_least_revision
+        )
+
+    def _check_connected(self, method: Method) -> None:
+        for number in (method.resolve_stage, method.owner):
+            client = self._clients.get(mux_types.Stage(number)) if number else None
+            if client is not None and not client.connected:
+                raise Refusal(
+                    Reason.REASON_DOMAIN_RESTARTING,
+                    f"the service of {mux_types.Stage(number).name.lower()} is restarting: try"
+                    " again",
+                    stage=mux_types.Stage(number).name.lower(),
+                )
+
+
+def mux_route(method: Method) -> mux_types.Route:
+    """Return a method's options in the mux's form."""
+    resolve = mux_types.Stage(method.resolve_stage) if method.resolve_stage else None
+    return mux_types.Route(
+        code=method.code,
+        owner=mux_types.Stage(method.owner),
+        resolve_stage=resolve,
+        gate=method.gate,
+        emits_backward=frozenset(mux_types.Stage(stage) for stage in method.emits_backward),
+        sets_grants=method.sets_grants,
+        internal=method.internal,
+        is_query=method.kind is MethodKind.QUERY,
+    )
+
+
+def _core(config: Config, files: ReplicaFiles) -> vsr.Replica:
+    configuration = vsr.Configuration(
+        cluster_id=files.cluster_id,
+        replica=config.replica_id,
+        replica_count=config.replica_count,
+        feature_level=FEATURE_LEVEL,
+    )
+    return vsr.Replica(configuration, seal=seal)
+
+
+def _credentials(config: Config) -> grpc.ServerCredentials | None:
+    if config.tls_certificate is None or config.tls_key is None:
+        return None
+    try:
+        pair = (config.tls_key.read_bytes(), config.tls_certificate.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"--tls-certificate or --tls-key cannot be read: {error}") from error
+    return grpc.ssl_server_credentials([pair])
+
+
+def _write_ready_file(path: Path, ready: dict[str, Any]) -> None:
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(ready) + "\n")
+    temporary.replace(path)
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,94 @@
+"""Keeps spare segments ahead of the journal, and says when the disk is too full for that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from coordinator.journal.errors import NoSpace
+from coordinator.journal.journal import SPARE_SEGMENTS, Space
+from coordinator.replica.driver import Room
+from viewstamp.format.record import CONTENT_BYTES_MAX, record_bytes
+
+RETRY_DELAY_MS: Final = 1_000
+RECORD_BYTES_MAX: Final = record_bytes(CONTENT_BYTES_MAX)
+# A record never spans segments: up to one record's worth stays unused at the end of one.
+MARGIN_BYTES: Final = 2 * RECORD_BYTES_MAX
+
+
+class Journal(Protocol):
+    """The journal as seen from here."""
+
+    def space(self) -> Space:
+        """How much room there is."""
+        ...
+
+    def prepare_spares(self) -> int:
+        """Make spare segments; raises NoSpace."""
+        ...
+
+
+class SpaceWatch:
+    """Room for prepares: what the journal has, less what is on its way there."""
+
+    def __init__(
+        self, journal: Journal, became_full: Callable[[str], None], has_room: Callable[[], None]
+    ) -> None:
+        self._journal = journal
+        self._became_full = became_full
+        self._has_room = has_room
+        self._on_the_way_bytes = 0
+        self._wake = asyncio.Event()
+        self.full = False
+
+    def room(self) -> Room:
+        """Return whether another prepare may be admitted."""
+        free_bytes = self._journal.space().free_bytes - self._on_the_way_bytes
+        if free_bytes >= MARGIN_BYTES:
+            return Room.FREE
+        self._wake.set()
+        return Room.FULL if self.full else Room.SOON
+
+    def sent(self, prepares: Sequence[Any]) -> None:
+        """Prepares are on their way to the journal."""
+        self._on_the_way_bytes += sum(map(_bytes_of, prepares))
+
+    def written(self, prepares: Sequence[Any]) -> None:
+        """They have arrived there."""
+        self._on_the_way_bytes -= sum(map(_bytes_of, prepares))
+        if self._journal.space().spare_segments < SPARE_SEGMENTS:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Make segments as they are used up, until cancelled. Raises JournalFailed."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self._make_spares()
+
+    async def _make_spares(self) -> None:
+        try:
+            await asyncio.to_thread(self._journal.prepare_spares)
+        except NoSpace as error:
+            if not self.full:
+                self.full = True
+                self._became_full(str(error))
+            await asyncio.sleep(RETRY_DELAY_MS / 1000)
+            self._wake.set()
+        else:
+            self.full = False
+        # Waiting commands are let in, or told that the disk is full.
+        self._has_room()
+
+
+def _bytes_of(prepare: Any) -> int:
+    return (
+        record_bytes(CONTENT_BYTES_MAX)
+        if prepare is None
+        else record_bytes(prepare.header.size + _HEADER_ALLOWANCE_BYTES)
+    )
+
+
+# More than an encoded prepare header ever has.
+_HEADER_ALLOWANCE_BYTES: Final = 512
