@@ -1,4 +1,4 @@
-"""What the machine promises to every domain, shown on the echo domain."""
+"""What the machine promises to every domain about commands, effects and savepoints."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.runtime.machine import Applied, Machine, ProtocolError
+from services.runtime.machine import Machine
 from tests.runtime import echo
 from tests.runtime.echo import (
-    GET,
-    HIDE,
     KEEP,
-    PONDER,
-    PROPOSALS,
     PUT,
     REMOVE,
     REVERT,
@@ -26,42 +22,12 @@ from tests.runtime.echo import (
     message,
     parse,
     put_request,
-    query,
 )
+from tests.runtime.harness import MALFORMED, Harness, reasons
 from viewstamp import framing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
-from viewstamp.api.errors.v1.errors_pb2 import Reason
-from viewstamp.format.digest import StateDigest
-from viewstamp.limits import PREPARE_COMMANDS_MAX
 
-MALFORMED = b"\x22\x05ab"  # a string of 5 bytes of which 2 are there
 USERS, CONSUMER_GROUPS = 2, 4
-
-
-class Harness:
-    """A machine that is fed items, each call a batch with the next sequence."""
-
-    def __init__(self) -> None:
-        """Start with an empty machine."""
-        self.machine = Machine(echo.DOMAIN)
-
-    def apply(self, *items: pb.Item) -> Applied:
-        """Apply the items as the next logged batch."""
-        return self.machine.apply(batch(self.machine.sequence + 1, *items))
-
-    def one(self, item: pb.Item) -> pb.Outcome:
-        """Apply one item and return its outcome."""
-        (outcome,) = self.apply(item).reply.outcomes
-        return outcome
-
-    def read(self, item: pb.Item) -> pb.Outcome:
-        """Read outside the log and return the outcome."""
-        (outcome,) = self.machine.apply(batch(0, item)).reply.outcomes
-        return outcome
-
-    def texts(self) -> dict[str, str]:
-        """Return the words by name."""
-        return {name: word.text for name, word in self.machine.state.words.rows.items()}
 
 
 @pytest.fixture
@@ -73,11 +39,6 @@ def harness() -> Harness:
 def put_results(outcome: pb.Outcome) -> list[Any]:
     """Return the decoded results of a span of Put."""
     return [parse("PutResponse", r) for r in framing.unframe(outcome.command.results)]
-
-
-def reasons(errors: Any) -> dict[int, str]:
-    """Return sparse errors as index -> reason."""
-    return {e.index: Reason.Name(e.error.reason).removeprefix("REASON_") for e in errors}
 
 
 def test_commands_get_consecutive_revisions_and_results(harness: Harness) -> None:
@@ -296,292 +257,6 @@ def test_failed_command_in_a_savepoint_takes_back_only_itself(harness: Harness) 
     assert harness.texts() == {"a": "a"}
     harness.apply(REVERT)
     assert harness.texts() == {}
-
-
-def test_queries_see_the_state_at_their_position(harness: Harness) -> None:
-    """A read between two spans sees the first and not the second."""
-    asked = query(GET, message("GetRequest", name="a"), user_id=5)
-    reply = harness.apply(
-        command(PUT, put_request("a", "one")),
-        asked,
-        command(PUT, put_request("a", "two"), revision=2),
-        asked,
-    ).reply
-    found = [
-        parse("GetResponse", framing.unframe(reply.outcomes[i].query.results)[0]) for i in (1, 3)
-    ]
-    assert [(f.text, f.revision) for f in found] == [("one", 1), ("two", 2)]
-
-
-def test_query_answers_are_sparse(harness: Harness) -> None:
-    """Refusals, holes and defects of reads are per index; contexts reach their reads."""
-    harness.apply(command(PUT, put_request("a")))
-    requests = [
-        message("GetRequest", name="a"),
-        message("GetRequest", name="none"),
-        b"",
-        message("GetRequest", fault="defect"),
-        MALFORMED,
-    ]
-    contexts = framing.frame_all([b"seen", b"", b"", b"", b""])
-    answer = harness.read(query(GET, *requests, refused=[2], contexts=contexts)).query
-    assert reasons(answer.errors) == {1: "STREAM_NOT_FOUND", 3: "INTERNAL", 4: "MALFORMED_REQUEST"}
-    results = [parse("GetResponse", r) for r in framing.unframe(answer.results)]
-    assert [(r.text, r.context) for r in results] == [("a", b"seen")] + [("", b"")] * 4
-    assert len(harness.machine.alarms) == 1
-
-
-def test_reads_must_leave_no_trace(harness: Harness) -> None:
-    """A read or resolve that changes something is taken back and raises an alarm."""
-    harness.apply(command(PUT, put_request("a")))
-    request = message("GetRequest", name="a", fault="change")
-    answer = harness.read(query(GET, request)).query
-    resolved = harness.read(
-        pb.Item(resolve=pb.ResolveItem(count=1, items=echo.frames(request), user_id=66))
-    ).resolve
-    assert reasons(answer.errors) == reasons(resolved.errors) == {0: "INTERNAL"}
-    assert harness.texts() == {"a": "a"}
-    assert len(harness.machine.alarms) == 2
-
-
-def test_answers_fit_one_message(harness: Harness) -> None:
-    """Answers past the size of a message are refused, and a later small one still fits."""
-    harness.apply(command(PUT, put_request("a")))
-    large = message("GetRequest", fault="large")
-    answer = harness.read(query(GET, large, large, message("GetRequest", name="a"))).query
-    assert reasons(answer.errors) == {1: "COMMAND_TOO_LARGE"}
-
-
-def test_state_digest_is_the_digest_of_the_entities(harness: Harness) -> None:
-    """The builtin read returns what walking the entities gives."""
-    empty = harness.read(pb.Item(query=pb.QueryItem(query_id=3))).query
-    assert (empty.query_id, empty.state_digest) == (3, StateDigest().to_bytes())
-    harness.apply(command(PUT, put_request("b"), put_request("a")))
-    expected = StateDigest()
-    expected.add(1, b"a", b"2:a")
-    expected.add(1, b"b", b"1:b")
-    assert harness.read(pb.Item(query=pb.QueryItem())).query.state_digest == expected.to_bytes()
-
-
-def test_deferred_reads_answer_later_from_their_own_revision(harness: Harness) -> None:
-    """A deferred span is marked in the reply and computed from what it read at its position."""
-    requests = [message("GetRequest", name="a"), message("GetRequest", name="a", fault="refuse")]
-    applied = harness.apply(
-        command(PUT, put_request("a", "then")),
-        query(PONDER, *requests, message("GetRequest"), b"", refused=[3], query_id=8),
-        command(PUT, put_request("a", "now"), revision=2),
-    )
-    assert applied.reply.outcomes[1].query == pb.QueryOutcome(query_id=8, deferred=True)
-    (deferred,) = applied.deferred
-    outcome = deferred.run()
-    assert outcome.query_id == 8
-    assert reasons(outcome.errors) == {1: "STREAM_EXISTS"}
-    texts = [parse("GetResponse", r).text for r in framing.unframe(outcome.results)]
-    assert texts == ["then", "", "", ""]
-
-
-def test_deferred_span_keeps_errors_found_at_once(harness: Harness) -> None:
-    """What was refused before the wait, and a defect during it, are in the final answer."""
-    requests = [MALFORMED, message("GetRequest", name="a", fault="defect")]
-    applied = harness.apply(query(PONDER, *requests))
-    outcome = applied.deferred[0].run()
-    assert reasons(outcome.errors) == {0: "MALFORMED_REQUEST", 1: "INTERNAL"}
-    assert len(harness.machine.alarms) == 1
-
-
-def test_span_answered_at_once_is_not_deferred(harness: Harness) -> None:
-    """A method that may defer need not."""
-    applied = harness.apply(query(PONDER, message("GetRequest")))
-    assert applied.deferred == []
-    assert applied.reply.outcomes[0].query.results == framing.EMPTY_FRAME
-
-
-def test_resolve_answers_per_item(harness: Harness) -> None:
-    """Contexts come per index, with holes and sparse errors."""
-    harness.apply(command(PUT, put_request("a")))
-    items = [message("GetRequest", name=name) for name in ("a", "none", "", "a")]
-    resolve = pb.ResolveItem(count=4, items=echo.frames(*items), gate=3, refused=[2])  # type: ignore[arg-type]
-    answer = harness.one(pb.Item(resolve=resolve)).resolve
-    assert framing.unframe(answer.contexts) == [b"3:1", b"", b"", b"3:1"]
-    assert reasons(answer.errors) == {1: "STREAM_NOT_FOUND"}
-
-
-def test_resolve_of_grants_goes_to_its_own_handler(harness: Harness) -> None:
-    """Permissions are resolved item by item by the grants resolver."""
-    resolve = pb.ResolveItem(count=2, items=echo.frames(b"x", b"y"), grants=True)
-    answer = harness.one(pb.Item(resolve=resolve)).resolve
-    assert framing.unframe(answer.contexts) == [b"X", b"Y"]
-
-
-def test_resolve_checks_the_count(harness: Harness) -> None:
-    """A span of another number of items than claimed is refused by the resolving stage."""
-    for items in (echo.frames(b"x"), b"\x0a\x7f"):
-        answer = harness.one(pb.Item(resolve=pb.ResolveItem(count=2, items=items))).resolve
-        assert reasons(answer.errors) == {0: "MALFORMED_REQUEST", 1: "MALFORMED_REQUEST"}
-
-
-def test_all_proposals_are_told_on_demand(harness: Harness) -> None:
-    """A new primary hears every pending proposal, outside the log."""
-    harness.apply(command(PUT, put_request("b"), put_request("a")))
-    reply = harness.machine.apply(batch(0, PROPOSALS)).reply
-    assert [p.request for p in reply.proposals] == [b"a", b"b"]
-    assert not harness.apply().reply.proposals
-
-
-@pytest.mark.parametrize("sequence", [1, 3, 4])
-def test_sequence_must_be_contiguous(harness: Harness, sequence: int) -> None:
-    """A repeated or skipped batch is a breach of the protocol, and nothing of it is applied."""
-    harness.apply(command(PUT, put_request("a")))
-    if sequence == 4:
-        harness.apply()
-    with pytest.raises(ProtocolError, match="is due"):
-        harness.machine.apply(batch(sequence, command(PUT, put_request("b"))))
-    assert harness.texts() == {"a": "a"}
-
-
-CONTEXTS_OF_TWO = framing.frame_all([b"x", b"y"])
-UNKNOWN_EFFECT = pb.Item(effect=pb.EffectItem(payload=b"\x2a\x00"))
-
-BREACHES: dict[str, tuple[pb.Item, str]] = {
-    "unclaimed method": (command(echo.UNCLAIMED, b""), "command code 903 is not claimed"),
-    "method of another stage": (command(echo.ELSEWHERE, b""), "command code 904 is not claimed"),
-    "unknown query": (query(999, b""), "query code 999 is not claimed"),
-    "item of no kind": (pb.Item(), "has no kind"),
-    "cut": (pb.Item(cut=pb.CutItem(generation=4)), "cut 4"),
-    "keep without savepoint": (KEEP, "no savepoint is open that could be kept"),
-    "revert without savepoint": (REVERT, "no savepoint is open that could be reverted"),
-    "too many": (command(PUT, count=PREPARE_COMMANDS_MAX + 1), "the gateway admits 8190"),
-    "hole outside": (command(PUT, b"", refused=[1]), "index 1 is refused in a span of 1"),
-    "contexts of another number": (command(PUT, b"", contexts=CONTEXTS_OF_TWO), "has 2 contexts"),
-    "contexts unframed": (command(PUT, b"", contexts=b"\x0a\x7f"), "are not framed"),
-    "malformed effect": (pb.Item(effect=pb.EffectItem(payload=b"\x0a\x7f")), "is malformed"),
-    "unknown effect": (UNKNOWN_EFFECT, "effect stream_deleted of revision 0 has no handler"),
-    "empty effect": (pb.Item(effect=pb.EffectItem()), "effect None of revision 0 has no handler"),
-}
-
-
-@pytest.mark.parametrize("name", BREACHES)
-def test_breaches_of_the_protocol_are_loud(harness: Harness, name: str) -> None:
-    """What a correct coordinator cannot send ends the machine, with what was wrong."""
-    item, said = BREACHES[name]
-    with pytest.raises(ProtocolError, match=said):
-        harness.apply(item)
-
-
-def test_savepoints_do_not_nest(harness: Harness) -> None:
-    """A second savepoint is a breach of the protocol."""
-    with pytest.raises(ProtocolError, match="open already"):
-        harness.apply(SAVEPOINT, SAVEPOINT)
-
-
-def test_reads_outside_the_log_change_nothing(harness: Harness) -> None:
-    """A batch without a place in the log may not hold what changes state."""
-    with pytest.raises(ProtocolError, match="holds a command"):
-        harness.machine.apply(batch(0, command(PUT, put_request("a"))))
-
-
-def test_unknown_feature_level_is_refused(harness: Harness) -> None:
-    """A build does not guess what a level it does not know would have it do."""
-    with pytest.raises(ProtocolError, match="feature level 2 is in force"):
-        harness.machine.apply(pb.Batch(sequence=1, feature_level=2))
-
-
-def test_domain_without_resolvers_says_so() -> None:
-    """A resolve item at a stage that resolves nothing is a breach of the protocol."""
-    fields = {name: getattr(echo.DOMAIN, name) for name in echo.DOMAIN.__dataclass_fields__}
-    fields |= {"resolve": None, "resolve_grants": None}
-    for grants, said in ((True, "permissions"), (False, "streams and topics")):
-        machine: Machine[echo.State] = Machine(echo.DOMAIN.__class__(**fields))
-        with pytest.raises(ProtocolError, match=f"does not resolve {said}"):
-            machine.apply(batch(1, pb.Item(resolve=pb.ResolveItem(count=1, grants=grants))))
-
-
-def test_describe_claims_what_has_a_handler(harness: Harness) -> None:
-    """Methods without a handler and methods of other stages are not claimed."""
-    description = harness.machine.describe()
-    service = "viewstamp.tests.echo.v1.EchoService/"
-    assert list(description.methods) == [
-        service + name for name in ("Put", "Remove", "Hide", "Get", "Ponder")
-    ]
-    assert (description.stage, description.section_version) == (3, 7)
-
-
-BAD_DOMAINS: dict[str, tuple[dict[str, Any], str]] = {
-    "handler without method": (
-        {"commands": {**echo.DOMAIN.commands, "Putt": echo.put}},
-        "command handlers that nothing in the protos calls for: Putt",
-    ),
-    "handler of another stage's": (
-        {"commands": {**echo.DOMAIN.commands, "Elsewhere": echo.put}},
-        "command handlers that nothing in the protos calls for: Elsewhere",
-    ),
-    "no normalizer": ({"normalizers": {}, "suffixes": {}}, "without a normalizer: Hide"),
-    "unused suffix": ({"suffixes": {"Put": echo.hide_suffix}}, "suffixes that nothing"),
-    "unknown effect": ({"effects": {"sun_down": echo.user_deleted}}, "effects that nothing"),
-    "twice": ({"files": [echo.FILE, echo.FILE]}, "command methods share a name: "),
-}
-
-
-@pytest.mark.parametrize("name", BAD_DOMAINS)
-def test_domain_that_is_not_whole_does_not_start(name: str) -> None:
-    """Handlers that do not fit the protos are found at start, not at the first command."""
-    changed, said = BAD_DOMAINS[name]
-    fields = {name: getattr(echo.DOMAIN, name) for name in echo.DOMAIN.__dataclass_fields__}
-    with pytest.raises(ValueError, match=said):
-        Machine(echo.DOMAIN.__class__(**(fields | changed)))
-
-
-def hide_span(*secrets: str | bytes, **fields: Any) -> pb.NormalizeRequest:
-    """Return a normalize request for these secrets."""
-    items = [s if isinstance(s, bytes) else message("HideRequest", secret=s) for s in secrets]
-    fields.setdefault("session_id", 3)
-    return pb.NormalizeRequest(code=HIDE, count=len(items), items=echo.frames(*items), **fields)
-
-
-def test_normalize_replaces_payloads_and_refuses_sparsely(harness: Harness) -> None:
-    """Each index gets its loggable form or its error; nothing of the secret is left."""
-    harness.apply(command(PUT, put_request("a"), revision=6))
-    request = hide_span("tiger", "", MALFORMED, "bug", "defect", "refuse", number=2)
-    response = harness.machine.normalize(request).run()
-    assert response.revision == 6
-    assert reasons(response.errors) == {
-        1: "INVALID_PASSWORD",
-        2: "MALFORMED_REQUEST",
-        3: "INTERNAL",
-        4: "INTERNAL",
-        5: "STREAM_EXISTS",
-    }
-    items = framing.unframe(response.items)
-    assert [bool(item) for item in items] == [True] + [False] * 5
-    assert b"tiger" not in response.SerializeToString()
-    assert len(harness.machine.alarms) == 2
-
-
-def test_normalize_origin_is_the_same_on_a_retry(harness: Harness) -> None:
-    """Suffixes of a retry equal the first ones, and differ by session, number and index."""
-    first = harness.machine.normalize(hide_span("x", "y", number=2, first_index=4)).run()
-    again = harness.machine.normalize(
-        hide_span("x", "y", number=2, first_index=4, suffix_only=True)
-    ).run()
-    assert list(again.suffixes) == list(first.suffixes)
-    assert again.items == framing.EMPTY_FRAME * 2
-    tokens = [parse("HideResponse", s.suffix).token for s in first.suffixes]
-    origin = (3).to_bytes(8, "big") + (2).to_bytes(8, "big")
-    assert tokens == [origin + (4).to_bytes(4, "big"), origin + (5).to_bytes(4, "big")]
-
-
-def test_normalize_without_session_needs_a_nonce(harness: Harness) -> None:
-    """Secrets of callers without a session come from their nonce."""
-    response = harness.machine.normalize(hide_span("x", session_id=0, nonce=b"n" * 16)).run()
-    assert parse("HideResponse", response.suffixes[0].suffix).token == b"n" * 16 + bytes(4)
-    with pytest.raises(ProtocolError, match="a nonce of 0 bytes"):
-        harness.machine.normalize(hide_span("x", session_id=0))
-
-
-def test_normalize_knows_only_flagged_methods(harness: Harness) -> None:
-    """A method that needs no normalization is refused."""
-    with pytest.raises(ProtocolError, match="method code 900 is not normalized"):
-        harness.machine.normalize(pb.NormalizeRequest(code=PUT))
 
 
 Step = tuple[str, str, str]
