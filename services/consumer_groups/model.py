@@ -199,7 +199,9 @@ def _index(table: Table[int, tuple[int, ...]], key: int, number: int) -> None:
         table.put(key, (number,))
         return
     position = bisect_left(numbers, number)
-    if position == len(numbers) or numbers[position] != number:
+    if position == len(numbers):
+        table.put(key, (*numbers, number))
+    elif numbers[position] != number:
         table.put(key, (*numbers[:position], number, *numbers[position:]))
 
 
