@@ -120,16 +120,17 @@ class Workbench:
         (context,) = framing.unframe(outcome.resolve.contexts)
         return context
 
-    def effect(self, payload: effects_pb2.EffectPayload) -> None:
-        """Apply what users says."""
+    def effect(self, **kind: Any) -> None:
+        """Apply what users says: the field of EffectPayload that is set."""
         self.revision += 1
+        payload = effects_pb2.EffectPayload(**kind)
         item = pb.EffectItem(revision=self.revision, payload=payload.SerializeToString())
         self.apply(pb.Item(effect=item))
 
     def grant(self, user: int, permissions: users_pb2.Permissions) -> None:
         """Let users say what a user is granted; the first time makes the user."""
         changed = effects_pb2.GrantsChanged(user_id=user, permissions=permissions)
-        self.effect(effects_pb2.EffectPayload(grants_changed=changed))
+        self.effect(grants_changed=changed)
 
     def create_stream(self, name: str) -> int:
         """Create a stream as root and return its id."""

@@ -6,7 +6,8 @@ the reference states them, written down anew here rather than taken from the cod
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Set
+from typing import Any, Final
 
 import pytest
 from google.protobuf.message import Message
@@ -178,7 +179,7 @@ REQUESTS: Final[dict[str, Row]] = {
         "STREAM_NOT_FOUND",
     ),
 }
-GATES: Final = {
+GATES: Final[dict[int, tuple[Set[str], Set[str], str]]] = {
     routing_pb2.GATE_READ_SERVERS: ({"g.read_servers", "g.manage_servers"}, ALL, "read_servers"),
     routing_pb2.GATE_MANAGE_SERVERS: ({"g.manage_servers"}, ALL, "manage_servers"),
     routing_pb2.GATE_READ_TOPIC: (SEES_TOPIC, SEES_TOPIC, ""),
@@ -193,9 +194,14 @@ def bench_with(*grants: str) -> Workbench:
     bench = Workbench()
     stream = bench.create_stream(STREAM)
     topic = bench.create_topic(STREAM, TOPIC)
-    scoped = users_pb2.StreamPermissions(stream=by(stream), topics=[{"topic": by(topic)}])
+    in_topic = users_pb2.TopicPermissions(topic=by(topic))
+    scoped = users_pb2.StreamPermissions(stream=by(stream), topics=[in_topic])
     permissions = users_pb2.Permissions()
-    levels = {"g": getattr(permissions, "global"), "s": scoped, "t": scoped.topics[0]}
+    levels: dict[str, Message] = {
+        "g": getattr(permissions, "global"),
+        "s": scoped,
+        "t": scoped.topics[0],
+    }
     for grant in grants:
         level, _, name = grant.partition(".")
         if name:
@@ -226,7 +232,7 @@ def test_gates_of_methods(method: str) -> None:
     """Each single grant opens, denies or hides each method exactly as the table says."""
     request, opens, shows, permission, hidden = REQUESTS[method]
     actual = {grant: answer_of(bench_with(grant), method, request) for grant in GRANTS}
-    denied = {grant: f"PERMISSION_DENIED {permission}" for grant in shows}
+    denied = dict.fromkeys(shows, f"PERMISSION_DENIED {permission}")
     expected = dict.fromkeys(GRANTS, hidden) | denied | dict.fromkeys(opens, "OK")
     assert actual == expected
 
@@ -243,7 +249,7 @@ def test_gates_of_resolving(gate: int) -> None:
             actual[grant] = "OK"
         except Refusal as refusal:
             actual[grant] = refusal.name + refusal.details.get("permission", "")
-    denied = {grant: f"PERMISSION_DENIED{permission}" for grant in shows}
+    denied = dict.fromkeys(shows, f"PERMISSION_DENIED{permission}")
     expected = dict.fromkeys(GRANTS, "STREAM_NOT_FOUND") | denied | dict.fromkeys(opens, "OK")
     assert actual == expected
 
@@ -311,15 +317,15 @@ def test_missing_stream_comes_before_missing_topic() -> None:
 def test_unauthenticated(method: str, fault: str) -> None:
     """Unknown, deleted and inactive users, and outdated stamps, are refused everywhere."""
     bench = bench_with("g.manage_streams")
-    payloads = {
-        "deleted": effects_pb2.EffectPayload(user_deleted={"user_id": USER}),
-        "inactive": effects_pb2.EffectPayload(user_deactivated={"user_id": USER}),
-        "outdated": effects_pb2.EffectPayload(
-            credentials_changed={"user_id": USER, "minimum_credential_revision": LATEST + 1}
-        ),
+    payloads: dict[str, dict[str, Any]] = {
+        "deleted": {"user_deleted": {"user_id": USER}},
+        "inactive": {"user_deactivated": {"user_id": USER}},
+        "outdated": {
+            "credentials_changed": {"user_id": USER, "minimum_credential_revision": LATEST + 1}
+        },
     }
     if fault in payloads:
-        bench.effect(payloads[fault])
+        bench.effect(**payloads[fault])
     user = 99 if fault == "unknown" else USER
     assert answer_of(bench, method, REQUESTS[method][0], user) == "UNAUTHENTICATED"
 
@@ -330,7 +336,7 @@ def test_stamp_is_compared_with_the_minimum(user: int) -> None:
     bench = bench_with("g.manage_streams")
     minimum = bench.revision + 5
     changed = {"user_id": user, "minimum_credential_revision": minimum}
-    bench.effect(effects_pb2.EffectPayload(credentials_changed=changed))
+    bench.effect(credentials_changed=changed)
     request = api.ListStreamsRequest()
     bench.query("ListStreams", request, user, minimum)
     with pytest.raises(Refusal, match="log in again"):
@@ -351,8 +357,8 @@ def test_new_user_begins_at_the_creating_revision() -> None:
 def test_reactivated_user_may_act_again() -> None:
     """Deactivation takes the power of all grants, and activation gives it back."""
     bench = bench_with("g.read_streams")
-    bench.effect(effects_pb2.EffectPayload(user_deactivated={"user_id": USER}))
-    bench.effect(effects_pb2.EffectPayload(user_activated={"user_id": USER}))
+    bench.effect(user_deactivated={"user_id": USER})
+    bench.effect(user_activated={"user_id": USER})
     assert answer_of(bench, "ListStreams", api.ListStreamsRequest()) == "OK"
 
 
@@ -361,8 +367,8 @@ def test_effects_about_users_that_are_gone_change_nothing() -> None:
     bench = Workbench()
     before = bench.digest()
     changed = {"user_id": USER, "minimum_credential_revision": 3}
-    bench.effect(effects_pb2.EffectPayload(credentials_changed=changed))
-    bench.effect(effects_pb2.EffectPayload(user_deleted={"user_id": USER}))
+    bench.effect(credentials_changed=changed)
+    bench.effect(user_deleted={"user_id": USER})
     assert bench.digest() == before
 
 
@@ -411,7 +417,7 @@ def test_check_access_of_others(grant: str, topic: str, answer: str) -> None:
 def test_check_access_of_who_may_not_act() -> None:
     """Inactive and unknown users may neither send nor poll, and root may both."""
     bench = bench_with("g.send_messages", "g.poll_messages")
-    bench.effect(effects_pb2.EffectPayload(user_deactivated={"user_id": USER}))
+    bench.effect(user_deactivated={"user_id": USER})
     answers = {}
     for user in (USER, 99, ROOT):
         request = api.CheckAccessRequest(stream=by(STREAM), topic=by(TOPIC), user_id=user)
