@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
+
+import pytest
 
 from coordinator.journal import Journal, Recovery
 from coordinator.storage import Storage
+from tests.journal.memory_storage import MemoryStorage
 from viewstamp.format.prepare import NO_PARENT, Prepare, seal
 from viewstamp.format.record import SECTOR_BYTES, IntactRecord, scan_segment
 
@@ -128,3 +132,22 @@ def intact_records(data: bytes, number: int) -> list[IntactRecord]:
     """The intact records of a segment's bytes."""
     items = scan_segment(data, journal_id=JOURNAL_ID, segment=number)
     return [item for item in items if isinstance(item, IntactRecord)]
+
+
+def reopen_and_close(storage: MemoryStorage) -> Recovery:
+    """Open as a cluster member, close, and give what recovery said."""
+    journal, recovery = reopen(storage, replica_count=3)
+    journal.close()
+    return recovery
+
+
+def refused(
+    storage: MemoryStorage, error: type[Exception], match: str, **options: Any
+) -> Exception:
+    """Opening raises, changes nothing, and leaves the directory free for another try."""
+    before = storage.snapshot()
+    for _ in range(2):
+        with pytest.raises(error, match=match) as raised:
+            reopen(storage, **options)
+    assert storage.snapshot() == before
+    return raised.value

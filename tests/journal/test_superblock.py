@@ -387,6 +387,26 @@ def test_a_failed_sync_ends_the_superblock() -> None:
     assert (again.sequence, again.state) == shown
 
 
+def test_copies_that_only_the_page_cache_has_are_written_again() -> None:
+    """Opening trusts no copy for being readable: afterwards all four are on the disk.
+
+    A write fails at its second copy and the next process at its first; what they left is visible.
+    """
+    storage = MemoryStorage()
+    superblock = Superblock.create(storage, PATH, FIRST)
+    storage.failing_syncs = {storage.syncs + 1, storage.syncs + 2}
+    with pytest.raises(SuperblockFailed):
+        superblock.write(STATES[1])
+    with pytest.raises(SuperblockFailed):
+        Superblock.open(storage, PATH)
+    assert Superblock.open(storage, PATH).state == STATES[1]
+
+    storage.crash(Loss.DROP)
+
+    again = Superblock.open(storage, PATH)
+    assert (again.state, again.repaired_copies) == (STATES[1], ())
+
+
 class Forgetful(MemoryStorage):
     """Some sectors take writes and sync without complaint, and read back as garbage."""
 

@@ -1,0 +1,189 @@
+"""Opening a journal whose files are missing, swapped, foreign, shortened or newer."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from coordinator.journal import (
+    CorruptJournal,
+    Journal,
+    JournalNotFound,
+    MissingSegment,
+    WrongCluster,
+    WrongReplica,
+)
+from coordinator.storage import DirectoryInUse
+from tests.journal.builders import (
+    DIRECTORY,
+    JOURNAL_ID,
+    OTHER_CLUSTER_ID,
+    SEGMENT_BYTES,
+    chain,
+    create,
+    filled,
+    intact_records,
+    prepare,
+    refused,
+    reopen,
+    reopen_and_close,
+    segment,
+)
+from tests.journal.memory_storage import MemoryStorage
+from viewstamp.format import FormatVersionError
+from viewstamp.format.prepare import NO_PARENT, checksum_of
+from viewstamp.format.record import FRAME_BYTES, SECTOR_BYTES
+
+
+@pytest.mark.parametrize("replica_count", [1, 3])
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_a_damaged_segment_header_is_repaired(number: int, replica_count: int) -> None:
+    """Any other segment tells whose journal it is, so a damaged header loses nothing."""
+    storage = MemoryStorage()
+    prepares = filled(storage, [chain(4)], replica_count=replica_count)
+    pristine = storage.snapshot()
+    storage.flip(segment(number), 40)
+
+    journal, recovery = reopen(storage, replica_count=replica_count)
+
+    assert recovery.repaired_headers == (segment(number),)
+    assert storage.snapshot() == pristine
+    assert list(journal.iterate(1)) == prepares
+
+
+def test_without_any_segment_header_nothing_can_be_verified() -> None:
+    """When every header is damaged the records cannot be told from garbage, and opening refuses."""
+    storage = MemoryStorage()
+    filled(storage, [chain(4)], replica_count=3)
+    for number in (1, 2, 3, 4):
+        storage.flip(segment(number), 40)
+    refused(storage, CorruptJournal, "no segment has an intact header", replica_count=3)
+
+
+@pytest.mark.parametrize("replica_count", [1, 3])
+def test_a_missing_segment_is_noticed(replica_count: int) -> None:
+    """A hole in the numbers is refused: spares ahead see to it that the active one is covered."""
+    storage = MemoryStorage()
+    filled(storage, [chain(4)], replica_count=replica_count)
+    storage.remove(segment(2))
+    refused(storage, MissingSegment, "segment-0000000000000002", replica_count=replica_count)
+
+
+def test_a_missing_first_segment_is_noticed() -> None:
+    """Losing the oldest segment shows in the op that replay needs."""
+    storage = MemoryStorage()
+    filled(storage, [chain(4)])
+    storage.remove(segment(1))
+    refused(storage, CorruptJournal, "must be replayed from 1")
+
+
+def test_an_emptied_log_is_noticed() -> None:
+    """Blank segments alone, where others were dropped before, are a lost log."""
+    storage = MemoryStorage()
+    filled(storage, [chain(3)])
+    storage.remove(segment(1))
+    refused(storage, CorruptJournal, "a record is missing")
+    assert reopen_and_close(storage).head_uncertain
+
+
+@pytest.mark.parametrize("size", [SEGMENT_BYTES - 1, SEGMENT_BYTES - SECTOR_BYTES, SECTOR_BYTES, 0])
+def test_a_shortened_segment_is_noticed(size: int) -> None:
+    """A file that lost its end is refused even where that end was blank."""
+    storage = MemoryStorage()
+    filled(storage, [chain(1)])
+    storage.replace(segment(1), storage.content(segment(1))[:size])
+    refused(storage, CorruptJournal, "bytes")
+
+
+def test_swapped_segments_are_noticed() -> None:
+    """A segment under another one's name is refused."""
+    storage = MemoryStorage()
+    filled(storage, [chain(6)])
+    first, second = storage.content(segment(1)), storage.content(segment(2))
+    storage.replace(segment(1), second)
+    storage.replace(segment(2), first)
+    refused(storage, CorruptJournal, "the header says segment 2")
+
+
+def test_a_segment_of_another_journal_is_noticed() -> None:
+    """A segment of an earlier journal of the same replica is refused by its journal id."""
+    storage, other = MemoryStorage(), MemoryStorage()
+    filled(storage, [chain(4)])
+    identity: Any = {"cluster_id": bytes(range(16)), "replica_id": 0, "replica_count": 1}
+    Journal.create(other, DIRECTORY, segment_bytes=SEGMENT_BYTES, **identity)
+    storage.replace(segment(2), other.content(segment(2)))
+    refused(storage, CorruptJournal, "of journal")
+
+
+def test_the_journal_of_another_cluster_or_replica_is_refused() -> None:
+    """A data directory given to the wrong process is refused, with both names."""
+    storage = MemoryStorage()
+    filled(storage, [chain(2)], replica_count=3)
+    with pytest.raises(WrongCluster, match=OTHER_CLUSTER_ID.hex()):
+        reopen(storage, cluster_id=OTHER_CLUSTER_ID)
+    refused(storage, WrongReplica, "replica 0, this process is replica 2", replica_id=2)
+
+
+def test_a_prepare_of_another_cluster_is_refused() -> None:
+    """A record whose prepare is of another cluster is no corruption, and not to be replayed."""
+    storage = MemoryStorage()
+    filled(storage, [[prepare(1, NO_PARENT)]], replica_count=3)
+    record = intact_records(storage.content(segment(1)), 1)[0]
+    journal, _ = reopen(storage, replica_count=3)
+    journal._identity = journal._identity.__class__(OTHER_CLUSTER_ID, 0, 3, 0, 1)
+    journal.append([prepare(2, record.frame.content_checksum, cluster_id=OTHER_CLUSTER_ID)])
+    journal.close()
+    refused(storage, WrongCluster, OTHER_CLUSTER_ID.hex(), replica_count=3)
+
+
+def test_no_journal_is_not_a_new_journal() -> None:
+    """Opening never creates: without segments it says so and makes nothing."""
+    storage = MemoryStorage()
+    refused(storage, JournalNotFound, "no journal segments")
+    storage.make_directory(DIRECTORY)
+    refused(storage, JournalNotFound, "no journal segments")
+    assert storage.paths() == []
+
+
+def test_a_newer_journal_is_refused_as_such() -> None:
+    """A segment of a later format version is named, not called corrupt."""
+    storage = MemoryStorage()
+    filled(storage, [chain(1)])
+    content = storage.content(segment(2))
+    checked = content[16:20] + b"\x02\0" + content[22:SECTOR_BYTES]
+    storage.replace(segment(2), checksum_of(checked) + checked + content[SECTOR_BYTES:])
+    refused(storage, FormatVersionError, "segment-0000000000000002.*version 2 is unknown")
+
+
+def test_a_newer_record_is_refused_as_such() -> None:
+    """An intact record of a later version is named with its file, and never cut as if torn."""
+    storage = MemoryStorage()
+    filled(storage, [chain(1)])
+    content = storage.content(segment(1))
+    frame = content[SECTOR_BYTES : SECTOR_BYTES + FRAME_BYTES]
+    checked = frame[16:20] + b"\x02\0" + frame[22:]
+    checksum = checksum_of(struct.pack("<16sQQ", JOURNAL_ID, 1, SECTOR_BYTES) + checked)
+    rest = content[SECTOR_BYTES + FRAME_BYTES :]
+    storage.replace(segment(1), content[:SECTOR_BYTES] + checksum + checked + rest)
+    refused(storage, FormatVersionError, "segment-0000000000000001.*record format version 2")
+
+
+def test_a_directory_in_use_is_refused() -> None:
+    """Two processes never share a journal, and the second one learns who holds it."""
+    storage = MemoryStorage()
+    journal = create(storage)
+    with pytest.raises(DirectoryInUse, match=f"{DIRECTORY} is in use by process"):
+        reopen(storage)
+    journal.close()
+    reopen(storage)
+
+
+def test_half_made_segments_are_removed() -> None:
+    """What a crash left of a segment in the making goes away without a trace."""
+    storage = MemoryStorage()
+    filled(storage, [chain(1)])
+    storage.replace(segment(5) + ".tmp", b"half")
+    reopen(storage)
+    assert segment(5) + ".tmp" not in storage.paths()
