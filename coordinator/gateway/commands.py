@@ -161,7 +161,7 @@ class Commands:
         methods = [self._routes.public_code(s.code, MethodKind.COMMAND) for s in request.spans]
         check_size(sum(span.count for span in request.spans), request.ByteSize())
         logged = _logged(session_id, request, principal)
-        suffixes: Suffixes = ()
+        suffixes: Suffixes = [{}] * len(request.spans)
         if any(map(self._normalizer.needed, methods)):
             suffixes = await self._normalize(logged, methods, principal)
         return Admitted(self._submit(logged), suffixes)
