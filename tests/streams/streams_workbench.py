@@ -146,6 +146,24 @@ class Workbench:
         return topic_id
 
 
+def orders_bench() -> Workbench:
+    """Return a bench with streams `orders` and `bills`, and topics `paid` and `open` in orders.
+
+    Topic `paid` has 3 partitions, `open` has none.
+    """
+    bench = Workbench()
+    bench.create_stream("orders")
+    bench.create_stream("bills")
+    bench.create_topic("orders", "paid", 3)
+    bench.create_topic("orders", "open", 0)
+    return bench
+
+
+def topic_request(kind: Any, topic: str = "paid", **fields: Any) -> Any:
+    """Return a request about a topic of orders."""
+    return kind(stream=by("orders"), topic=by(topic), **fields)
+
+
 def everywhere(*names: str) -> users_pb2.Permissions:
     """Return global permissions by field name."""
     permissions = users_pb2.Permissions()
