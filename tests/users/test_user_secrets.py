@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from services.users.domain import build_domain
 from tests.users.users_support import (
     CLUSTER_KEY,
     SOME_HASH,
     START_US,
+    Clock,
     Users,
     by_id,
     by_name,
@@ -352,3 +354,10 @@ def test_no_clear_text_remains(users: Users) -> None:
     assert raw
     for secret in (b"bob's secret", SECRET.encode(), OTHER_SECRET.encode(), raw, CLUSTER_KEY):
         assert not any(secret in text for text in seen)
+
+
+@pytest.mark.parametrize("length", [0, 31, 33])
+def test_domain_needs_a_whole_cluster_key(length: int) -> None:
+    """A users service does not start with a cluster key of a wrong length."""
+    with pytest.raises(ValueError, match=f"has {length} bytes; it must have 32"):
+        build_domain(bytes(length), Clock())
