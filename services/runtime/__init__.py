@@ -1,5 +1,35 @@
 """The one shell around every domain: a pure machine inside, gRPC outside.
 
-`tables` holds state that can be taken back, `domain` is what a domain provides, `machine` applies
-batches (pure), `server` speaks gRPC.
+A domain package fills a `Domain` (handlers by RPC name around one state) and starts its process:
+
+    from services.runtime.process import run
+    sys.exit(run("streams", lambda options: DOMAIN))
+
+Pure, and the same on every replica:
+
+========== =====================================================================================
+tables     state that can be taken back: every change goes to one undo log
+domain     what a domain provides: types of handlers, `Call`, `Deferred`, `Normalized`
+handlers   the handlers looked up by method code and checked against the protos
+spans      many framed messages taken apart and joined in bulk; what is malformed, and how
+machine    `Machine`: applies batches item by item
+answers    what reads and resolves answer, some of it computed later
+normalize  (`normalization`) payloads made loggable before they enter the log
+failures   refusal, defect, failure of this process: who is at fault and what follows
+========== =====================================================================================
+
+Not pure:
+
+========== =====================================================================================
+stream     one Apply stream: batches on the event loop, replies in order, slow reads in threads
+server     Describe, Apply, Normalize and health; fencing of older coordinators
+process    command line, sockets, signals, exit codes
+garbage    when Python may collect garbage
+throttle   how often a secret may be guessed
+========== =====================================================================================
+
+What goes wrong has three outcomes. A **refusal** is a result like any other. A **defect** (any
+unforeseen exception of a handler) takes the command back and answers INTERNAL, on every replica
+alike, with an alarm. A **failure of this process** (OSError, MemoryError, RecursionError, or a
+batch that cannot be next) answers nothing: the process ends, and a new one replays.
 """

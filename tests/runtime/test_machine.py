@@ -73,6 +73,12 @@ def test_malformed_item_is_refused_alone(harness: Harness) -> None:
     assert [r.revision for r in put_results(outcome)] == [1, 0, 0, 4]
 
 
+def test_refused_index_is_not_refused_again(harness: Harness) -> None:
+    """What stands at a refused index is not looked at, malformed or not."""
+    outcome = harness.one(command(PUT, MALFORMED, MALFORMED, refused=[0]))
+    assert reasons(outcome.command.errors) == {1: "MALFORMED_REQUEST"}
+
+
 def test_malformed_text_is_refused(harness: Harness) -> None:
     """A string that is not UTF-8 is malformed, in words fixed here and not by a library."""
     outcome = harness.one(command(PUT, b"\x22\x01\xff"))
@@ -233,10 +239,10 @@ def test_savepoint_revert_restores_everything(harness: Harness) -> None:
     before, digest = harness.machine.state.snapshot(), harness.machine.state_digest()
     harness.apply(SAVEPOINT, command(PUT, put_request("a", "new", tell=True), revision=3))
     harness.apply(command(REMOVE, message("RemoveRequest", name="b"), revision=3), effect(1, 3))
-    reply = harness.apply(REVERT).reply
+    harness.apply(REVERT)
     assert harness.machine.state.snapshot() == before
     assert harness.machine.state_digest() == digest
-    assert not reply.proposals
+    assert not harness.apply(SAVEPOINT, KEEP).reply.proposals
     assert not harness.machine.undo.entries
 
 
