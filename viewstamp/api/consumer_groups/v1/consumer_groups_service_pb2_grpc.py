@@ -102,7 +102,7 @@ class ConsumerGroupsServiceServicer:
 
     def CreateConsumerGroup(self, request, context):
         """Creates a group on a topic.
-        Errors: GROUP_EXISTS, INVALID_GROUP_NAME.
+        Errors: GROUP_EXISTS, INVALID_GROUP_NAME, INVALID_OPTION (unknown assignor).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -118,7 +118,8 @@ class ConsumerGroupsServiceServicer:
 
     def JoinConsumerGroup(self, request, context):
         """Makes the calling session a member; joining twice is idempotent.
-        Errors: GROUP_NOT_FOUND, SESSION_REQUIRED.
+        Errors: GROUP_NOT_FOUND, SESSION_REQUIRED, INVALID_OPTION (bad instance id or rack, or other
+        ones than at the first join).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,7 +38,7 @@ class ConsumerGroupsServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ConsumerGroupsServiceAsyncStub: ...
     CreateConsumerGroup: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.CreateConsumerGroupRequest, _consumer_groups_service_pb2.CreateConsumerGroupResponse]
     """Creates a group on a topic.
-    Errors: GROUP_EXISTS, INVALID_GROUP_NAME.
+    Errors: GROUP_EXISTS, INVALID_GROUP_NAME, INVALID_OPTION (unknown assignor).
     """
     DeleteConsumerGroup: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.DeleteConsumerGroupRequest, _consumer_groups_service_pb2.DeleteConsumerGroupResponse]
     """Deletes a group with its members.
@@ -46,7 +46,8 @@ class ConsumerGroupsServiceStub:
     """
     JoinConsumerGroup: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.JoinConsumerGroupRequest, _consumer_groups_service_pb2.JoinConsumerGroupResponse]
     """Makes the calling session a member; joining twice is idempotent.
-    Errors: GROUP_NOT_FOUND, SESSION_REQUIRED.
+    Errors: GROUP_NOT_FOUND, SESSION_REQUIRED, INVALID_OPTION (bad instance id or rack, or other
+    ones than at the first join).
     """
     LeaveConsumerGroup: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.LeaveConsumerGroupRequest, _consumer_groups_service_pb2.LeaveConsumerGroupResponse]
     """Ends the calling session's membership.
@@ -91,7 +92,7 @@ class ConsumerGroupsServiceAsyncStub(ConsumerGroupsServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateConsumerGroup: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.CreateConsumerGroupRequest, _consumer_groups_service_pb2.CreateConsumerGroupResponse]  # type: ignore[assignment]
     """Creates a group on a topic.
-    Errors: GROUP_EXISTS, INVALID_GROUP_NAME.
+    Errors: GROUP_EXISTS, INVALID_GROUP_NAME, INVALID_OPTION (unknown assignor).
     """
     DeleteConsumerGroup: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.DeleteConsumerGroupRequest, _consumer_groups_service_pb2.DeleteConsumerGroupResponse]  # type: ignore[assignment]
     """Deletes a group with its members.
@@ -99,7 +100,8 @@ class ConsumerGroupsServiceAsyncStub(ConsumerGroupsServiceStub):
     """
     JoinConsumerGroup: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.JoinConsumerGroupRequest, _consumer_groups_service_pb2.JoinConsumerGroupResponse]  # type: ignore[assignment]
     """Makes the calling session a member; joining twice is idempotent.
-    Errors: GROUP_NOT_FOUND, SESSION_REQUIRED.
+    Errors: GROUP_NOT_FOUND, SESSION_REQUIRED, INVALID_OPTION (bad instance id or rack, or other
+    ones than at the first join).
     """
     LeaveConsumerGroup: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.LeaveConsumerGroupRequest, _consumer_groups_service_pb2.LeaveConsumerGroupResponse]  # type: ignore[assignment]
     """Ends the calling session's membership.
@@ -147,7 +149,7 @@ class ConsumerGroupsServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_groups_service_pb2.CreateConsumerGroupResponse, _abc.Awaitable[_consumer_groups_service_pb2.CreateConsumerGroupResponse]]:
         """Creates a group on a topic.
-        Errors: GROUP_EXISTS, INVALID_GROUP_NAME.
+        Errors: GROUP_EXISTS, INVALID_GROUP_NAME, INVALID_OPTION (unknown assignor).
         """
 
     @_abc_1.abstractmethod
@@ -167,7 +169,8 @@ class ConsumerGroupsServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_groups_service_pb2.JoinConsumerGroupResponse, _abc.Awaitable[_consumer_groups_service_pb2.JoinConsumerGroupResponse]]:
         """Makes the calling session a member; joining twice is idempotent.
-        Errors: GROUP_NOT_FOUND, SESSION_REQUIRED.
+        Errors: GROUP_NOT_FOUND, SESSION_REQUIRED, INVALID_OPTION (bad instance id or rack, or other
+        ones than at the first join).
         """
 
     @_abc_1.abstractmethod

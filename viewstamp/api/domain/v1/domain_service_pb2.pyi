@@ -820,7 +820,7 @@ class QueryOutcome(_message.Message):
     results: _builtins.bytes
     """As in CommandOutcome."""
     state_digest: _builtins.bytes
-    """For the builtin state digest: 32 bytes, little-endian."""
+    """For the builtin state digest: 32 bytes, big-endian."""
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[_errors_pb2.IndexedError]:
         """As in CommandOutcome."""

@@ -120,7 +120,8 @@ class UsersServiceServicer:
 
     def UpdateUser(self, request, context):
         """Renames a user or changes the status. Needs manage_users.
-        Errors: USER_NOT_FOUND, USER_EXISTS, INVALID_USERNAME.
+        Errors: USER_NOT_FOUND, USER_EXISTS, INVALID_USERNAME, and CANNOT_CHANGE_ROOT_PERMISSIONS if
+        root were to become inactive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,7 +138,8 @@ class UsersServiceServicer:
     def ChangePassword(self, request, context):
         """Changes a password. One's own needs the current password; another's needs manage_users.
         Every access token and session of the user ends.
-        Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD.
+        Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD,
+        QUOTA_EXCEEDED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -42,7 +42,8 @@ class UsersServiceStub:
     """
     UpdateUser: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.UpdateUserRequest, _users_service_pb2.UpdateUserResponse]
     """Renames a user or changes the status. Needs manage_users.
-    Errors: USER_NOT_FOUND, USER_EXISTS, INVALID_USERNAME.
+    Errors: USER_NOT_FOUND, USER_EXISTS, INVALID_USERNAME, and CANNOT_CHANGE_ROOT_PERMISSIONS if
+    root were to become inactive.
     """
     DeleteUser: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.DeleteUserRequest, _users_service_pb2.DeleteUserResponse]
     """Deletes a user with tokens, sessions, group memberships and grants. Needs manage_users.
@@ -51,7 +52,8 @@ class UsersServiceStub:
     ChangePassword: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.ChangePasswordRequest, _users_service_pb2.ChangePasswordResponse]
     """Changes a password. One's own needs the current password; another's needs manage_users.
     Every access token and session of the user ends.
-    Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD.
+    Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD,
+    QUOTA_EXCEEDED.
     """
     UpdatePermissions: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.UpdatePermissionsRequest, _users_service_pb2.UpdatePermissionsResponse]
     """Replaces all permissions of a user. Needs manage_users.
@@ -99,7 +101,8 @@ class UsersServiceAsyncStub(UsersServiceStub):
     """
     UpdateUser: _aio.UnaryUnaryMultiCallable[_users_service_pb2.UpdateUserRequest, _users_service_pb2.UpdateUserResponse]  # type: ignore[assignment]
     """Renames a user or changes the status. Needs manage_users.
-    Errors: USER_NOT_FOUND, USER_EXISTS, INVALID_USERNAME.
+    Errors: USER_NOT_FOUND, USER_EXISTS, INVALID_USERNAME, and CANNOT_CHANGE_ROOT_PERMISSIONS if
+    root were to become inactive.
     """
     DeleteUser: _aio.UnaryUnaryMultiCallable[_users_service_pb2.DeleteUserRequest, _users_service_pb2.DeleteUserResponse]  # type: ignore[assignment]
     """Deletes a user with tokens, sessions, group memberships and grants. Needs manage_users.
@@ -108,7 +111,8 @@ class UsersServiceAsyncStub(UsersServiceStub):
     ChangePassword: _aio.UnaryUnaryMultiCallable[_users_service_pb2.ChangePasswordRequest, _users_service_pb2.ChangePasswordResponse]  # type: ignore[assignment]
     """Changes a password. One's own needs the current password; another's needs manage_users.
     Every access token and session of the user ends.
-    Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD.
+    Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD,
+    QUOTA_EXCEEDED.
     """
     UpdatePermissions: _aio.UnaryUnaryMultiCallable[_users_service_pb2.UpdatePermissionsRequest, _users_service_pb2.UpdatePermissionsResponse]  # type: ignore[assignment]
     """Replaces all permissions of a user. Needs manage_users.
@@ -165,7 +169,8 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.UpdateUserResponse, _abc.Awaitable[_users_service_pb2.UpdateUserResponse]]:
         """Renames a user or changes the status. Needs manage_users.
-        Errors: USER_NOT_FOUND, USER_EXISTS, INVALID_USERNAME.
+        Errors: USER_NOT_FOUND, USER_EXISTS, INVALID_USERNAME, and CANNOT_CHANGE_ROOT_PERMISSIONS if
+        root were to become inactive.
         """
 
     @_abc_1.abstractmethod
@@ -186,7 +191,8 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_users_service_pb2.ChangePasswordResponse, _abc.Awaitable[_users_service_pb2.ChangePasswordResponse]]:
         """Changes a password. One's own needs the current password; another's needs manage_users.
         Every access token and session of the user ends.
-        Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD.
+        Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD,
+        QUOTA_EXCEEDED.
         """
 
     @_abc_1.abstractmethod
