@@ -75,8 +75,10 @@ def _add_spans(
 ) -> None:
     for position, span in enumerate(spans):
         message = target.add(results=span.results, errors=span.errors)
+        refused = {error.index for error in span.errors}
         for index, suffix in (suffixes[position] if suffixes else {}).items():
-            message.suffixes.add(index=index, suffix=suffix)
+            if index not in refused:  # a secret was derived, and names nothing
+                message.suffixes.add(index=index, suffix=suffix)
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], refusal: Refusal) -> NoReturn:
