@@ -1,0 +1,51 @@
+"""What can go wrong on this side of the wire. What the cluster decides is a `Refusal`."""
+
+from __future__ import annotations
+
+from viewstamp.errors import Refusal
+
+
+class ClientError(Exception):
+    """The base of everything that this library raises beside `Refusal`."""
+
+
+class CannotConnect(ClientError):  # noqa: N818 - reads as the sentence it is
+    """No cluster answered in time; the message says where, for how long, and what was seen."""
+
+
+class ClientClosed(ClientError):  # noqa: N818 - reads as the sentence it is
+    """The client was closed. For a command that was sent, the outcome is unknown."""
+
+
+class TimedOut(ClientError, TimeoutError):  # noqa: N818 - reads as the sentence it is
+    """The deadline passed, and the call changed nothing: a read, or a command never sent."""
+
+
+class OutcomeUnknown(ClientError):  # noqa: N818 - reads as the sentence it is
+    """A command was sent and no answer came: it may or may not have taken effect.
+
+    `session_id` and `request_number` (0 if unknown) name the request that carried it.
+    """
+
+    def __init__(self, message: str, *, session_id: int, request_number: int) -> None:
+        super().__init__(message)
+        self.session_id = session_id
+        self.request_number = request_number
+
+
+class ProtocolError(ClientError):
+    """The cluster answered what the protocol does not allow."""
+
+
+def with_unknown_outcome(refusal: Refusal, request_number: int) -> Refusal:
+    """Return the refusal of a request of which an earlier copy may have taken effect.
+
+    Its details say `outcome` "unknown" and name the `request_number`.
+    """
+    details = {**refusal.details, "outcome": "unknown", "request_number": str(request_number)}
+    return Refusal(
+        refusal.reason,
+        f"{refusal.message} (request number {request_number} had been sent before: whether it "
+        "took effect is unknown; read before you repeat it)",
+        **details,
+    )

@@ -1,0 +1,110 @@
+"""One Submit stream on one connection: opened, read and written until either side ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc.aio
+
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.client.errors import ProtocolError
+from viewstamp.client.transport import bearer
+
+SUBMIT_PATH: Final = "/viewstamp.api.submit.v1.SubmitService/Submit"
+# Nothing heard for so long while answers are due: the connection is taken for dead.
+STALL_TIMEOUT_S: Final = 10.0
+STALL_CHECK_S: Final = 1.0
+# How long the reader may take to learn why the stream that the writer lost has ended.
+VERDICT_TIMEOUT_S: Final = 1.0
+
+StreamCall = grpc.aio.StreamStreamCall[Any, Any]
+
+
+async def open_stream(
+    channel: grpc.aio.Channel, access_token: str, session_id: int
+) -> tuple[StreamCall, submit_pb2.StreamOpened]:
+    """Open a Submit stream. Raises grpc.aio.AioRpcError, ProtocolError."""
+    method = channel.stream_stream(
+        SUBMIT_PATH,
+        request_serializer=submit_pb2.SubmitRequest.SerializeToString,
+        response_deserializer=submit_pb2.SubmitResponse.FromString,
+    )
+    call: StreamCall = method(metadata=bearer(access_token))
+    opening = submit_pb2.OpenStream(session_id=session_id)
+    await call.write(submit_pb2.SubmitRequest(open=opening))
+    response: Any = await call.read()
+    if response is grpc.aio.EOF or not response.HasField("opened"):
+        raise ProtocolError("the cluster did not answer the opening of a stream with `opened`")
+    return call, response.opened
+
+
+class Link:
+    """One open stream. `send` queues; answers go to `receive` as they come."""
+
+    def __init__(
+        self,
+        call: StreamCall,
+        receive: Callable[[submit_pb2.SubmitResponse], None],
+        is_waiting: Callable[[], bool],
+    ) -> None:
+        self._call = call
+        self._receive = receive
+        self._is_waiting = is_waiting
+        self._outgoing: asyncio.Queue[submit_pb2.SubmitRequest] = asyncio.Queue()
+        self._ended = asyncio.Event()
+        self._heard_at = asyncio.get_running_loop().time()
+
+    def send(self, request: submit_pb2.SubmitRequest) -> None:
+        """Queue a message."""
+        self._outgoing.put_nowait(request)
+
+    def end(self) -> None:
+        """Make `run` return."""
+        self._ended.set()
+
+    @property
+    def was_ended(self) -> bool:
+        """Whether this side ended it."""
+        return self._ended.is_set()
+
+    async def run(self) -> None:
+        """Serve until the stream ends or is ended. Raises grpc.aio.AioRpcError as it was told."""
+        reader = asyncio.create_task(self._read())
+        writer = asyncio.create_task(self._write())
+        others = [asyncio.create_task(self._ended.wait()), asyncio.create_task(self._watch())]
+        tasks = [reader, writer, *others]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if writer.done() and not reader.done():
+                await asyncio.wait([reader], timeout=VERDICT_TIMEOUT_S)
+            if reader.done():
+                await reader
+        finally:
+            for task in tasks:
+                task.cancel()
+            self._call.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            response: Any = await self._call.read()
+            if response is grpc.aio.EOF:
+                return
+            self._heard_at = clock()
+            self._receive(response)
+
+    async def _write(self) -> None:
+        while True:
+            await self._call.write(await self._outgoing.get())
+
+    async def _watch(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(STALL_CHECK_S)
+            if not self._is_waiting():
+                self._heard_at = clock()
+            if clock() - self._heard_at > STALL_TIMEOUT_S:
+                return

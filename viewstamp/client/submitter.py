@@ -1,0 +1,324 @@
+"""Keeps a Submit stream open and moves one client's calls over it.
+
+Everything runs on one event loop. What a reply or refusal means for commands and for reads is
+decided in `viewstamp.client.commands` and `viewstamp.client.reads`; here it is carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import secrets
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from viewstamp import limits
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.client.commands import Commands
+from viewstamp.client.consistency import Consistency
+from viewstamp.client.errors import CannotConnect, ClientClosed, ProtocolError
+from viewstamp.client.link import Link, StreamCall, open_stream
+from viewstamp.client.packing import Batch, Call
+from viewstamp.client.reads import Reads
+from viewstamp.client.transport import Endpoints, Identity, refusal_in, unary
+from viewstamp.client.verdicts import PRIMARY_DETAIL, Backoff, Verdict, copy_of, verdict_on
+from viewstamp.errors import Refusal
+
+logger = logging.getLogger(__name__)
+
+# For login, registration and opening together.
+OPEN_TIMEOUT_S: Final = 10.0
+KEEP_ALIVE_S: Final = limits.SESSION_IDLE_TIMEOUT_MS / 1000 / 5
+
+
+class Submitter:
+    """One client's calls and the stream that carries them."""
+
+    def __init__(self, endpoints: Endpoints, identity: Identity, *, register: bool) -> None:
+        self.commands = Commands()
+        self.reads = Reads()
+        self.cluster_id = b""
+        self._loop = asyncio.get_running_loop()
+        self._endpoints = endpoints
+        self._identity = identity
+        self._register_at_once = register
+        self._nonce = secrets.token_bytes(limits.SESSION_NONCE_BYTES)
+        self._link: Link | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._trouble = "no answer"
+        self._has_renewed = False
+        self._closed = False
+        self._reconnect_backoff = Backoff()
+        self._resend_backoff = Backoff()
+        self._resend_timer: asyncio.TimerHandle | None = None
+        self._pump_scheduled = False
+        self._work = asyncio.Event()
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._deadline_armed = math.inf
+        self._keep_alive_timer = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a stream is open now."""
+        return self._link is not None
+
+    async def start(self, timeout_s: float) -> None:
+        """Connect. Raises Refusal if login is refused, CannotConnect if nobody answers in time."""
+        self._task = asyncio.create_task(self._run())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(self._opened)
+        except TimeoutError:
+            raise CannotConnect(
+                f"no cluster answers at {self._endpoints} within {timeout_s:g} s"
+                f" ({self._trouble}); is it running there?"
+            ) from None
+
+    async def close(self) -> None:
+        """End the stream. What still waits fails with ClientClosed."""
+        self._closed = True
+        for timer in (self._resend_timer, self._deadline_timer, self._keep_alive_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if not self._opened.done():
+            self._opened.cancel()
+        self.commands.close()
+        self.reads.fail(lambda: ClientClosed("the client was closed before the read was answered"))
+
+    def add_command(self, owner: Call | Batch) -> None:
+        """Queue a command or a batch. Raises ClientClosed."""
+        self._check_open()
+        self.commands.waiting.append(owner)
+        self._arm_deadline(owner.deadline)
+        self._schedule_pump()
+
+    def add_read(self, call: Call, consistency: Consistency) -> None:
+        """Queue a read. Raises ClientClosed."""
+        self._check_open()
+        self.reads.add(call, consistency)
+        self._arm_deadline(call.deadline)
+        self._schedule_pump()
+
+    # --- Sending ---
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the client is closed: connect again")
+
+    def _schedule_pump(self) -> None:
+        # Calls made in the same turn of the loop are packed together; a lone one goes at once.
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_scheduled = False
+        self._work.set()
+        link = self._link
+        if link is None:
+            return
+        for request in self.reads.next_requests():
+            link.send(request)
+        if self.commands.waiting and self.commands.session_id == 0:
+            # This stream carries reads alone: the next one has a session.
+            link.end()
+            return
+        for request in self.commands.next_requests():
+            link.send(request)
+
+    def _resend(self) -> None:
+        self._resend_timer = None
+        self.reads.paused = False
+        if self._link is not None:
+            for request in self.commands.resend():
+                self._link.send(request)
+        self._schedule_pump()
+
+    def _keep_alive(self) -> None:
+        # An acknowledgement alone: it frees cached replies, and an idle session does not expire.
+        if self._link is not None and self.commands.session_id:
+            self._link.send(self.commands.acknowledgement())
+        self._keep_alive_timer = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
+
+    # --- Receiving ---
+
+    def _receive(self, response: submit_pb2.SubmitResponse) -> None:
+        kind = response.WhichOneof("kind")
+        verdict: Verdict | None
+        if kind == "command":
+            error = response.command.error
+            verdict = self.commands.on_reply(response.command, can_renew=self._identity.can_renew)
+        elif kind == "read":
+            error = response.read.error
+            verdict = self.reads.on_reply(response.read)
+        else:
+            raise ProtocolError(f"the cluster sent {kind} where an answer was due")
+        self._carry_out(verdict, error)
+        self._schedule_pump()
+
+    def _carry_out(self, verdict: Verdict | None, error: errors_pb2.Error) -> None:
+        if verdict is None:
+            self._resend_backoff.reset()
+        elif verdict is Verdict.RETRY:
+            self._schedule_resend()
+        else:
+            if verdict is Verdict.RENEW:
+                self._identity.forget()
+            else:
+                self._endpoints.advance(Refusal.from_error(error).details.get(PRIMARY_DETAIL))
+            self._end_link()
+
+    def _schedule_resend(self) -> None:
+        if self._resend_timer is None:
+            pause_s = self._resend_backoff.next_s()
+            self._resend_timer = self._loop.call_later(pause_s, self._resend)
+
+    def _end_link(self) -> None:
+        if self._link is not None:
+            self._link.end()
+
+    # --- Connecting ---
+
+    async def _run(self) -> None:
+        while True:
+            was_ended = False
+            try:
+                was_ended = await self._serve_once()
+            except Refusal as refusal:
+                await self._on_refused(refusal)
+            except grpc.aio.AioRpcError as error:
+                await self._on_failed(error)
+            except (ProtocolError, TimeoutError) as error:
+                self._trouble = str(error) or "no answer"
+                self._endpoints.advance()
+            except (OSError, ValueError) as error:
+                # A certificate file that is gone, an address that is none.
+                await self._give_up(CannotConnect(f"cannot connect to {self._endpoints}: {error}"))
+            if not was_ended:
+                await asyncio.sleep(self._reconnect_backoff.next_s())
+
+    async def _serve_once(self) -> bool:
+        """Serve one stream on one connection; return whether this side ended it."""
+        async with self._endpoints.current.open() as channel:
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                call = await self._open(channel)
+            link = Link(call, self._receive, self._is_answer_due)
+            self._attach(link)
+            try:
+                await link.run()
+            finally:
+                self._detach()
+            return link.was_ended
+
+    async def _open(self, channel: grpc.aio.Channel) -> StreamCall:
+        token = await self._identity.access_token(channel)
+        if self.commands.session_id == 0 and (self._register_at_once or self.commands.waiting):
+            await self._register(channel, token)
+        call, opened = await open_stream(channel, token, self.commands.session_id)
+        if self.cluster_id and self.cluster_id != opened.cluster_id:
+            self.commands.lose_session("another cluster answers at this address")
+            self.cluster_id = opened.cluster_id
+            raise ProtocolError("another cluster answers at this address")
+        self.cluster_id = opened.cluster_id
+        return call
+
+    async def _register(self, channel: grpc.aio.Channel, token: str) -> None:
+        # The nonce stays the same until an answer comes, so a repeat finds the same session.
+        request = sessions_pb2.RegisterSessionRequest(nonce=self._nonce)
+        response = await unary(channel, request, access_token=token)
+        self._nonce = secrets.token_bytes(limits.SESSION_NONCE_BYTES)
+        self._register_at_once = False
+        self.commands.start_session(response.session_id)
+
+    def _attach(self, link: Link) -> None:
+        self._link = link
+        self._has_renewed = False
+        self._reconnect_backoff.reset()
+        if not self._opened.done():
+            self._opened.set_result(None)
+        for request in self.commands.resend():
+            link.send(request)
+        self._schedule_pump()
+
+    def _detach(self) -> None:
+        self._link = None
+        self.commands.detach()
+        self.reads.detach()
+
+    def _is_answer_due(self) -> bool:
+        return self.reads.is_waiting or self.commands.is_answer_due
+
+    async def _on_refused(self, refusal: Refusal) -> None:
+        verdict = verdict_on(refusal)
+        self._trouble = f"{refusal.name}: {refusal.message}"
+        if verdict in (Verdict.RETRY, Verdict.RECONNECT):
+            self._endpoints.advance(refusal.details.get(PRIMARY_DETAIL))
+        elif verdict is Verdict.ENDED and self.commands.session_id:
+            self.commands.end_session(refusal)
+        elif verdict is Verdict.RENEW and self._may_renew(refusal):
+            self._has_renewed = True
+            self._identity.forget()
+        else:
+            await self._give_up(refusal)
+
+    def _may_renew(self, refusal: Refusal) -> bool:
+        wrong_credentials = refusal.reason == Reason.REASON_INVALID_CREDENTIALS
+        return self._identity.can_renew and not self._has_renewed and not wrong_credentials
+
+    async def _on_failed(self, error: grpc.aio.AioRpcError) -> None:
+        refusal = refusal_in(error)
+        if refusal is not None:
+            await self._on_refused(refusal)
+            return
+        self._trouble = f"{error.code().name}: {error.details()}"
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            await self._give_up(
+                CannotConnect(f"what answers at {self._endpoints} is no Viewstamp cluster")
+            )
+            return
+        self._endpoints.advance()
+
+    async def _give_up(self, error: Refusal | CannotConnect) -> None:
+        """Fail every call, since trying again would change nothing; wait for another call."""
+        if not self._opened.done():
+            self._opened.set_exception(error)
+        logger.warning("calls fail until this is resolved: %s", error)
+        as_refusal = error if isinstance(error, Refusal) else None
+        self.commands.fail_waiting(lambda: another(error))
+        if as_refusal is not None:
+            self.commands.end_session(as_refusal)
+        else:
+            self.commands.lose_session(str(error))
+        self.reads.fail(lambda: another(error))
+        self._work.clear()
+        await self._work.wait()
+
+    # --- Deadlines ---
+
+    def _arm_deadline(self, deadline: float) -> None:
+        # One timer, set for the earliest deadline: calls of equal patience cost it nothing.
+        if deadline < self._deadline_armed:
+            if self._deadline_timer is not None:
+                self._deadline_timer.cancel()
+            self._deadline_armed = deadline
+            self._deadline_timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        now = self._loop.time()
+        self._deadline_armed = math.inf
+        self._arm_deadline(min(self.commands.expire(now), self.reads.expire(now)))
+
+
+def another(error: Refusal | CannotConnect) -> Exception:
+    """Return the same error as another exception: each caller raises one of its own."""
+    return copy_of(error) if isinstance(error, Refusal) else CannotConnect(str(error))

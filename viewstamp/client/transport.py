@@ -1,0 +1,168 @@
+"""Channels, unary calls, and who the caller is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from viewstamp import limits
+from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
+from viewstamp.client.methods import method_of
+from viewstamp.errors import Refusal
+from viewstamp.status import refusal_of
+
+UNARY_TIMEOUT_S: Final = 10.0
+# Reconnecting is paced by this library: each attempt has a channel of its own.
+CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", limits.MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", limits.MESSAGE_BYTES_MAX),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a replica listens, and the authority (PEM file) that its certificate must come from.
+
+    Without `tls_ca` the connection is not encrypted.
+    """
+
+    address: str
+    tls_ca: Path | None = None
+
+    def open(self) -> grpc.aio.Channel:
+        """Return a new channel. Raises OSError if the authority's file cannot be read."""
+        if self.tls_ca is None:
+            return grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS)
+        credentials = grpc.ssl_channel_credentials(self.tls_ca.read_bytes())
+        return grpc.aio.secure_channel(self.address, credentials, options=CHANNEL_OPTIONS)
+
+
+class Endpoints:
+    """The replicas a client may talk to, and the one it tries next."""
+
+    def __init__(self, addresses: Iterable[str], tls_ca: Path | None = None) -> None:
+        self._endpoints = [Endpoint(address, tls_ca) for address in addresses]
+        if not self._endpoints:
+            raise ValueError("at least one address is needed, for example localhost:7400")
+        self._position = 0
+        self._hint: Endpoint | None = None
+
+    @property
+    def current(self) -> Endpoint:
+        """The one to talk to."""
+        return self._hint or self._endpoints[self._position % len(self._endpoints)]
+
+    def advance(self, hint: str | None = None) -> None:
+        """Go on to the replica that was named as the primary, else to the next one."""
+        if hint:
+            self._hint = Endpoint(hint, self._endpoints[0].tls_ca)
+            return
+        if self._hint is None:
+            self._position += 1
+        self._hint = None
+
+    def __str__(self) -> str:
+        return ", ".join(endpoint.address for endpoint in self._endpoints)
+
+
+async def unary(
+    channel: grpc.aio.Channel,
+    request: Message,
+    *,
+    access_token: str | None = None,
+    timeout_s: float = UNARY_TIMEOUT_S,
+) -> Any:
+    """Call the method of `request` by itself, without a session; return its response.
+
+    Raises Refusal if the cluster refused, grpc.aio.AioRpcError if the call failed otherwise.
+    """
+    method = method_of(request)
+    call = channel.unary_unary(
+        method.path,
+        request_serializer=method.request.SerializeToString,
+        response_deserializer=method.response.FromString,
+    )
+    try:
+        return await call(request, metadata=bearer(access_token), timeout=timeout_s)
+    except grpc.aio.AioRpcError as error:
+        refusal = refusal_in(error)
+        if refusal is None:
+            raise
+        raise refusal from error
+
+
+def bearer(access_token: str | None) -> tuple[tuple[str, str], ...]:
+    """Return the metadata that carries a token."""
+    return (("authorization", f"Bearer {access_token}"),) if access_token else ()
+
+
+def refusal_in(error: grpc.aio.AioRpcError) -> Refusal | None:
+    """Return the refusal that a failed call carries, or None if it carries none we know."""
+    try:
+        return refusal_of(error)
+    except ValueError:
+        # A status that contradicts itself, or a reason newer than this library: as good as none.
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """How to get an access token: a password, a personal access token, or the token itself."""
+
+    username: str | None = None
+    password: str | None = None
+    personal_access_token: str | None = None
+    access_token: str | None = None
+
+    def __post_init__(self) -> None:
+        given = [self.username is not None, self.personal_access_token is not None]
+        if sum([*given, self.access_token is not None]) != 1:
+            raise ValueError(
+                "give exactly one of username (with password), access_token or "
+                "personal_access_token"
+            )
+        if (self.username is None) != (self.password is None):
+            raise ValueError("username and password go together")
+
+
+class Identity:
+    """The access token in use; got by logging in, and again after it was refused."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._access_token = credentials.access_token
+        self._login = asyncio.Lock()
+
+    @property
+    def can_renew(self) -> bool:
+        """Whether a refused token can be replaced by logging in again."""
+        return self._credentials.access_token is None
+
+    async def access_token(self, channel: grpc.aio.Channel) -> str:
+        """Return the token, logging in if there is none. Raises Refusal, AioRpcError."""
+        async with self._login:
+            if self._access_token is None:
+                response = await unary(channel, self._login_request())
+                self._access_token = response.access_token
+            return str(self._access_token)
+
+    def forget(self) -> None:
+        """Forget a token that the cluster refused: the next one is got by logging in."""
+        assert self.can_renew, "an access token without credentials cannot be renewed"
+        self._access_token = None
+
+    def _login_request(self) -> Message:
+        credentials = self._credentials
+        if credentials.personal_access_token is not None:
+            return users_pb2.LoginWithTokenRequest(token=credentials.personal_access_token)
+        return users_pb2.LoginRequest(
+            username=credentials.username or "", password=credentials.password or ""
+        )

@@ -1,0 +1,84 @@
+"""What to do about a refusal of a whole request or of a connection: one table."""
+
+from __future__ import annotations
+
+import random
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+
+BACKOFF_FIRST_S: Final = 0.01
+BACKOFF_MAX_S: Final = 1.0
+# Detail of NOT_PRIMARY that says where the primary is.
+PRIMARY_DETAIL: Final = "address"
+# Detail of a replica that has yet to apply what another one answered: it will catch up.
+LAGGING_DETAIL: Final = "last_retired"
+
+
+class Verdict(Enum):
+    """What follows from a refusal."""
+
+    RETRY = "send the same again, a little later"
+    RECONNECT = "send the same again, to another replica"
+    RENEW = "log in again, then send the same"
+    ENDED = "the session is over"
+    LOST = "the answer is gone: nobody can say what happened"
+    FINAL = "tell the caller"
+
+
+# Reasons not listed are final.
+VERDICTS: Final = MappingProxyType(
+    {
+        Reason.REASON_NOT_PRIMARY: Verdict.RECONNECT,
+        Reason.REASON_VIEW_CHANGE: Verdict.RETRY,
+        Reason.REASON_DOMAIN_RESTARTING: Verdict.RETRY,
+        Reason.REASON_NO_QUORUM: Verdict.RETRY,
+        Reason.REASON_OVERLOADED: Verdict.RETRY,
+        Reason.REASON_REQUEST_GAP: Verdict.RETRY,
+        Reason.REASON_UNAUTHENTICATED: Verdict.RENEW,
+        Reason.REASON_SESSION_EVICTED: Verdict.ENDED,
+        Reason.REASON_REQUEST_TOO_OLD: Verdict.LOST,
+    }
+)
+
+# Refused for what one of several commands is, perhaps: the others deserve a request of their own.
+BLAMES_CONTENT: Final = frozenset(
+    {
+        Reason.REASON_MALFORMED_REQUEST,
+        Reason.REASON_COMMAND_TOO_LARGE,
+        Reason.REASON_UNIMPLEMENTED,
+        Reason.REASON_SESSION_REQUIRED,
+    }
+)
+
+
+def verdict_on(refusal: Refusal) -> Verdict:
+    """Return what follows from a refusal of a whole request."""
+    if LAGGING_DETAIL in refusal.details:
+        return Verdict.RETRY
+    return VERDICTS.get(refusal.reason, Verdict.FINAL)
+
+
+def copy_of(refusal: Refusal) -> Refusal:
+    """Return the same refusal as another exception: each caller raises one of its own."""
+    return Refusal.from_error(refusal.to_error())
+
+
+class Backoff:
+    """Growing pauses between attempts, with jitter so that clients do not return as one."""
+
+    def __init__(self) -> None:
+        self._next_s = BACKOFF_FIRST_S
+
+    def next_s(self) -> float:
+        """Return how long to wait before the next attempt, in seconds."""
+        pause_s = self._next_s * random.uniform(0.5, 1.0)
+        self._next_s = min(2 * self._next_s, BACKOFF_MAX_S)
+        return pause_s
+
+    def reset(self) -> None:
+        """Begin anew: an attempt succeeded."""
+        self._next_s = BACKOFF_FIRST_S
