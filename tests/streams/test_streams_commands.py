@@ -228,6 +228,8 @@ def test_validate_only_changes_nothing(bench: Workbench) -> None:
     request = api.DeleteStreamRequest(stream=by("orders"), validate_only=True)
     bench.command("DeleteStream", request)
     assert (bench.digest(), bench.effects) == (before, [])
+    assert bench.state.topics.ids(1) == [1, 2]
+    assert bench.state.topics.sorted_keys() == [(1, 1), (1, 2)]
 
 
 # --- What it tells other stages, and drops here ---

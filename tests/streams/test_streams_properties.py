@@ -9,7 +9,13 @@ from typing import Any, Final
 from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from services.runtime.tables import UndoLog
 from services.streams import partitions, section
@@ -64,6 +70,14 @@ class AgainstModel(RuleBasedStateMachine):
         self.streams: dict[int, ModelStream] = {}
         self.grants: dict[int, set[tuple[int, int]]] = {}  # user -> (stream, topic or 0)
         self.ids_given: list[tuple[str, int]] = []
+
+    @initialize()
+    def begin_with_some(self) -> None:
+        """Begin with two streams, one of which has three topics: else most rules find nothing."""
+        for stream in ("a", "b"):
+            self.create_stream(stream)
+        for topic in ("a", "b", "c"):
+            self.create_topic("a", topic, 2)
 
     def refused(self, name: str, request: Any, reason: str) -> None:
         """Demand that the command is refused so, and changes nothing."""
