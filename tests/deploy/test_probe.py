@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,16 +9,13 @@ from pathlib import Path
 
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from services.runtime import probe
+from tests.deploy.certificates import CERTIFICATE_NAME, self_signed
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-CERTIFICATE_NAME = "viewstamp"
 
 
 class Silent(health_pb2_grpc.HealthServicer):
@@ -134,8 +129,8 @@ def test_tls_is_verified(
 ) -> None:
     """A TLS port is asked only if its certificate is signed by the given one, for that name."""
     monkeypatch.chdir(tmp_path)
-    key, certificate = _self_signed(Path("ca.crt"))
-    _self_signed(Path("stranger.crt"))
+    key, certificate = self_signed(Path("ca.crt"))
+    self_signed(Path("stranger.crt"))
     servicer = health.HealthServicer()
     servicer.set("liveness", SERVING)
     server = _server(servicer)
@@ -176,33 +171,3 @@ def test_unreadable_certificate_is_a_wrong_argument(
 
     assert actual == probe.EXIT_WRONG_ARGUMENTS
     assert missing in capsys.readouterr().err
-
-
-def _self_signed(path: Path) -> tuple[bytes, bytes]:
-    """Write a certificate for CERTIFICATE_NAME and 127.0.0.1; return its key and itself, in PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, CERTIFICATE_NAME)])
-    names: list[x509.GeneralName] = [
-        x509.DNSName(CERTIFICATE_NAME),
-        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
-    ]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC))
-        .not_valid_after(datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = certificate.public_bytes(serialization.Encoding.PEM)
-    path.write_bytes(pem)
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    return private, pem

@@ -1,0 +1,43 @@
+"""Certificates for tests."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+CERTIFICATE_NAME = "viewstamp"
+
+
+def self_signed(path: Path) -> tuple[bytes, bytes]:
+    """Write a certificate for CERTIFICATE_NAME and 127.0.0.1; return its key and itself, in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, CERTIFICATE_NAME)])
+    names: list[x509.GeneralName] = [
+        x509.DNSName(CERTIFICATE_NAME),
+        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+    ]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC))
+        .not_valid_after(datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    path.write_bytes(pem)
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return private, pem

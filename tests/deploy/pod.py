@@ -1,0 +1,61 @@
+"""What the tests ask of the rendered pod."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from tests.deploy.kustomize import Key, Object, render
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+OVERLAYS: Final = ("local", "production")
+SIDECARS: Final = ("users", "streams", "consumer-groups")
+# Kubernetes starts native sidecars by itself from this version on.
+KUBERNETES_MIN: Final = "1.29"
+
+
+def overlay(name: str) -> dict[Key, Object]:
+    """Return the objects of an overlay."""
+    return render(ROOT / "deploy" / "overlays" / name)
+
+
+def pod_spec(objects: dict[Key, Object]) -> Object:
+    """Return the pod that the stateful set makes."""
+    spec: Object = objects["StatefulSet", "viewstamp"]["spec"]["template"]["spec"]
+    return spec
+
+
+def coordinator(objects: dict[Key, Object]) -> Object:
+    """Return the one container that is not a sidecar."""
+    (container,) = pod_spec(objects)["containers"]
+    found: Object = container
+    return found
+
+
+def module(container: Object) -> str:
+    """Return the Python module that a container runs."""
+    python, option, name = container["command"]
+    assert (python, option) == ("python", "-m")
+    found: str = name
+    return found
+
+
+def flag(container: Object, name: str) -> str:
+    """Return the value of a flag that a container is given once."""
+    prefix = f"--{name}="
+    (value,) = [arg.removeprefix(prefix) for arg in container["args"] if arg.startswith(prefix)]
+    found: str = value
+    return found
+
+
+def mounts(container: Object) -> dict[str, Any]:
+    """Return volume names by the path at which a container sees them."""
+    return {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+
+
+def volume_at(container: Object, path: str) -> str | None:
+    """Return the volume in which a container's path lies, None if it is in the image."""
+    found = [
+        name for mount, name in mounts(container).items() if f"{path}/".startswith(f"{mount}/")
+    ]
+    return found[0] if found else None
