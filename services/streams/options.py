@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -75,8 +76,12 @@ class OptionsPool:
         return self._shared.setdefault(options, options)
 
 
+@lru_cache(OPTIONS_CACHED_MAX)
 def to_message(options: Options) -> streams_pb2.TopicOptions:
-    """Return the options as callers and sections see them: every one is set."""
+    """Return the options as callers and sections see them: every one is set.
+
+    The message is shared: do not change it. Few topics have options that no other has.
+    """
     return streams_pb2.TopicOptions(**options._asdict())
 
 

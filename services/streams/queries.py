@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from services.runtime.domain import Call, QueryHandler
 from services.streams import access as gates
@@ -62,7 +62,9 @@ def list_partitions(
     """Return the partitions of a topic, as runs."""
     caller = authenticate(state, call)
     topic = find_topic(state, caller, gates.READ_TOPIC, request.stream, request.topic)
-    return api.ListPartitionsResponse(partitions=partition_ranges(topic))
+    response = api.ListPartitionsResponse()
+    add_ranges(response.partitions, topic)
+    return response
 
 
 def check_access(
@@ -100,19 +102,13 @@ QUERIES: Final[Mapping[str, QueryHandler[State]]] = {
 }
 
 
-def partition_ranges(topic: Topic) -> list[streams_pb2.PartitionRange]:
-    """Return the partitions of a topic as callers and sections see them."""
-    ranges = []
+def add_ranges(ranges: Any, topic: Topic) -> None:
+    """Add a topic's partitions to a repeated PartitionRange, for callers and sections alike."""
     first = 0
     run: PartitionRun
     for run in expanded(topic.runs, topic.partitions_count, topic.created_revision):
-        ranges.append(
-            streams_pb2.PartitionRange(
-                first=first, count=run.length, created_revision=run.created_revision
-            )
-        )
+        ranges.add(first=first, count=run.length, created_revision=run.created_revision)
         first += run.length
-    return ranges
 
 
 def _stream_message(state: State, stream: Stream) -> streams_pb2.Stream:

@@ -16,7 +16,7 @@ from services.streams.access import new_access
 from services.streams.model import FIRST_ID, NEXT_STREAM_ID, NEXT_TOPIC_ID, State, Stream, Topic
 from services.streams.options import to_message as options_message
 from services.streams.partitions import PartitionRun
-from services.streams.queries import partition_ranges
+from services.streams.queries import add_ranges
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.users.v1 import users_pb2
 
@@ -47,17 +47,18 @@ def encode_stream(stream: Stream) -> bytes:
 
 def encode_topic(topic: Topic) -> bytes:
     """Return the canonical bytes of a TopicEntity."""
-    return streams_pb2.TopicEntity(
+    entity = streams_pb2.TopicEntity(
         id=topic.id,
         stream_id=topic.stream_id,
         name=topic.name,
         options=options_message(topic.options),
-        partitions=partition_ranges(topic),
         created_at=topic.created_at,
         created_revision=topic.created_revision,
         modified_revision=topic.modified_revision,
         purge_generation=topic.purge_generation,
-    ).SerializeToString(deterministic=True)
+    )
+    add_ranges(entity.partitions, topic)
+    return entity.SerializeToString(deterministic=True)
 
 
 def encode_access(state: State, user_id: int) -> bytes:
