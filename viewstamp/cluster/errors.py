@@ -1,0 +1,15 @@
+"""Why a local cluster cannot start or go on."""
+
+from __future__ import annotations
+
+
+class ClusterError(Exception):
+    """The base of what the supervisor raises."""
+
+
+class PreflightError(ClusterError):
+    """The surroundings do not allow a start; one line says what to change."""
+
+
+class ClusterFailed(ClusterError):  # noqa: N818 - reads as the sentence it is
+    """A process was given up, or not all became ready in time; the message ends with its log."""

@@ -1,0 +1,212 @@
+"""A whole cluster of one replica on this machine, started and supervised by this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from viewstamp.cluster.errors import ClusterFailed
+from viewstamp.cluster.preflight import (
+    KEY_FILE,
+    DirectoryLock,
+    ensure_cluster_key,
+    free_address,
+    prepare_directory,
+    socket_directory,
+)
+from viewstamp.cluster.process import Program, Supervised
+
+COORDINATOR: Final = "coordinator"
+SERVICES: Final = ("users", "streams", "consumer_groups")
+DEFAULT_LISTEN: Final = "127.0.0.1:7400"
+READY_TIMEOUT_S: Final = 60.0
+STOP_GRACE_S: Final = 10.0
+_PACKAGES: Final = Path(__file__).resolve().parents[2]
+
+
+class LocalCluster:
+    """Four processes: coordinator, users, streams, consumer_groups. What dies is restarted.
+
+    With port 0 in `listen` a free port is taken and kept. `programs` stand in for the real ones.
+    All belong to this process: if it dies, the kernel kills them. Use `start`, `wait_ready`,
+    `stop`, or `async with`, which does all three.
+    """
+
+    def __init__(
+        self,
+        data_directory: Path | str,
+        listen: str = DEFAULT_LISTEN,
+        *,
+        coordinator_arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        programs: Sequence[Program] | None = None,
+        stop_grace_s: float = STOP_GRACE_S,
+    ) -> None:
+        self.data_directory = Path(data_directory)
+        self._listen = listen
+        self._coordinator_arguments = tuple(coordinator_arguments)
+        self._environment = environment
+        self._programs = programs
+        self._stop_grace_s = stop_grace_s
+        self._address: str | None = None
+        self._lock: DirectoryLock | None = None
+        self._sockets: Path | None = None
+        self._supervised: dict[str, Supervised] = {}
+        self._changed = asyncio.Event()
+        self._stopped = False
+
+    @property
+    def address(self) -> str:
+        """Where clients connect, once started."""
+        assert self._address is not None, "the cluster was not started"
+        return self._address
+
+    @property
+    def root_password_path(self) -> Path:
+        """The file that holds root's first password."""
+        return self.data_directory / "root_password"
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids by name; a process that is being restarted is left out."""
+        pids = {name: process.pid for name, process in self._supervised.items()}
+        return {name: pid for name, pid in pids.items() if pid is not None}
+
+    @property
+    def restarts(self) -> dict[str, int]:
+        """How often each process was restarted, by name."""
+        return {name: process.restarts for name, process in self._supervised.items()}
+
+    def log_path(self, name: str) -> Path:
+        """Return the log file of a process."""
+        return self.data_directory / "log" / f"{name}.log"
+
+    async def __aenter__(self) -> LocalCluster:
+        """Start, and wait until ready."""
+        try:
+            await self.start()
+            await self.wait_ready()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop."""
+        await self.stop()
+
+    async def start(self) -> None:
+        """Check the surroundings and start all processes. Raises PreflightError.
+
+        A stopped cluster may be started again; it keeps its address.
+        """
+        prepare_directory(self.data_directory)
+        self._lock = DirectoryLock(self.data_directory)
+        try:
+            ensure_cluster_key(self.data_directory / KEY_FILE)
+            self._address = free_address(self._address or self._listen)
+            self._sockets = socket_directory(self.data_directory, SERVICES)
+        except BaseException:
+            self._release()
+            raise
+        self._stopped = False
+        # Of an earlier run: whoever waits for the file must not believe that one.
+        (self.data_directory / "run" / "coordinator.json").unlink(missing_ok=True)
+        for program in self._programs if self._programs is not None else self._real_programs():
+            supervised = Supervised(
+                program, self.data_directory / "log", self._child_environment(), self._changed.set
+            )
+            self._supervised[program.name] = supervised
+            supervised.start()
+
+    async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until every process is ready. Raises ClusterFailed."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._until_ready()
+        except TimeoutError:
+            late = [name for name, one in self._supervised.items() if not one.is_ready]
+            raise ClusterFailed(
+                f"{', '.join(late)} not ready within {timeout_s:g} s; see "
+                f"{self.data_directory / 'log'}"
+            ) from None
+
+    async def wait(self) -> None:
+        """Wait until the cluster is stopped. Raises ClusterFailed if a process is given up."""
+        while not self._stopped:
+            self._raise_failure()
+            await self._next_change()
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to a process. Raises ProcessLookupError if it is not running just now."""
+        self._supervised[name].send(number)
+
+    async def stop(self) -> None:
+        """Stop the coordinator, then the services: SIGTERM, and SIGKILL after the grace period."""
+        self._stopped = True
+        coordinator = self._supervised.get(COORDINATOR)
+        if coordinator is not None:
+            await coordinator.stop(self._stop_grace_s)
+        others = [one for one in self._supervised.values() if one is not coordinator]
+        await asyncio.gather(*(one.stop(self._stop_grace_s) for one in others))
+        self._supervised.clear()
+        self._release()
+        self._changed.set()
+
+    def _real_programs(self) -> list[Program]:
+        assert self._sockets is not None
+        key = str((self.data_directory / KEY_FILE).resolve())
+        targets = {name: f"unix:{self._sockets / name}.sock" for name in SERVICES}
+        programs = [
+            Program(name, (sys.executable, "-m", f"services.{name}", "--listen", target))
+            for name, target in targets.items()
+        ]
+        users = programs[0]
+        programs[0] = Program(users.name, (*users.command, "--cluster-key", key))
+        command = [sys.executable, "-m", "coordinator", "--listen", self.address]
+        command += ["--data-directory", str(self.data_directory.resolve()), "--cluster-key", key]
+        for name, target in targets.items():
+            command += ["--service", f"{name}={target}"]
+        programs.append(Program(COORDINATOR, (*command, *self._coordinator_arguments)))
+        return programs
+
+    def _child_environment(self) -> dict[str, str]:
+        environment = dict(os.environ if self._environment is None else self._environment)
+        # The programs come from where this package came from, installed or not.
+        paths = [str(_PACKAGES), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        return environment
+
+    async def _until_ready(self) -> None:
+        while not all(one.is_ready for one in self._supervised.values()):
+            self._raise_failure()
+            await self._next_change()
+
+    async def _next_change(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+
+    def _raise_failure(self) -> None:
+        for supervised in self._supervised.values():
+            if supervised.failure is not None:
+                raise supervised.failure
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        if self._sockets is not None and self._sockets.parent != self.data_directory.resolve():
+            shutil.rmtree(self._sockets, ignore_errors=True)
+        self._sockets = None

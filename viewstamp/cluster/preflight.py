@@ -1,0 +1,122 @@
+"""What must hold before a cluster starts here; each miss is one line that says what to change."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import socket
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from viewstamp import limits
+from viewstamp.cluster.errors import PreflightError
+
+DIRECTORY_MODE: Final = 0o700
+SECRET_MODE: Final = 0o600
+SUPERVISOR_LOCK: Final = "SUPERVISOR"
+COORDINATOR_LOCK: Final = "LOCK"
+KEY_FILE: Final = "cluster.key"
+
+
+def prepare_directory(directory: Path) -> None:
+    """Create the data directory and what the processes need in it. Raises PreflightError."""
+    try:
+        directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        for name in ("run", "log"):
+            (directory / name).mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise PreflightError(
+            f"data directory {directory} cannot be used ({error.strerror}): make it a writable "
+            "directory, or choose another with --data-directory"
+        ) from error
+
+
+class DirectoryLock:
+    """Keeps other supervisors, and coordinators without one, out of a data directory."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take the lock. Raises PreflightError if somebody has it."""
+        self._descriptor: int | None = _locked(directory, SUPERVISOR_LOCK)
+        try:
+            # The coordinator's own lock: taken for a moment, to see whether one runs by itself.
+            os.close(_locked(directory, COORDINATOR_LOCK))
+        except PreflightError:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Let the directory go."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def ensure_cluster_key(path: Path) -> None:
+    """Create the cluster key, 64 hexadecimal digits only its owner may read, unless it exists."""
+    try:
+        write_secret(path, secrets.token_hex(limits.CLUSTER_KEY_BYTES) + "\n")
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise PreflightError(f"cluster key {path} cannot be written: {error.strerror}") from error
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write a new file that only its owner may read, durably. Raises FileExistsError, OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET_MODE)
+    with open(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def free_address(listen: str) -> str:
+    """Return `listen` with a port that is free now in place of 0. Raises PreflightError."""
+    host, separator, port = listen.rpartition(":")
+    if not (separator and host and port.isdecimal()):
+        raise PreflightError(f"--listen {listen!r} is no address: write HOST:PORT")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        # As servers do: connections of the past do not stand in the way, listeners do.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), int(port)))
+        except (OSError, OverflowError) as error:
+            raise PreflightError(_address_trouble(listen, error)) from error
+        return f"{host}:{probe.getsockname()[1]}"
+
+
+def socket_directory(directory: Path, names: tuple[str, ...]) -> Path:
+    """Return where the services' sockets go: in the directory, or a short one if that is long."""
+    run = directory.resolve() / "run"
+    longest = max(len(os.fsencode(run / f"{name}.sock")) for name in names)
+    if longest <= limits.UNIX_SOCKET_PATH_BYTES_MAX:
+        return run
+    return Path(tempfile.mkdtemp(prefix="viewstamp-"))
+
+
+def _address_trouble(listen: str, error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return (
+            f"{listen} is taken by another process: stop it, or choose another address with "
+            "--listen (port 0 takes a free one)"
+        )
+    return f"cannot listen on {listen}: {error}"
+
+
+def _locked(directory: Path, name: str) -> int:
+    descriptor = os.open(directory / name, os.O_RDWR | os.O_CREAT, SECRET_MODE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise PreflightError(
+            f"data directory {directory} is in use by another cluster (lock {name}): stop it, or "
+            "choose another with --data-directory"
+        ) from error
+    return descriptor

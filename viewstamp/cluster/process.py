@@ -1,0 +1,201 @@
+"""One supervised process: started, watched until ready, started again when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from viewstamp.cluster.errors import ClusterFailed
+
+logger = logging.getLogger(__name__)
+
+RESTART_PAUSE_FIRST_S: Final = 0.05
+RESTART_PAUSE_MAX_S: Final = 2.0
+# Deaths in a row, none of them after having been ready, until the process is given up.
+FAILED_STARTS_MAX: Final = 5
+# What our programs exit with when another try cannot help.
+EXIT_CANNOT_START: Final = 2
+LOG_LINES_SHOWN: Final = 15
+LOG_FILE_MODE: Final = 0o600
+_LOG_TAIL_BYTES: Final = 16 * 1024
+_CHILD: Final = Path(__file__).with_name("child.py")
+# The pause does not end readiness; every other signal is meant to hurt.
+_HARMLESS: Final = frozenset({signal.SIGSTOP, signal.SIGCONT})
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program: its name among its fellows, and its command line, absolute path first.
+
+    It is ready once it prints a line on stdout that is a JSON object with a true `ready`.
+    """
+
+    name: str
+    command: tuple[str, ...]
+
+
+class Supervised:
+    """A program kept running. `changed` is called whenever it becomes ready, dies, or fails."""
+
+    def __init__(
+        self,
+        program: Program,
+        log_directory: Path,
+        environment: Mapping[str, str],
+        changed: Callable[[], None],
+    ) -> None:
+        self.program = program
+        self.log_path = log_directory / f"{program.name}.log"
+        self.restarts = 0
+        self.is_ready = False
+        self.failure: ClusterFailed | None = None
+        self._environment = dict(environment)
+        self._changed = changed
+        self._process: asyncio.subprocess.Process | None = None
+        self._failed_starts = 0
+        self._was_ready_now = False  # this incarnation
+        self._has_been_ready = False  # any of them
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, None between death and restart."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Begin to run and watch the program."""
+        self._task = asyncio.create_task(self._supervise())
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal. Raises ProcessLookupError if the program is not running just now."""
+        if self._process is None or self._process.returncode is not None:
+            raise ProcessLookupError(f"{self.program.name} is not running just now")
+        if number not in _HARMLESS:
+            self.is_ready = False
+        self._process.send_signal(number)
+
+    async def stop(self, grace_s: float) -> None:
+        """Ask the program to end, wake it if it is paused, and kill it after the grace period."""
+        self._stopping = True
+        process = self._process
+        if process is not None and process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGCONT)
+            try:
+                await asyncio.wait_for(process.wait(), grace_s)
+            except TimeoutError:
+                logger.warning("%s did not end within %g s: killed", self.program.name, grace_s)
+                process.kill()
+                await process.wait()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _supervise(self) -> None:
+        try:
+            while not self._stopping:
+                exit_code = await self._run_once()
+                self._process, self.is_ready = None, False
+                self._changed()
+                if self._stopping or self._gave_up(exit_code):
+                    return
+                self.restarts += 1
+                logger.warning("%s %s: restarting", self.program.name, _said(exit_code))
+                await asyncio.sleep(self._pause_s())
+        except OSError as error:
+            self._fail(f"{self.program.name} cannot be started: {error}")
+
+    async def _run_once(self) -> int:
+        self._was_ready_now = False
+        with _open_log(self.log_path) as log:
+            self._process = process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-I",
+                "-S",
+                str(_CHILD),
+                str(os.getpid()),
+                *self.program.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=self._environment,
+                # The terminal's Ctrl-C is for the supervisor, which stops them in order.
+                start_new_session=True,
+            )
+            self._changed()
+            try:
+                await self._read_output(process, log)
+                return await process.wait()
+            finally:
+                if process.returncode is None:
+                    process.kill()
+
+    async def _read_output(self, process: asyncio.subprocess.Process, log: IO[bytes]) -> None:
+        assert process.stdout is not None
+        while True:
+            try:
+                line = await process.stdout.readline()
+            except ValueError:  # longer than the reader's limit: no line of ours, and consumed
+                continue
+            if not line:
+                return
+            log.write(line)
+            if not self.is_ready and _says_ready(line):
+                self.is_ready = self._was_ready_now = self._has_been_ready = True
+                self._changed()
+
+    def _gave_up(self, exit_code: int) -> bool:
+        self._failed_starts = 0 if self._was_ready_now else self._failed_starts + 1
+        is_hopeless = exit_code == EXIT_CANNOT_START and not self._has_been_ready
+        if not is_hopeless and self._failed_starts < FAILED_STARTS_MAX:
+            return False
+        times = "" if is_hopeless else f" {self._failed_starts} times in a row"
+        self._fail(f"{self.program.name} {_said(exit_code)}{times} before it was ready")
+        return True
+
+    def _fail(self, what: str) -> None:
+        lines = last_lines(self.log_path)
+        shown = "".join(f"\n  {line}" for line in lines) or "\n  (its log is empty)"
+        self.failure = ClusterFailed(f"{what}; the end of {self.log_path}:{shown}")
+        self._changed()
+
+    def _pause_s(self) -> float:
+        pause_s = RESTART_PAUSE_FIRST_S * float(2**self._failed_starts)
+        return min(pause_s, RESTART_PAUSE_MAX_S)
+
+
+def last_lines(path: Path, count: int = LOG_LINES_SHOWN) -> list[str]:
+    """Return the last lines of a log, none if it does not exist."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LOG_TAIL_BYTES))
+        return file.read().decode(errors="replace").splitlines()[-count:]
+
+
+def _open_log(path: Path) -> IO[bytes]:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, LOG_FILE_MODE)
+    return open(descriptor, "ab", buffering=0)
+
+
+def _says_ready(line: bytes) -> bool:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(message, dict) and message.get("ready") is True
+
+
+def _said(exit_code: int) -> str:
+    if exit_code < 0:
+        return f"was killed by {signal.Signals(-exit_code).name}"
+    return f"exited with code {exit_code}"
