@@ -49,6 +49,8 @@ class RequestWork:
         self.first_revision = first_revision
         self.spans: list[SpanWork] = []
         self.verdict: HeaderVerdict | Refused | None = None
+        # Refusals of principals (user id, stamp) whose credentials had changed at the header check.
+        self.outdated: dict[tuple[int, int], Error] = {}
         # Set once a command of this request has ended the request's own session.
         self.is_session_over = False
 
@@ -102,10 +104,14 @@ class SessionsStage:
             work.verdict = self.machine.check_header(work.request)
             if work.verdict is HeaderVerdict.APPLY:
                 self.admission.commit(work.request.session_id, work.request.number)
+                self._check_principals(work)
         return work.verdict is HeaderVerdict.APPLY
 
     def refusal(self, work: RequestWork, span: LoggedSpan, is_internal: bool) -> Error | None:
-        """Return why a span of an admitted request is refused as a whole."""
+        """Return why a span of an admitted request is refused as a whole.
+
+        Its principal was checked with the header, so that the answer does not depend on runs.
+        """
         if work.is_session_over:
             return self.machine.evicted(work.request.session_id)
         if is_internal and span.user_id != limits.SYSTEM_USER_ID:
@@ -114,7 +120,7 @@ class SessionsStage:
                 f"code {span.code} is internal; only the cluster itself may send it",
                 {"code": str(span.code)},
             )
-        return self.machine.check_principal(span)
+        return work.outdated.get((span.user_id, span.credential_revision))
 
     def enter(self, work: RequestWork, segment: Segment) -> None:
         """Let a segment pass, refuse it, or apply it if its commands are for sessions."""
@@ -122,6 +128,9 @@ class SessionsStage:
             segment.is_withdrawn = True
             return
         error = self.refusal(work, segment.span, segment.route.internal)
+        if error is None and segment.route.owner == Stage.SESSIONS:
+            # Register compares stamps like every owner: at its own revision.
+            error = self.machine.check_principal(segment.span)
         if error is not None:
             segment.refuse_rest(error)
         elif segment.route.owner == Stage.SESSIONS:
@@ -149,6 +158,13 @@ class SessionsStage:
         reply = _reply(prepare, work, work.span_replies())
         self.replies.store(reply)
         return reply
+
+    def _check_principals(self, work: RequestWork) -> None:
+        """Check every principal of a request at its first revision."""
+        for span in work.request.spans:
+            error = self.machine.check_principal(span)
+            if error is not None:
+                work.outdated[span.user_id, span.credential_revision] = error
 
     def _repeat(self, prepare: Prepare, work: RequestWork) -> RequestReply:
         """Return the reply that a duplicate got the first time: the original has retired."""

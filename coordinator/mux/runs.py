@@ -1,8 +1,9 @@
 """How a prepare is split into runs, and which stages each run visits: decided by routes alone.
 
-A run may pass through the stages without waiting for itself: none of its commands enters a stage
-to which an earlier one of its commands may send an effect back. Commands flagged `sets_grants` go
-to streams before users, so they share runs with one another only; a transaction is its own run.
+A run may pass through the stages without waiting for itself: none of its commands enters, or may
+send an effect forward to, a stage to which an earlier one may send an effect back. Commands
+flagged `sets_grants` go to streams before users, so they share runs with one another only; a
+transaction is its own run.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _run_end(entries: Sequence[Entry], start: int) -> int:
     awaited: frozenset[Stage] = frozenset()
     for position in range(start, len(entries)):
         entry = entries[position]
-        if _kind(entry) is not kind or awaited & _entered(entry):
+        if _kind(entry) is not kind or awaited & _reached(entry):
             return position
         if entry.route is None:
             return position + 1
@@ -89,15 +90,18 @@ def _kind(entry: Entry) -> RunKind:
     return RunKind.GRANTS if entry.route.sets_grants else RunKind.PLAIN
 
 
-def _entered(entry: Entry) -> frozenset[Stage]:
-    """Return the stages that look at the command itself; the header check is in sessions."""
-    stages = [Stage.SESSIONS] if entry.starts_request else []
-    if entry.route is not None:
-        stages.append(entry.route.owner)
-        if entry.route.resolve_stage is not None:
-            stages.append(entry.route.resolve_stage)
-        if entry.route.sets_grants:
-            stages.append(Stage.STREAMS)
+def _reached(entry: Entry) -> frozenset[Stage]:
+    """Return the stages that look at the command itself, or that an effect may reach forward.
+
+    A request enters sessions by its header check, at its first command.
+    """
+    if entry.route is None:
+        return frozenset(Stage)
+    stages = [stage for stage in Stage if stage >= entry.route.owner]
+    if entry.starts_request:
+        stages.append(Stage.SESSIONS)
+    if entry.route.resolve_stage is not None:
+        stages.append(entry.route.resolve_stage)
     return frozenset(stages)
 
 
