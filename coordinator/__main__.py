@@ -17,7 +17,10 @@ from coordinator.replica.bootstrap import (
     WrongDirectoryError,
     open_replica,
 )
+from coordinator.replica.driver import HaltedError
+from coordinator.stages.client import FencedError, WrongServiceError
 from coordinator.storage import DirectoryInUse
+from viewstamp.format import FormatError
 from viewstamp.telemetry import configure_logging
 from viewstamp.tokens import ClusterKeyError, read_cluster_key
 
@@ -32,8 +35,11 @@ _CANNOT_START: Final = (
     WrongDirectoryError,
     DirectoryInUse,
     JournalError,
+    FormatError,
     OSError,
 )
+# A restart would end in the same way, or drive out the process that has taken over.
+_CANNOT_GO_ON: Final = (ConfigError, HaltedError, WrongServiceError, FencedError)
 
 _log = logging.getLogger(__name__)
 
@@ -45,14 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
         configure_logging("coordinator", config.log_level)
         cluster_key = read_cluster_key(config.cluster_key)
         files = _open(config)
-    except (
-        ConfigError,
-        ClusterKeyError,
-        WrongDirectoryError,
-        DirectoryInUse,
-        JournalError,
-        OSError,
-    ) as error:
+    except _CANNOT_START as error:
         print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START
     return asyncio.run(_serve(config, files, cluster_key))
@@ -78,7 +77,7 @@ async def _serve(config: Config, files: ReplicaFiles, cluster_key: bytes) -> int
         loop.add_signal_handler(number, stop.set)
     try:
         await Coordinator(config, files, cluster_key).run(stop)
-    except (ConfigError, RuntimeError) as error:
+    except _CANNOT_GO_ON as error:
         print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START
     except Exception:

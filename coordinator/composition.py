@@ -30,8 +30,8 @@ from coordinator.gateway.server import GatewayServer
 from coordinator.gateway.submit import SubmitStreams
 from coordinator.gateway.timers import SessionTimers
 from coordinator.gateway.unary import UnaryCalls
-from coordinator.mux.mux import Mux
 from coordinator.mux import types as mux_types
+from coordinator.mux.mux import Mux
 from coordinator.replica.batcher import Reply
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver, DriverEvents, wall_clock_us
@@ -40,7 +40,7 @@ from coordinator.replica.proposals import Proposals
 from coordinator.replica.space import SpaceWatch
 from coordinator.replica.writer import Writer
 from coordinator.stages import codec
-from coordinator.stages.client import Identity, StageClient, StageEvents
+from coordinator.stages.client import Identity, StageClient, StageEvents, WrongServiceError
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -101,11 +101,13 @@ class Coordinator:
         await self.server.start()
         self._start(self._start_replica())
         stopped = asyncio.create_task(self._wait_for(stop))
+        grace_ms = 0  # after a failure nothing that is under way can be finished
         try:
             await self._failure
+            grace_ms = STOP_GRACE_MS
         finally:
             stopped.cancel()
-            await self._stop()
+            await self._stop(grace_ms)
 
     async def _wait_for(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -124,8 +126,8 @@ class Coordinator:
         self._start(self._timers.run())
         self.driver.start(self._files.start)
 
-    async def _stop(self) -> None:
-        await self.server.stop(STOP_GRACE_MS)
+    async def _stop(self, grace_ms: int) -> None:
+        await self.server.stop(grace_ms)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -208,10 +210,10 @@ class Coordinator:
             reads,
             self._check_serving,
         )
-        submit = SubmitStreams(
+        self._submit = SubmitStreams(
             cluster_id, authenticator, self._commands, reads, self._timers, self._check_serving
         )
-        return GatewayServer(unary, submit)
+        return GatewayServer(unary, self._submit)
 
     def _check_serving(self) -> None:
         status = self.driver.progress.status
@@ -228,9 +230,19 @@ class Coordinator:
         for proposal in reply.proposals:
             self._proposals.add(proposal)
         self.driver.stage_replied(codec.decode_reply(stage, reply))
+        if self._clients[stage].item_log.dropped:
+            self.alarms.raise_alarm(
+                cluster_pb2.ALARM_KIND_ITEM_LOG_DROPPED,
+                f"the item log of {stage.name.lower()} passed its limit: should that service die,"
+                " the whole replica restarts",
+                stage.name.lower(),
+            )
 
     def _connected(self, stage: mux_types.Stage, describe: domain_pb2.DescribeResponse) -> None:
-        self.routes.update(describe)
+        try:
+            self.routes.update(describe)
+        except ValueError as error:
+            raise WrongServiceError(f"service {stage.name.lower()}: {error}") from error
         self._mux.set_routes({m.code: mux_route(m) for m in self.routes.methods()})
         self.alarms.clear(cluster_pb2.ALARM_KIND_SERVICE_DOWN, stage.name.lower())
         self._described.add(stage)
@@ -270,13 +282,12 @@ class Coordinator:
 
     def _retired(self, retired: mux_types.Retired) -> None:
         for session_id in retired.ended_sessions:
-            self._timers.ended(session_id)
-            self._commands.forget_session(session_id)
+            self._submit.session_ended(session_id)
 
     def _became_full(self, why: str) -> None:
         self.alarms.raise_alarm(
             cluster_pb2.ALARM_KIND_NO_SPACE,
-            f"read-only until there is space for journal segments: {why}",
+            f"commands are refused once the journal's last segment is full: {why}",
         )
 
     def _has_room(self) -> None:

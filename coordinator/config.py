@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.journal.journal import SEGMENT_BYTES
-from viewstamp.limits import CLUSTER_ID_BYTES, REPLICAS_MAX
+from viewstamp.format.record import SECTOR_BYTES
+from viewstamp.limits import CLUSTER_ID_BYTES, MIB, REPLICAS_MAX
 
 DEFAULT_LISTEN: Final = "127.0.0.1:7400"
+# A few of the largest records must fit between one look for free space and the next.
+SEGMENT_BYTES_MIN: Final = 4 * MIB
 SERVICE_NAMES: Final = ("users", "streams", "consumer_groups")
 
 
@@ -73,13 +76,13 @@ def parse(arguments: list[str]) -> Config:
         raise ConfigError("--tls-certificate and --tls-key go together: give both or neither")
     return Config(
         data_directory=options.data_directory,
-        listen=options.listen,
+        listen=_listen(options.listen),
         services=_services(options.service),
         cluster_key=options.cluster_key or options.data_directory / "cluster.key",
         replica_id=options.replica_id,
         replica_count=options.replica_count,
         cluster_id=_cluster_id(options.cluster_id),
-        segment_bytes=options.journal_segment_bytes,
+        segment_bytes=_segment_bytes(options.journal_segment_bytes),
         archive=options.journal_archive,
         tls_certificate=options.tls_certificate,
         tls_key=options.tls_key,
@@ -97,6 +100,22 @@ def _check_replicas(replica_id: int, replica_count: int) -> None:
             f"--replica-count is {replica_count}: this version serves clusters of one replica;"
             " view change among several is not built yet"
         )
+
+
+def _listen(text: str) -> str:
+    host, separator, port = text.rpartition(":")
+    if not (separator and host and port.isdecimal()) or host == "unix":
+        raise ConfigError(f"--listen is {text!r}: give HOST:PORT, for example {DEFAULT_LISTEN}")
+    return text
+
+
+def _segment_bytes(size: int) -> int:
+    if size < SEGMENT_BYTES_MIN or size % SECTOR_BYTES:
+        raise ConfigError(
+            f"--journal-segment-bytes is {size}: it must be a multiple of {SECTOR_BYTES} and at"
+            f" least {SEGMENT_BYTES_MIN}"
+        )
+    return size
 
 
 def _services(values: list[str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, Protocol
 
 from google.protobuf.message import DecodeError, Message
@@ -95,45 +95,63 @@ class ClusterStage:
         return mux.StageReply(batch.stage, batch.sequence, tuple(outcomes))
 
     def _query(self, item: mux.QueryItem) -> mux.QueryOutcome:
-        try:
-            requests = [_parse(item.code, encoded) for encoded in _items(item)]
-        except (FramingError, DecodeError) as error:
-            return _all_refused(item, str(error))
-        if any(getattr(request, "include_digests", False) for request in requests):
-            self._follow_with_digests(item)
+        requests, errors = _parsed(item)
+        if any(getattr(request, "include_digests", False) for request in requests.values()):
+            self._follow_with_digests(item, requests.keys(), errors)
             return mux.QueryOutcome(item.query_id, deferred=True)
-        return self._outcome(item, self._status({}))
+        return self._outcome(item, requests.keys(), errors, self._status({}))
 
     def _outcome(
-        self, item: mux.QueryItem, status: cluster_pb2.GetStatusResponse
+        self,
+        item: mux.QueryItem,
+        answered: Collection[int],
+        errors: tuple[mux.IndexedError, ...],
+        status: cluster_pb2.GetStatusResponse,
     ) -> mux.QueryOutcome:
-        refused = set(item.refused)
         response: Message = status
         if _METHODS[item.code].name == "ListAlarms":
             response = cluster_pb2.ListAlarmsResponse(alarms=status.alarms)
-        encoded = response.SerializeToString()
-        results = (b"" if index in refused else encoded for index in range(item.count))
-        return mux.QueryOutcome(item.query_id, b"".join(map(frame, results)))
+        encoded = frame(response.SerializeToString())
+        results = (encoded if index in answered else mux.EMPTY_FRAME for index in range(item.count))
+        return mux.QueryOutcome(item.query_id, b"".join(results), errors)
 
-    def _follow_with_digests(self, item: mux.QueryItem) -> None:
+    def _follow_with_digests(
+        self,
+        item: mux.QueryItem,
+        answered: Collection[int],
+        errors: tuple[mux.IndexedError, ...],
+    ) -> None:
         spans = tuple(
             mux.ReadSpan(mux.STATE_DIGEST_CODE, 1, b"", owner=stage) for stage in DOMAIN_STAGES
         )
         read = mux.Read(self._replica.next_token(), spans, None, 0)
         future = self._replica.read(read, linearizable=False, revision=0)
-        future.add_done_callback(lambda done: self._digests_arrived(item, done))
+        future.add_done_callback(
+            lambda done: self._replica.read_followed(
+                self._with_digests(item, answered, errors, done)
+            )
+        )
 
-    def _digests_arrived(self, item: mux.QueryItem, future: asyncio.Future[Reply]) -> None:
-        failure = future.exception()
-        if isinstance(failure, Refusal):
-            error = failure.to_error().SerializeToString()
-            errors = tuple(mux.IndexedError(index, error) for index in range(item.count))
-            outcome = mux.QueryOutcome(item.query_id, mux.EMPTY_FRAME * item.count, errors)
-        else:
-            digests = [unframe(span.results)[0].hex() for span in future.result().spans]
-            status = self._status(dict(zip(DOMAIN_STAGES, digests, strict=True)))
-            outcome = self._outcome(item, status)
-        self._replica.read_followed(outcome)
+    def _with_digests(
+        self,
+        item: mux.QueryItem,
+        answered: Collection[int],
+        errors: tuple[mux.IndexedError, ...],
+        future: asyncio.Future[Reply],
+    ) -> mux.QueryOutcome:
+        try:
+            spans = future.result().spans
+        except Refusal as refusal:
+            error = refusal.to_error().SerializeToString()
+            failed = (*errors, *(mux.IndexedError(index, error) for index in answered))
+            return mux.QueryOutcome(
+                item.query_id,
+                mux.EMPTY_FRAME * item.count,
+                tuple(sorted(failed, key=lambda each: each.index)),
+            )
+        digests = [unframe(span.results)[0].hex() for span in spans]
+        status = self._status(dict(zip(DOMAIN_STAGES, digests, strict=True)))
+        return self._outcome(item, answered, errors, status)
 
     def _status(self, digests: dict[mux.Stage, str]) -> cluster_pb2.GetStatusResponse:
         progress = self._replica.progress
@@ -179,19 +197,30 @@ class ClusterStage:
         )
 
 
-def _items(item: mux.QueryItem) -> list[bytes]:
-    items = unframe(item.items)
-    if len(items) != item.count:
-        raise FramingError(f"the span claims {item.count} reads and holds {len(items)}")
-    return items
+def _parsed(item: mux.QueryItem) -> tuple[dict[int, Any], tuple[mux.IndexedError, ...]]:
+    """Return the requests by index, and the refusals of those that are malformed.
+
+    Neither has the indexes that were refused before.
+    """
+    requests: dict[int, Any] = {}
+    errors: list[mux.IndexedError] = []
+    refused = frozenset(item.refused)
+    open_indexes = [index for index in range(item.count) if index not in refused]
+    try:
+        items = unframe(item.items)
+        if len(items) != item.count:
+            raise FramingError(f"the span claims {item.count} reads and holds {len(items)}")
+    except FramingError as error:
+        why = _malformed(str(error))
+        return {}, tuple(mux.IndexedError(index, why) for index in open_indexes)
+    for index in open_indexes:
+        try:
+            requests[index] = _METHODS[item.code].request.FromString(items[index])
+        except DecodeError as error:
+            errors.append(mux.IndexedError(index, _malformed(str(error))))
+    return requests, tuple(errors)
 
 
-def _parse(code: int, encoded: bytes) -> Any:
-    return _METHODS[code].request.FromString(encoded)
-
-
-def _all_refused(item: mux.QueryItem, why: str) -> mux.QueryOutcome:
+def _malformed(why: str) -> bytes:
     refusal = Refusal(Reason.REASON_MALFORMED_REQUEST, f"the request is malformed: {why}")
-    error = refusal.to_error().SerializeToString()
-    errors = tuple(mux.IndexedError(index, error) for index in range(item.count))
-    return mux.QueryOutcome(item.query_id, mux.EMPTY_FRAME * item.count, errors)
+    return refusal.to_error().SerializeToString()

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from coordinator.gateway.normalize import Normalizer, Origin
 from coordinator.gateway.routes import Routes
@@ -24,19 +25,19 @@ from coordinator.mux.admission import (
     TooOld,
     WindowFull,
 )
-from coordinator.mux.sessions import SessionsMachine
+from coordinator.mux.sessions import Session, SessionsMachine
+from coordinator.replica.answers import request_reply
 from coordinator.replica.batcher import (
     LooseCommand,
     Reply,
     SessionRequest,
     check_size,
 )
-from coordinator.replica.driver import request_reply
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
-from viewstamp.limits import SESSION_REPLIES_BYTES_MAX
+from viewstamp.limits import GATEWAY_SESSION_ID, SESSION_REPLIES_BYTES_MAX
 from viewstamp.routing import Method, MethodKind
 from viewstamp.tokens import AccessToken
 
@@ -79,7 +80,8 @@ class Commands:
         self._replies_bytes = replies_bytes
         self._used = used  # told of every session that shows life
         self._in_flight: dict[tuple[int, int], asyncio.Future[Reply]] = {}
-        self._turns: dict[int, asyncio.Lock] = {}
+        # Kept alive by those who hold or await a turn.
+        self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     def submit_loose(self, command: LooseCommand) -> None:
         """Queue a command of a caller without a session. Raises Refusal."""
@@ -90,9 +92,7 @@ class Commands:
 
         Raises Refusal SESSION_EVICTED, or PERMISSION_DENIED for another user's session.
         """
-        session = self._sessions.get(session_id)
-        if session is None:
-            raise _evicted(session_id)
+        session = self.check_session(session_id)
         if session.user_id != principal.user_id:
             raise Refusal(
                 Reason.REASON_PERMISSION_DENIED,
@@ -102,6 +102,13 @@ class Commands:
         self._used(session_id)
         return session.last_number
 
+    def check_session(self, session_id: int) -> Session:
+        """Return a live session. Raises Refusal SESSION_EVICTED."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise _evicted(session_id)
+        return session
+
     async def admit(
         self, session_id: int, request: submit_pb2.CommandRequest, principal: AccessToken
     ) -> Admitted:
@@ -109,23 +116,31 @@ class Commands:
 
         Returns as soon as its place is sure; the future gets the reply once it retired.
         """
+        if session_id == GATEWAY_SESSION_ID:
+            raise Refusal(
+                Reason.REASON_SESSION_REQUIRED,
+                "the stream was opened without a session, for reads alone: register a session and"
+                " open a stream with it",
+            )
         turn = self._turns.get(session_id)
         if turn is None:
             turn = self._turns[session_id] = asyncio.Lock()
         async with turn:
             return await self._admit(session_id, request, principal)
 
-    def forget_session(self, session_id: int) -> None:
-        """The session has ended."""
-        self._turns.pop(session_id, None)
-
     async def _admit(
         self, session_id: int, request: submit_pb2.CommandRequest, principal: AccessToken
     ) -> Admitted:
-        self._used(session_id)
-        found = self._admission.lookup(session_id, request.number, request.acked)
         if not request.spans:
             return self._acknowledge(session_id, request)
+        if not request.number:
+            raise Refusal(
+                Reason.REASON_MALFORMED_REQUEST,
+                "request number 0: the requests of a session are numbered from 1",
+            )
+        found = self._admission.lookup(session_id, request.number, request.acked)
+        if not isinstance(found, Evicted):
+            self._used(session_id)
         if isinstance(found, InFlight):
             future = self._in_flight.get((session_id, request.number))
             if future is None:
@@ -144,6 +159,8 @@ class Commands:
 
     def _acknowledge(self, session_id: int, request: submit_pb2.CommandRequest) -> Admitted:
         """Sequence an acknowledgement without commands: always admitted, takes no number."""
+        self.check_session(session_id)
+        self._used(session_id)
         logged = log_pb2.LoggedRequest(session_id=session_id, acked=request.acked)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._sequencer.submit(SessionRequest(logged, future))

@@ -97,6 +97,13 @@ class Normalizer:
         try:
             return await self._services[method.owner].normalize(request, NORMALIZE_TIMEOUT_MS)
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+                raise Refusal(
+                    Reason.REASON_INTERNAL,
+                    f"the service of {method.full_name} refuses to prepare the request:"
+                    f" {error.details()}",
+                    method=method.full_name,
+                ) from error
             raise Refusal(
                 Reason.REASON_DOMAIN_RESTARTING,
                 f"the service of {method.full_name} does not answer: try again",

@@ -12,7 +12,7 @@ from coordinator.replica.batcher import Reply
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
-from viewstamp.limits import READ_DEADLINE_MS
+from viewstamp.limits import READ_DEADLINE_MS, REQUEST_COMMANDS_MAX
 from viewstamp.routing import Method, MethodKind
 from viewstamp.tokens import AccessToken
 
@@ -57,9 +57,10 @@ class Reader(Protocol):
 class Reads:
     """Starts reads and gives each its deadline."""
 
-    def __init__(self, routes: Routes, reader: Reader) -> None:
+    def __init__(self, routes: Routes, reader: Reader, deadline_ms: int = READ_DEADLINE_MS) -> None:
         self._routes = routes
         self._reader = reader
+        self._deadline_ms = deadline_ms
 
     def start(
         self,
@@ -68,7 +69,9 @@ class Reads:
         session_id: int,
         consistency: Consistency,
     ) -> asyncio.Future[Reply]:
-        """Start the reads of one message. Raises Refusal if a method is none."""
+        """Start the reads of one message. Raises Refusal if they are none, or too many."""
+        spans = list(spans)
+        _check_counts([span.count for span in spans])
         parsed = [
             ReadSpan(self._routes.public_code(s.code, MethodKind.QUERY), s.count, s.items)
             for s in spans
@@ -83,24 +86,39 @@ class Reads:
         consistency: Consistency,
     ) -> asyncio.Future[Reply]:
         """Start reads; the future fails with Refusal, at the latest at the read deadline."""
-        if not spans:
-            raise Refusal(Reason.REASON_MALFORMED_REQUEST, "a read needs at least one span")
         future = self._reader.read(spans, principal, session_id, consistency)
         if not future.done():
-            timer = asyncio.get_running_loop().call_later(READ_DEADLINE_MS / 1000, _expire, future)
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(self._deadline_ms / 1000, self._expire, future)
             future.add_done_callback(lambda _: timer.cancel())
         return future
 
-
-def _expire(future: asyncio.Future[Reply]) -> None:
-    if not future.done():
-        future.set_exception(
-            Refusal(
-                Reason.REASON_READ_DEADLINE,
-                f"the read was not answered within {READ_DEADLINE_MS} ms: try again, or read"
-                " with a weaker consistency",
-                deadline_ms=READ_DEADLINE_MS,
+    def _expire(self, future: asyncio.Future[Reply]) -> None:
+        if not future.done():
+            future.set_exception(
+                Refusal(
+                    Reason.REASON_READ_DEADLINE,
+                    f"the read was not answered within {self._deadline_ms} ms: try again, or read"
+                    " with a weaker consistency",
+                    deadline_ms=self._deadline_ms,
+                )
             )
+
+
+def _check_counts(counts: Sequence[int]) -> None:
+    """Believe no count that is absurd: as many answers are made as a span claims to hold reads."""
+    if not counts or not all(counts):
+        raise Refusal(
+            Reason.REASON_MALFORMED_REQUEST,
+            "a read needs at least one span, and each span at least one call",
+        )
+    if sum(counts) > REQUEST_COMMANDS_MAX:
+        raise Refusal(
+            Reason.REASON_COMMAND_TOO_LARGE,
+            f"the request has {sum(counts)} reads; at most {REQUEST_COMMANDS_MAX} are allowed:"
+            " split it",
+            reads=sum(counts),
+            reads_max=REQUEST_COMMANDS_MAX,
         )
 
 

@@ -76,7 +76,7 @@ def _add_spans(
     for position, span in enumerate(spans):
         message = target.add(results=span.results, errors=span.errors)
         refused = {error.index for error in span.errors}
-        for index, suffix in (suffixes[position] if suffixes else {}).items():
+        for index, suffix in (suffixes[position] if position < len(suffixes) else {}).items():
             if index not in refused:  # a secret was derived, and names nothing
                 message.suffixes.add(index=index, suffix=suffix)
 

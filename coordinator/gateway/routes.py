@@ -16,6 +16,8 @@ from viewstamp.api.submit.v1 import submit_service_pb2
 from viewstamp.errors import Refusal
 from viewstamp.routing import Method, MethodKind, methods_of_file, pool_of
 
+NAMED_CHARACTERS_MAX: Final = 200
+
 # What the coordinator itself serves: modules and the methods claimed in them.
 _LOCAL: Final[tuple[tuple[ModuleType, frozenset[str]], ...]] = (
     (sessions_service_pb2, frozenset({"RegisterSession", "EndSession", "ExpireSession"})),
@@ -63,8 +65,8 @@ class Routes:
         if method is None or method.internal:
             raise Refusal(
                 Reason.REASON_UNIMPLEMENTED,
-                f"no service of this cluster serves {path.lstrip('/')}",
-                method=path.lstrip("/"),
+                f"no service of this cluster serves {_clipped(path)}",
+                method=_clipped(path),
             )
         return method
 
@@ -82,6 +84,12 @@ class Routes:
     def by_code(self, code: int) -> Method | None:
         """Return the claimed method of a code, internal ones too."""
         return self._by_code.get(code)
+
+
+def _clipped(path: str) -> str:
+    """Return as much of a path as fits the metadata of an answer: it comes from the caller."""
+    name = path.removeprefix("/")
+    return name if len(name) <= NAMED_CHARACTERS_MAX else name[:NAMED_CHARACTERS_MAX] + "..."
 
 
 def _methods(pool: DescriptorPool, encoded: Iterable[bytes]) -> Iterable[Method]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
+from coordinator.config import ConfigError
 from coordinator.gateway.submit import SubmitStreams
 from coordinator.gateway.unary import UnaryCalls
 from viewstamp.api.cluster.v1 import cluster_service_pb2
@@ -25,12 +27,17 @@ LIVENESS: Final = "liveness"
 READINESS: Final = "readiness"
 SUBMIT_PATH: Final = "/viewstamp.api.submit.v1.SubmitService/Submit"
 INFRASTRUCTURE_PREFIX: Final = "/grpc."
+KEEPALIVE_MS: Final = 60_000
+KEEPALIVE_TIMEOUT_MS: Final = 20_000
 # Unary callers share a connection: as many as budgets speak of, not the 100 of plain streams.
 SERVER_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
     ("grpc.so_reuseport", 0),
+    # A client whose machine vanished must not keep its session alive for ever.
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
 )
 
 _MODULES: Final = (
@@ -75,15 +82,25 @@ def _unary_handler(unary: UnaryCalls, path: str) -> Any:
 
 
 def _submit_handler(submit: SubmitStreams) -> Any:
+    # Messages stay bytes until `submit` reads them: what is malformed deserves a proper refusal.
     async def serve(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         await submit.serve(context)
 
     handler: Callable[[Any, Any], Awaitable[None]] = serve
     return grpc.stream_stream_rpc_method_handler(
         handler,
-        request_deserializer=submit_service_pb2.SubmitRequest.FromString,
         response_serializer=submit_service_pb2.SubmitResponse.SerializeToString,
     )
+
+
+def _check_is_free(address: str) -> None:
+    """Find out why an address cannot be bound: the gRPC library tells it to its own log alone."""
+    host, _, port = address.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host.strip("[]"), int(port)), family=family).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"--listen {address}: cannot be bound ({error})") from error
 
 
 class GatewayServer:
@@ -101,10 +118,14 @@ class GatewayServer:
         )
 
     def listen(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
-        """Bind `host:port`; return the port. Raises RuntimeError if it is taken."""
-        if credentials is None:
-            return self._server.add_insecure_port(address)
-        return self._server.add_secure_port(address, credentials)
+        """Bind `host:port`; return the port. Raises ConfigError if that cannot be done."""
+        _check_is_free(address)
+        try:
+            if credentials is None:
+                return self._server.add_insecure_port(address)
+            return self._server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise ConfigError(f"--listen {address}: cannot be bound ({error})") from error
 
     async def start(self) -> None:
         """Begin to serve: alive, not yet ready."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from coordinator.gateway.commands import Commands
 from coordinator.gateway.principal import Authenticator
@@ -21,12 +23,19 @@ from coordinator.gateway.replies import (
 )
 from coordinator.gateway.timers import SessionTimers
 from coordinator.replica.batcher import Reply
+from coordinator.tasks import first_to_end
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.tokens import AccessToken
 
+# Messages of one stream that were read and whose answers were not written. A client that sends
+# more, or does not read its answers, is not read from until it does.
+ANSWERS_DUE_MAX: Final = 1_024
+
 Context = grpc.aio.ServicerContext[Any, Any]
+
+_log = logging.getLogger(__name__)
 
 
 class SubmitStreams:
@@ -47,24 +56,36 @@ class SubmitStreams:
         self.reads = reads
         self.timers = timers
         self._check_serving = check_serving
+        self._open: dict[int, set[_Stream]] = {}
 
     async def serve(self, context: Context) -> None:
         """Serve one stream until either side ends it."""
         try:
             self._check_serving()
             principal = self.authenticator.principal(context.invocation_metadata())
-            session_id = await self._open(context, principal)
+            session_id = await self._opened(context, principal)
+            await self._serve(_Stream(self, context, principal, session_id), session_id)
         except Refusal as refusal:
             await abort(context, refusal)
-        self.timers.stream_opened(session_id)
-        try:
-            await _Stream(self, context, principal, session_id).run()
-        finally:
-            self.timers.stream_closed(session_id)
 
-    async def _open(self, context: Context, principal: AccessToken) -> int:
-        message = await context.read()
-        if message is grpc.aio.EOF or not message.HasField("open"):
+    def session_ended(self, session_id: int) -> None:
+        """End the streams of a session that is no more, after the answers it has got."""
+        # Answers that retired with the end of the session are on their way to the streams.
+        asyncio.get_running_loop().call_soon(self._end_streams, session_id)
+
+    def _end_streams(self, session_id: int) -> None:
+        for stream in self._open.get(session_id, ()):
+            stream.end(
+                Refusal(
+                    Reason.REASON_SESSION_EVICTED,
+                    f"session {session_id} has ended: register a new one",
+                    session=session_id,
+                )
+            )
+
+    async def _opened(self, context: Context, principal: AccessToken) -> int:
+        message = await _read(context)
+        if message is None or not message.HasField("open"):
             raise Refusal(
                 Reason.REASON_MALFORMED_REQUEST, "the first message of a stream must be `open`"
             )
@@ -73,6 +94,23 @@ class SubmitStreams:
         opened = submit_pb2.StreamOpened(last_request_number=last, cluster_id=self.cluster_id)
         await context.write(submit_pb2.SubmitResponse(opened=opened))
         return session_id
+
+    async def _serve(self, stream: _Stream, session_id: int) -> None:
+        if not session_id:
+            await stream.run()
+            return
+        self._open.setdefault(session_id, set()).add(stream)
+        self.timers.stream_opened(session_id)
+        try:
+            # It may have ended while `opened` was written.
+            self.commands.check_session(session_id)
+            await stream.run()
+        finally:
+            self.timers.stream_closed(session_id)
+            streams = self._open[session_id]
+            streams.remove(stream)
+            if not streams:
+                del self._open[session_id]
 
 
 class _Stream:
@@ -87,23 +125,38 @@ class _Stream:
         self._session_id = session_id
         self._outgoing: deque[submit_pb2.SubmitResponse] = deque()
         self._wake = asyncio.Event()
+        self._answers_due = 0
+        self._answer_written = asyncio.Event()
+        self._reads: set[asyncio.Future[Reply]] = set()
+        self._end: Refusal | None = None
 
     async def run(self) -> None:
-        """Serve until the client ends the stream or the token expires."""
-        writer = asyncio.create_task(self._write())
+        """Serve until the client has sent its last message and got its last answer.
+
+        Raises Refusal if this side ends the stream.
+        """
         try:
-            await self._read()
-        except Refusal as refusal:
-            await abort(self._context, refusal)
+            await first_to_end(
+                asyncio.create_task(self._read()), asyncio.create_task(self._write())
+            )
         finally:
-            writer.cancel()
+            for future in list(self._reads):
+                future.cancel()  # nobody is there for the answers
+
+    def end(self, refusal: Refusal) -> None:
+        """End the stream once the answers that are ready were written."""
+        self._end = self._end or refusal
+        self._wake.set()
 
     async def _read(self) -> None:
         while True:
-            message = await self._context.read()
-            if message is grpc.aio.EOF:
+            await self._until_due_at_most(ANSWERS_DUE_MAX - 1)
+            message = await _read(self._context)
+            if message is None:
+                await self._until_due_at_most(0)
                 return
             self._streams.authenticator.check_fresh(self._principal)
+            self._answers_due += 1
             kind = message.WhichOneof("kind")
             if kind == "command":
                 await self._command(message.command)
@@ -114,6 +167,11 @@ class _Stream:
                     Reason.REASON_MALFORMED_REQUEST,
                     "a message after the first must be `command` or `read`",
                 )
+
+    async def _until_due_at_most(self, limit: int) -> None:
+        while self._answers_due > limit:
+            self._answer_written.clear()
+            await self._answer_written.wait()
 
     async def _command(self, request: submit_pb2.CommandRequest) -> None:
         number = request.number
@@ -126,7 +184,7 @@ class _Stream:
             return
         suffixes = admitted.suffixes
         admitted.future.add_done_callback(
-            lambda future: self._send(self._command_answer(number, future, suffixes))
+            lambda future: self._answer(lambda: self._command_answer(number, future, suffixes))
         )
 
     def _command_answer(
@@ -151,7 +209,13 @@ class _Stream:
         except Refusal as refusal:
             self._send(refused_read(read_id, refusal))
             return
-        future.add_done_callback(lambda done: self._send(self._read_answer(read_id, done)))
+        self._reads.add(future)
+        future.add_done_callback(lambda done: self._read_done(read_id, done))
+
+    def _read_done(self, read_id: int, future: asyncio.Future[Reply]) -> None:
+        self._reads.discard(future)
+        if not future.cancelled():
+            self._answer(lambda: self._read_answer(read_id, future))
 
     def _read_answer(
         self, read_id: int, future: asyncio.Future[Reply]
@@ -163,13 +227,41 @@ class _Stream:
             return refused_read(read_id, failure)
         raise failure
 
+    def _answer(self, make: Callable[[], submit_pb2.SubmitResponse]) -> None:
+        """Send an answer; where none can be made, end the stream: the client must not wait."""
+        try:
+            response = make()
+        except Exception:
+            _log.exception("an answer on a Submit stream could not be made")
+            self.end(Refusal(Reason.REASON_INTERNAL, "an answer could not be made: see the log"))
+        else:
+            self._send(response)
+
     def _send(self, response: submit_pb2.SubmitResponse) -> None:
         self._outgoing.append(response)
         self._wake.set()
 
     async def _write(self) -> None:
         while True:
-            await self._wake.wait()
-            self._wake.clear()
             while self._outgoing:
                 await self._context.write(self._outgoing.popleft())
+                self._answers_due -= 1
+                self._answer_written.set()
+            if self._end is not None:
+                raise self._end
+            self._wake.clear()
+            await self._wake.wait()
+
+
+async def _read(context: Context) -> submit_pb2.SubmitRequest | None:
+    """Return the next message, None after the last. Raises Refusal for bytes that are none."""
+    data = await context.read()
+    if data is grpc.aio.EOF:
+        return None
+    try:
+        return submit_pb2.SubmitRequest.FromString(data)
+    except DecodeError as error:
+        raise Refusal(
+            Reason.REASON_MALFORMED_REQUEST,
+            "a message of the stream is malformed: send an encoded SubmitRequest",
+        ) from error

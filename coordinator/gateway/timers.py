@@ -54,10 +54,6 @@ class SessionTimers:
             del self._streams[session_id]
         self.used(session_id)
 
-    def ended(self, session_id: int) -> None:
-        """The session is no more."""
-        self._last_used_ms.pop(session_id, None)
-
     async def run(self) -> None:
         """Propose the end of idle sessions, until cancelled."""
         while True:
@@ -67,9 +63,12 @@ class SessionTimers:
     def check(self) -> None:
         """Propose the end of every session that was idle for too long."""
         now_ms = self._clock_ms()
+        # Built anew each time, so that nothing is kept of sessions that are no more.
+        known_ms, self._last_used_ms = self._last_used_ms, {}
         for session in self._live():
             # A timer that this process has not seen running starts in full.
-            last_used_ms = self._last_used_ms.setdefault(session.session_id, now_ms)
+            last_used_ms = known_ms.get(session.session_id, now_ms)
+            self._last_used_ms[session.session_id] = last_used_ms
             is_idle = now_ms - last_used_ms >= self._idle_timeout_ms
             if is_idle and session.session_id not in self._streams:
                 self._propose_end(session)

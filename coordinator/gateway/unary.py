@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -74,8 +75,7 @@ class UnaryCalls:
         entries = {key: value for key, value in metadata if key in _SESSION_KEYS}
         if SESSION_KEY in entries:
             return await self._session_command(method, payload, principal, entries)
-        trace_parent = next((str(v) for key, v in metadata if key == TRACE_PARENT_KEY), "")
-        return await self._loose_command(method, payload, principal, trace_parent)
+        return await self._loose_command(method, payload, principal, _trace_parent(metadata))
 
     async def _loose_command(
         self, method: Method, payload: bytes, principal: AccessToken, trace_parent: str
@@ -147,16 +147,26 @@ class UnaryCalls:
         )
 
 
+_U64_MAX: Final = 2**64 - 1
+_U64_DIGITS_MAX: Final = 20
+# Anything else in `traceparent` is dropped, as the W3C recommendation demands: it would be logged.
+_TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _SESSION_KEYS: Final = frozenset({SESSION_KEY, REQUEST_KEY, ACKED_KEY})
+
+
+def _trace_parent(metadata: Metadata) -> str:
+    text = next((str(value) for key, value in metadata if key == TRACE_PARENT_KEY), "")
+    return text if _TRACE_PARENT.fullmatch(text) else ""
 
 
 def _number(entries: dict[str, Any], key: str) -> int:
     text = str(entries.get(key, ""))
-    if not text.isdecimal():
+    # Lengths first: nobody converts thousands of digits.
+    if len(text) > _U64_DIGITS_MAX or not text.isdecimal() or int(text) > _U64_MAX:
         raise Refusal(
             Reason.REASON_MALFORMED_REQUEST,
-            f"the metadata {key} is {text!r}: it must be a number",
+            f"the metadata {key} is {text[:_U64_DIGITS_MAX]!r}: it must be a number of 64 bits",
             key=key,
-            value=text,
+            value=text[:_U64_DIGITS_MAX],
         )
     return int(text)

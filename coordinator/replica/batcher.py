@@ -20,8 +20,11 @@ from viewstamp.api.log.v1 import log_pb2
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
 
-# Of loose commands only: what one of them may add to a request beside its payload.
-LOOSE_COMMAND_OVERHEAD_BYTES: Final = 64
+# What a loose command may add to a request beside its payload: a span of its own, a trace parent,
+# and the request around them.
+LOOSE_COMMAND_OVERHEAD_BYTES: Final = 192
+# What a waiting request takes of memory beside its bytes, roughly.
+WAITING_OVERHEAD_BYTES: Final = 512
 # A transaction takes one revision and a run of its own, so it never shares a span.
 TRANSACT_CODE: Final = 10
 WAITING_BYTES_MAX: Final = 64 * limits.MIB
@@ -94,6 +97,8 @@ class _Builder:
         """Whether that much more may go into this prepare."""
         return (
             self.command_count + command_count <= limits.PREPARE_COMMANDS_MAX
+            # Acknowledgements hold no command, and must not make a prepare endless either.
+            and len(self.requests) < limits.PREPARE_COMMANDS_MAX
             and self.size + size <= limits.PREPARE_BODY_BYTES_MAX
         )
 
@@ -130,6 +135,7 @@ class Batcher:
         """
         size = _size(waiting)
         check_size(_command_count(waiting), size)
+        size += WAITING_OVERHEAD_BYTES
         if self._waiting_bytes + size > WAITING_BYTES_MAX:
             raise Refusal(
                 Reason.REASON_OVERLOADED,
@@ -184,7 +190,7 @@ class Batcher:
 
     def _pop(self) -> SessionRequest | LooseCommand:
         waiting = self._waiting.popleft()
-        self._waiting_bytes -= _size(waiting)
+        self._waiting_bytes -= _size(waiting) + WAITING_OVERHEAD_BYTES
         return waiting
 
 

@@ -11,29 +11,22 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol
 
 from coordinator import vsr
-from coordinator.mux.mux import Mux
 from coordinator.mux import types as mux_types
-from coordinator.replica.batcher import (
-    Batch,
-    Batcher,
-    LooseCommand,
-    Reply,
-    SessionRequest,
-    SpanReply,
-)
+from coordinator.mux.mux import Mux
+from coordinator.replica.answers import answer, fail
+from coordinator.replica.batcher import Batch, Batcher, LooseCommand, Reply, SessionRequest
+from coordinator.replica.reads import ReplicaReads
 from coordinator.replica.writer import Writer
 from coordinator.stages import codec
-from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.format.prepare import Prepare
-from viewstamp.framing import frame, unframe
 from viewstamp.limits import TICK_MS
 
 MICROSECONDS_PER_SECOND: Final = 1_000_000
@@ -71,13 +64,6 @@ class Room(Enum):
 
 
 @dataclass(slots=True)
-class _WaitingRead:
-    read: mux_types.Read
-    op: int
-    revision: int
-
-
-@dataclass(slots=True)
 class Progress:
     """How far this replica has come; for status and metrics."""
 
@@ -106,6 +92,7 @@ class Driver:
         self.progress = Progress()
         self.batcher = Batcher()
         self.mux = mux
+        self.reads = ReplicaReads(self, mux)
         self._core = core
         self._writer = writer
         self._events = events
@@ -119,11 +106,7 @@ class Driver:
         self._in_log: dict[int, Batch] = {}
         self._commits: deque[vsr.Commit] = deque()
         self._reading_commit = False
-        self._reads: dict[int, asyncio.Future[Reply]] = {}
-        self._waiting_reads: list[_WaitingRead] = []
-        self._due_reads: list[mux_types.Read] = []
-        self._pending_reads: dict[int, mux_types.Read] = {}
-        self._next_token = 1
+        self._has_failed = False
         self._tick_timer: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -172,32 +155,38 @@ class Driver:
     def read(
         self, read: mux_types.Read, *, linearizable: bool, revision: int
     ) -> asyncio.Future[Reply]:
-        """Start a read; the future may fail with Refusal."""
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._reads[read.token] = future
-        future.add_done_callback(lambda _: self._reads.pop(read.token, None))
-        if linearizable:
-            self._pending_reads[read.token] = read
-            self.step(vsr.ReadIndexRequested(read.token))
-        else:
-            self._place_read(_WaitingRead(read, op=0, revision=revision))
-        return future
+        """Start a read; the future may fail with Refusal. Raises Refusal OVERLOADED."""
+        return self.reads.start(read, linearizable=linearizable, revision=revision)
 
     def next_token(self) -> int:
         """Return a token for a read, never used before in this process."""
-        token = self._next_token
-        self._next_token += 1
-        return token
+        return self.reads.next_token()
+
+    # --- For reads ---
+
+    @property
+    def view(self) -> int:
+        """The view of this replica."""
+        return self.progress.view
+
+    def is_handed_over(self, op: int, revision: int) -> bool:
+        """Whether the stages were given the log up to both."""
+        handed_over = self._commits[0].op - 1 if self._commits else self.progress.committed_op
+        return op <= handed_over and revision <= self.progress.committed_revision
+
+    def lead(self, effects: Callable[[], Sequence[mux_types.MuxEffect]]) -> None:
+        """Ask the mux for effects and carry them out; what is raised ends the process."""
+        self._guard(lambda: self._carry_out_mux(effects()))
 
     # --- From the stages ---
 
     def stage_replied(self, reply: mux_types.StageReply) -> None:
         """Take the answer of a stage."""
-        self._guard(lambda: self._carry_out_mux(self.mux.reply(reply)))
+        self.lead(lambda: self.mux.reply(reply))
 
     def read_followed(self, outcome: mux_types.QueryOutcome) -> None:
         """Take the answer to a deferred read."""
-        self._guard(lambda: self._carry_out_mux(self.mux.deferred(outcome)))
+        self.lead(lambda: self.mux.deferred(outcome))
 
     def stage_lost(self, stage: mux_types.Stage) -> None:
         """Fail the reads that a dead service will not answer."""
@@ -207,11 +196,11 @@ class Driver:
             stage=stage.name.lower(),
         )
         error = refusal.to_error().SerializeToString()
-        self._guard(lambda: self._carry_out_mux(self.mux.fail_reads(stage, error)))
+        self.lead(lambda: self.mux.fail_reads(stage, error))
 
     def ask_proposals(self) -> None:
         """Have every stage tell its pending proposals anew."""
-        self._guard(lambda: self._carry_out_mux(self.mux.poke_proposals()))
+        self.lead(self.mux.poke_proposals)
 
     # --- The core ---
 
@@ -231,10 +220,16 @@ class Driver:
             self._stepping = False
 
     def _guard(self, action: Callable[[], None]) -> None:
-        """Run an action; what it raises ends the process: the state may be half-changed."""
+        """Run an action; what it raises ends the process: the state may be half-changed.
+
+        So nothing is done any more from then on, however long the process takes to end.
+        """
+        if self._has_failed:
+            return
         try:
             action()
         except Exception as error:
+            self._has_failed = True
             self._events.fatal(error)
 
     def pump(self) -> None:
@@ -281,6 +276,8 @@ class Driver:
                 f"replica {self.progress.primary} is the primary: send commands there",
                 primary=self.progress.primary,
             )
+        if reason is vsr.RefusalReason.TOO_MANY_READS:
+            return Refusal(Reason.REASON_OVERLOADED, "too many reads wait already: try again")
         return Refusal(
             Reason.REASON_VIEW_CHANGE,
             f"the replica is not in service ({reason.value}): try again",
@@ -313,7 +310,7 @@ class Driver:
         self._events.status_changed(effect)
 
     def _halted(self, effect: vsr.Halted) -> None:
-        self._events.fatal(HaltedError(effect.reason))
+        raise HaltedError(effect.reason)
 
     def _dropped(self, effect: vsr.Dropped) -> None:
         name = effect.rule.value
@@ -351,7 +348,7 @@ class Driver:
             raise HaltedError(f"committed op {op} is not in the journal")
         self._reading_commit = False
         self._commits[0] = vsr.Commit(op, prepare)
-        self._hand_over_commits()
+        self._guard(self._hand_over_commits)
 
     def _hand_over(self, prepare: vsr.Prepare) -> None:
         batch = self._in_log.get(prepare.op)
@@ -373,7 +370,7 @@ class Driver:
         )
         self.progress.committed_revision = header.first_revision + header.command_count - 1
         self._carry_out_mux(effects)
-        self._start_waiting_reads()
+        self.reads.handed_over()
 
     # --- The mux ---
 
@@ -396,7 +393,7 @@ class Driver:
         elif isinstance(effect, mux_types.Retired):
             self._retired(effect)
         else:
-            self._read_answered(effect)
+            self.reads.answered(effect)
 
     def _send(self, batch: mux_types.StageBatch) -> None:
         if batch.stage is mux_types.Stage.CATALOG:
@@ -419,49 +416,10 @@ class Driver:
     # --- Reads ---
 
     def _read_granted(self, effect: vsr.ReadIndexGranted) -> None:
-        read = self._pending_reads.pop(effect.token)
-        self._place_read(_WaitingRead(read, op=effect.op, revision=0))
+        self.reads.granted(effect)
 
     def _read_refused(self, effect: vsr.ReadIndexRefused) -> None:
-        self._pending_reads.pop(effect.token)
-        future = self._reads.get(effect.token)
-        if future is not None and not future.done():
-            future.set_exception(self._not_serving(effect.reason))
-
-    def _place_read(self, waiting: _WaitingRead) -> None:
-        if not self._is_due(waiting):
-            self._waiting_reads.append(waiting)
-            return
-        self._due_reads.append(waiting.read)
-        if len(self._due_reads) == 1:
-            # Reads that arrive in this turn of the loop share their messages to the stages.
-            asyncio.get_running_loop().call_soon(self._start_due_reads)
-
-    def _start_due_reads(self) -> None:
-        reads, self._due_reads = self._due_reads, []
-        self._guard(lambda: self._carry_out_mux(self.mux.read(*reads)))
-
-    def _is_due(self, waiting: _WaitingRead) -> bool:
-        handed_over = self._commits[0].op - 1 if self._commits else self.progress.committed_op
-        return waiting.op <= handed_over and waiting.revision <= self.progress.committed_revision
-
-    def _start_waiting_reads(self) -> None:
-        if self._waiting_reads:
-            waiting, self._waiting_reads = self._waiting_reads, []
-            for read in waiting:
-                if read.read.token in self._reads:  # else its deadline has passed
-                    self._place_read(read)
-
-    def _read_answered(self, answered: mux_types.ReadAnswered) -> None:
-        future = self._reads.get(answered.token)
-        if future is None or future.done():
-            return
-        if answered.error is not None:
-            error = errors_pb2.Error.FromString(answered.error)
-            future.set_exception(Refusal.from_error(error))
-            return
-        spans = tuple(_span_reply(span) for span in answered.spans)
-        future.set_result(Reply(self.progress.view, answered.op, answered.revision, spans))
+        self.reads.refused(effect.token, self._not_serving(effect.reason))
 
     # --- Tasks ---
 
@@ -506,54 +464,3 @@ def _no_space() -> Refusal:
         Reason.REASON_NO_SPACE,
         "the journal's disk is full: the cluster is read-only until space returns",
     )
-
-
-def fail(batch: Batch, refusal: Refusal) -> None:
-    """Fail everyone who waits for a batch that did not get into the log."""
-    for waiter in batch.waiters:
-        for future in (
-            [waiter] if isinstance(waiter, asyncio.Future) else [w.future for w in waiter]
-        ):
-            if not future.done():
-                future.set_exception(refusal)
-
-
-def answer(batch: Batch, replies: Sequence[mux_types.RequestReply]) -> None:
-    """Give each waiter of a retired batch its reply; there is one reply per request, in order."""
-    for waiter, reply in zip(batch.waiters, replies, strict=True):
-        if isinstance(waiter, asyncio.Future):
-            if not waiter.done():
-                waiter.set_result(request_reply(reply))
-        else:
-            _answer_loose(waiter, request_reply(reply))
-
-
-def request_reply(reply: mux_types.RequestReply) -> Reply:
-    """Return the mux's reply in the shell's form."""
-    error = None if reply.error is None else errors_pb2.Error.FromString(reply.error)
-    spans = tuple(_span_reply(span) for span in reply.spans)
-    return Reply(reply.view, reply.op, reply.first_revision, spans, error)
-
-
-def _span_reply(span: mux_types.SpanReply) -> SpanReply:
-    errors = tuple(codec.indexed_error(error) for error in span.errors)
-    results = frame(span.state_digest) if span.state_digest else span.results
-    return SpanReply(results, errors)
-
-
-def _answer_loose(commands: Sequence[LooseCommand], reply: Reply) -> None:
-    for revision, (command, result) in enumerate(
-        zip(commands, _single_results(reply, len(commands)), strict=True), reply.first_revision
-    ):
-        if not command.future.done():
-            command.future.set_result(Reply(reply.view, reply.op, revision, (result,), reply.error))
-
-
-def _single_results(reply: Reply, count: int) -> Iterator[SpanReply]:
-    if reply.error is not None:
-        yield from [SpanReply(b"", ())] * count
-    for span in reply.spans:
-        errors = {error.index: error for error in span.errors}
-        for index, result in enumerate(unframe(span.results)):
-            error = errors.get(index)
-            yield SpanReply(frame(result), () if error is None else (error,))

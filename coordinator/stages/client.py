@@ -19,6 +19,7 @@ import grpc
 import grpc.aio
 
 from coordinator.stages.item_log import Entry, ItemLog, ReplayDivergedError, settle
+from coordinator.tasks import first_to_end
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2_grpc as domain_grpc
@@ -41,6 +42,10 @@ _log = logging.getLogger(__name__)
 
 class ItemLogDroppedError(Exception):
     """A service died whose item log was dropped: only a restart of the coordinator helps."""
+
+
+class WrongServiceError(Exception):
+    """Another service than the one expected answers; the message says what to correct."""
 
 
 class FencedError(Exception):
@@ -85,6 +90,7 @@ class StageClient:
         self._outgoing: deque[_Outgoing] = deque()
         self._unanswered: deque[_Outgoing] = deque()
         self._wake = asyncio.Event()
+        self._has_lost_reads = False
         self._replay_left = 0
         self._answered_at = 0.0
         self._channel: grpc.aio.Channel | None = None
@@ -101,7 +107,8 @@ class StageClient:
             self._wake.set()
         elif outgoing.entry is None:
             # Reads die with the connection; the mux is in the middle of a step, so later.
-            asyncio.get_running_loop().call_soon(self._events.lost, "not connected")
+            self._has_lost_reads = True
+            asyncio.get_running_loop().call_soon(self._tell_lost_reads)
 
     @property
     def item_log_bytes(self) -> int:
@@ -114,13 +121,15 @@ class StageClient:
         return self._replay_left > 0
 
     async def describe(self) -> domain_pb2.DescribeResponse:
-        """Wait for the service and ask what it claims."""
+        """Wait for the service and ask what it claims. Raises grpc.RpcError."""
         stub = domain_grpc.DomainServiceStub(self._connect())
         response: domain_pb2.DescribeResponse = await stub.Describe(
-            domain_pb2.DescribeRequest(), wait_for_ready=True
+            domain_pb2.DescribeRequest(),
+            wait_for_ready=True,
+            timeout=limits.STAGE_TIMEOUT_MS / 1000,
         )
         if response.stage != self.stage:
-            raise ValueError(
+            raise WrongServiceError(
                 f"{self.target} is the service of stage {response.stage}, not {self.stage}:"
                 " correct --service"
             )
@@ -139,8 +148,8 @@ class StageClient:
     async def run(self, identity: Identity) -> None:
         """Keep an Apply stream open, over deaths of the service, until cancelled.
 
-        Raises FencedError, ItemLogDroppedError or ReplayDivergedError where going on would be
-        wrong: the process must end.
+        Raises FencedError, WrongServiceError, ItemLogDroppedError or ReplayDivergedError where
+        going on would be wrong: the process must end.
         """
         first = True
         while True:
@@ -181,11 +190,18 @@ class StageClient:
             writer = asyncio.create_task(self._write(call))
             watchdog = asyncio.create_task(self._watch_silence())
             reader = asyncio.create_task(self._read(call))
-            await _first_to_end(reader, writer, watchdog)
+            await first_to_end(reader, writer, watchdog)
         finally:
             call.cancel()
 
+    def _tell_lost_reads(self) -> None:
+        if self._has_lost_reads:
+            self._has_lost_reads = False
+            self._events.lost("not connected")
+
     def _opened(self, describe: domain_pb2.DescribeResponse) -> None:
+        # Before the first read of this connection, which must not be taken for one of those.
+        self._tell_lost_reads()
         self._outgoing = deque(_Outgoing(entry.message, entry) for entry in self.item_log)
         self._unanswered.clear()
         self._replay_left = len(self._outgoing)
@@ -245,8 +261,8 @@ class StageClient:
         waiting_since = loop.time()
         while True:
             await asyncio.sleep(timeout / 8)
-            # The clock runs only while an answer is due, and not at all during a replay.
-            if not self._unanswered or self.replaying:
+            # The clock runs only while an answer is due; each answer of a replay winds it up.
+            if not self._unanswered:
                 waiting_since = loop.time()
             elif loop.time() - max(waiting_since, self._answered_at) > timeout:
                 raise TimeoutError
@@ -268,15 +284,3 @@ async def _read_hello_reply(call: Any) -> None:
         # Reading the status raises the error the service ended the stream with.
         await call.read()
         raise TimeoutError
-
-
-async def _first_to_end(*tasks: asyncio.Task[None]) -> None:
-    """Wait for the first task, end the others, and raise what it raised."""
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()

@@ -1,0 +1,174 @@
+"""Reads of one replica, from their request to their answer.
+
+A read asks the core for its index if it must be linearizable, waits until the log has been handed
+over that far, and then travels with all others that are due in the same turn of the loop. Whoever
+stops waiting, because of a deadline or because the caller is gone, cancels or fails the future:
+nothing of the read is kept from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from coordinator import vsr
+from coordinator.mux import types as mux_types
+from coordinator.replica.answers import span_reply
+from coordinator.replica.batcher import Reply
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+from viewstamp.limits import READ_INDEXES_WAITING_MAX
+
+
+class Replica(Protocol):
+    """The driver as seen from here."""
+
+    @property
+    def view(self) -> int:
+        """The view of this replica."""
+        ...
+
+    def is_handed_over(self, op: int, revision: int) -> bool:
+        """Whether the stages were given the log up to both."""
+        ...
+
+    def step(self, event: vsr.Event) -> None:
+        """Give the core an event."""
+        ...
+
+    def lead(self, effects: Callable[[], Sequence[mux_types.MuxEffect]]) -> None:
+        """Ask the mux for effects and carry them out."""
+        ...
+
+
+class Mux(Protocol):
+    """The mux as seen from here."""
+
+    def read(self, *reads: mux_types.Read) -> list[mux_types.MuxEffect]:
+        """Answer reads at the present position."""
+        ...
+
+    def fail_read(self, token: int, error: bytes) -> list[mux_types.MuxEffect]:
+        """Answer one read by an error."""
+        ...
+
+
+@dataclass(slots=True)
+class _Pending:
+    read: mux_types.Read
+    future: asyncio.Future[Reply]
+    op: int
+    revision: int
+    is_sent: bool = False
+
+
+class ReplicaReads:
+    """Every read that was not answered yet, by token."""
+
+    def __init__(self, replica: Replica, mux: Mux) -> None:
+        self._replica = replica
+        self._mux = mux
+        self._pending: dict[int, _Pending] = {}
+        self._waiting: dict[int, _Pending] = {}
+        self._due: list[_Pending] = []
+        self._last_token = 0
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for the log to reach their revision."""
+        return len(self._waiting)
+
+    def next_token(self) -> int:
+        """Return a token for a read, never used before in this process."""
+        self._last_token += 1
+        return self._last_token
+
+    def start(
+        self, read: mux_types.Read, *, linearizable: bool, revision: int
+    ) -> asyncio.Future[Reply]:
+        """Start a read; the future may fail with Refusal. Raises Refusal OVERLOADED."""
+        if len(self._pending) >= READ_INDEXES_WAITING_MAX:
+            raise Refusal(
+                Reason.REASON_OVERLOADED,
+                f"{len(self._pending)} reads wait already: try again",
+                waiting=len(self._pending),
+            )
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        pending = _Pending(read, future, 0, revision)
+        self._pending[read.token] = pending
+        future.add_done_callback(lambda _: self._forget(read.token))
+        if linearizable:
+            self._replica.step(vsr.ReadIndexRequested(read.token))
+        else:
+            self._place(pending)
+        return future
+
+    def granted(self, effect: vsr.ReadIndexGranted) -> None:
+        """The core has fixed the op that a read must see."""
+        pending = self._pending.get(effect.token)
+        if pending is not None:  # else nobody waits any more
+            pending.op = effect.op
+            self._place(pending)
+
+    def refused(self, token: int, refusal: Refusal) -> None:
+        """The core has refused a read index."""
+        pending = self._pending.get(token)
+        if pending is not None and not pending.future.done():
+            pending.future.set_exception(refusal)
+
+    def handed_over(self) -> None:
+        """The stages were given more of the log: reads that waited for it can go."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            for pending in waiting.values():
+                self._place(pending)
+
+    def answered(self, answered: mux_types.ReadAnswered) -> None:
+        """The mux has the answer to a read."""
+        pending = self._pending.pop(answered.token, None)
+        if pending is None or pending.future.done():
+            return
+        if answered.error is not None:
+            error = errors_pb2.Error.FromString(answered.error)
+            pending.future.set_exception(Refusal.from_error(error))
+            return
+        spans = tuple(span_reply(span) for span in answered.spans)
+        pending.future.set_result(Reply(self._replica.view, answered.op, answered.revision, spans))
+
+    def _place(self, pending: _Pending) -> None:
+        if not self._replica.is_handed_over(pending.op, pending.revision):
+            self._waiting[pending.read.token] = pending
+            return
+        self._due.append(pending)
+        if len(self._due) == 1:
+            # Reads that arrive in this turn of the loop share their messages to the stages.
+            asyncio.get_running_loop().call_soon(self._send_due)
+
+    def _send_due(self) -> None:
+        due, self._due = self._due, []
+        sent = [pending for pending in due if not pending.future.done()]
+        for pending in sent:
+            pending.is_sent = True
+        if sent:
+            self._replica.lead(lambda: self._mux.read(*(pending.read for pending in sent)))
+
+    def _forget(self, token: int) -> None:
+        """Keep nothing of a read whose future is done; one that the mux leads still ends there."""
+        self._waiting.pop(token, None)
+        pending = self._pending.pop(token, None)
+        if pending is not None and pending.is_sent:
+            self._replica.lead(lambda: self._mux.fail_read(token, _ABANDONED))
+
+
+# Nobody sees it: the future it would go to is done.
+_ABANDONED: Final = (
+    Refusal(Reason.REASON_READ_DEADLINE, "nobody waits for this read any more")
+    .to_error()
+    .SerializeToString()
+)
