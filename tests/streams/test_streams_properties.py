@@ -400,3 +400,17 @@ def test_partitions_created_in_one_transaction_are_one_run() -> None:
     (topic,) = bench.state.topics.rows.values()
     assert (topic.partitions_count, topic.runs) == (5, ())
     assert partitions.expanded(topic.runs, 5, bench.revision) == (PartitionRun(5, bench.revision),)
+
+
+def test_later_additions_of_one_transaction_are_one_run() -> None:
+    """Two additions at one revision, later than the topic, are one run beside the first."""
+    bench = Workbench()
+    bench.create_stream("orders")
+    bench.create_topic("orders", "paid", 2)
+    created = bench.revision
+    request = api.CreatePartitionsRequest(stream=by("orders"), topic=by("paid"), partitions_count=3)
+    bench.command("CreatePartitions", request)
+    bench.revision -= 1
+    bench.command("CreatePartitions", request)
+    (topic,) = bench.state.topics.rows.values()
+    assert topic.runs == (PartitionRun(2, created), PartitionRun(6, created + 1))
