@@ -1,0 +1,180 @@
+"""One trial: a random history, driven through the real system and the model, checked throughout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from coordinator.mux.types import Read, ReadSpan, Stage
+from tests.composite.comparison import check_read, check_reply
+from tests.composite.harness import STAGES, Entry, Replica, Service, entry
+from tests.composite.model import CODES, METHODS, Call, Model, Outcome
+from tests.composite.views import facts_of_model, facts_of_sections
+from tests.composite.workload import Workload
+from viewstamp.api.log.v1 import log_pb2
+from viewstamp.framing import frame_all
+
+READS = (
+    "GetUser", "WhoAmI", "GetStream", "ListStreams", "GetTopic", "ListTopics", "CheckAccess",
+    "GetConsumerGroup", "ListConsumerGroups", "SyncConsumerGroup",
+)  # fmt: skip
+
+
+@dataclass
+class Trial:
+    """A history as it grows, one prepare at a time."""
+
+    random: Random
+    replica: Replica = field(default_factory=Replica)
+    model: Model = field(default_factory=Model)
+    log: list[Entry] = field(default_factory=list)
+    # Op -> reads behind it, by token; and what the model answered.
+    reads: dict[int, list[Read]] = field(default_factory=dict)
+    token: int = 0
+
+    def __post_init__(self) -> None:
+        """Found the cluster."""
+        self.workload = Workload(self.random, self.model)
+        # A second set of machines is fed the recorded batches alone: no reads, no restarts.
+        self.mirrors = {stage: Service(stage) for stage in STAGES}
+        self.commit(self.workload.timestamp, [self.workload.founding()])
+
+    def run(self, prepares: int) -> None:
+        """Apply so many random prepares, then let everything come to rest."""
+        for _ in range(prepares):
+            self.commit(*self.workload.prepare(self.replica.proposals))
+            self.look()
+            self.disturb()
+        self.come_to_rest()
+
+    def commit(self, timestamp: int, requests: list[log_pb2.LoggedRequest]) -> None:
+        """Apply a prepare to both; replies and state must be equal."""
+        expected = self.model.commit(timestamp, requests)
+        self.log.append(entry(timestamp, requests))
+        self.replica.commit(self.log[-1])
+        self.replica.settle()
+        replies = self.replica.replies[self.model.op]
+        for reply, answer in zip(replies, expected, strict=True):
+            check_reply(reply, answer)
+        self.check_state()
+
+    def check_state(self) -> None:
+        """Fail unless the state of all stages is the model's, and follows from the log alone."""
+        got: dict[Any, Any] = {}
+        for stage, service in self.replica.services.items():
+            got |= facts_of_sections(stage, service.entities())
+        check_equal(got, facts_of_model(self.model))
+        self._check_sessions()
+        for stage, mirror in self.mirrors.items():
+            mirror_batches(mirror, self.replica.services[stage])
+            assert mirror.machine.state_digest() == self.replica.digests()[stage], stage.name
+
+    def _check_sessions(self) -> None:
+        mux, world = self.replica.mux, self.model.world
+        got = {s.session_id: (s.user_id, s.nonce, s.last_number) for s in mux.sessions.live()}
+        wanted = {s.id: (s.user_id, s.nonce, s.last_number) for s in world.sessions.values()}
+        check_equal(got, wanted)
+        windows = {key: mux.replies.window(key) for key in world.sessions}
+        kept = {k: (w.acked, w.last_retired, set(w.replies)) for k, w in windows.items() if w}
+        known = self.model.windows.items()
+        check_equal(kept, {k: (w.acked, w.last_retired, set(w.replies)) for k, w in known})
+
+    def look(self) -> None:
+        """Read a few things behind the last prepare; the answers must be the model's."""
+        self.reads[self.model.op] = []
+        for _ in range(self.random.randrange(3)):
+            read, expected = self._read()
+            self.reads[self.model.op].append(read)
+            self.replica.read(read)
+            self.replica.settle()
+            codes = [span.code for span in read.spans]
+            check_read(codes, self.replica.reads[read.token], expected)
+
+    def _read(self) -> tuple[Read, list[list[Outcome]]]:
+        """Return a read, and what the model answers."""
+        self.token += 1
+        user_id, stamp, session_id = self.workload.reader()
+        call = Call(self.model.revision, 0, user_id, stamp, session_id)
+        spans, expected = [], []
+        for _ in range(self.random.randrange(1, 3)):
+            name = READS[self.random.randrange(len(READS))]
+            items = [self.workload.query(name, user_id, session_id) for _ in range(2)]
+            spans.append(ReadSpan(CODES[name], len(items), frame_all(items)))
+            expected.append([self.model.read(CODES[name], item, call) for item in items])
+        return Read(self.token, tuple(spans), user_id, stamp, session_id), expected
+
+    def disturb(self) -> None:
+        """Now and then a service is restarted, or another replica becomes the primary."""
+        choice = self.random.randrange(12)
+        if choice < len(STAGES):
+            self.replica.restart(STAGES[choice])
+            self.replica.settle()
+            self.check_state()
+        elif choice == len(STAGES):
+            self.replica.become_primary()
+            self.replica.settle()
+
+    def come_to_rest(self) -> None:
+        """Let everything proposed be done; then nothing may be left to do."""
+        for _ in range(20):
+            if not self.replica.proposals:
+                break
+            self.commit(*self.workload.drain(self.replica.proposals))
+        assert not self.replica.proposals, f"proposals never end: {self.replica.proposals}"
+        check_at_rest(self.model)
+
+    def replayed(self, seed: int) -> Replica:
+        """Return a replica that was given the same log, with everything in another order."""
+        random = Random(seed)
+        replica = Replica(random)
+        for op, logged in enumerate(self.log, start=1):
+            while not replica.has_room or random.random() < 0.4:
+                if not replica.step():
+                    break
+            replica.commit(logged)
+            for read in self.reads.get(op, ()):
+                replica.read(read)
+            if random.random() < 0.05:
+                replica.restart(random.choice(STAGES))
+        replica.settle()
+        return replica
+
+
+def check_at_rest(model: Model) -> None:
+    """Fail unless every partition of a group with members is owned, as it is meant to be."""
+    for _, topic, group in model.world.groups():
+        members = group.members.values()
+        assert group.epoch == group.assigned_epoch, f"group {group.id} waits for its target"
+        assert group.partitions_count == len(topic.partitions), f"group {group.id} is out of date"
+        for member in members:
+            assert (member.owned, member.revoking) == (member.target, set()), member
+        owned = sorted(partition for member in members for partition in member.owned)
+        assert not members or owned == list(range(group.partitions_count)), f"group {group.id}"
+        sizes = {len(member.owned) for member in members}
+        assert not sizes or max(sizes) - min(sizes) <= 1, f"group {group.id} has sizes {sizes}"
+
+
+def check_equal(got: dict[Any, Any], wanted: dict[Any, Any]) -> None:
+    """Fail with the differences of two dictionaries, not with all that they hold."""
+    differences = {
+        key: (got.get(key), wanted.get(key))
+        for key in (*wanted, *got)
+        if key not in got or key not in wanted or got[key] != wanted[key]
+    }
+    assert not differences, f"what is, and what the model says: {differences}"
+
+
+def mirror_batches(mirror: Service, live: Service) -> None:
+    """Feed the mirror what the live service was sent since the last time."""
+    done = mirror.machine.sequence
+    answers = [mirror.apply(batch) for batch in live.sent[done:]]
+    assert answers == live.answered[done:], f"{live.stage.name}: a replay answers otherwise"
+
+
+def stages_sent(replica: Replica) -> dict[Stage, list[bytes]]:
+    """Return every logged batch, by stage."""
+    return {stage: service.sent for stage, service in replica.services.items()}
+
+
+assert all(CODES[name] in METHODS for name in READS), "a read has no method"

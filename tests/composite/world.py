@@ -1,0 +1,295 @@
+"""What the plain model knows: dictionaries of everything that exists, and who may do what.
+
+Written from the protos and the description of the system, sharing no code with the machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from viewstamp.api.common.v1.common_pb2 import Identifier
+from viewstamp.api.errors.v1 import errors_pb2
+
+# Where a grant holds: () everywhere, (stream id,), or (stream id, topic id).
+Scope = tuple[int, ...]
+Grants = dict[Scope, set[str]]
+
+GLOBAL_FLAGS: Final = (
+    "manage_servers", "read_servers", "manage_users", "read_users", "manage_streams",
+    "read_streams", "manage_topics", "read_topics", "poll_messages", "send_messages",
+)  # fmt: skip
+STREAM_FLAGS: Final = (
+    "manage_stream", "read_stream", "manage_topics", "read_topics", "poll_messages",
+    "send_messages",
+)  # fmt: skip
+TOPIC_FLAGS: Final = ("manage_topic", "read_topic", "poll_messages", "send_messages")
+# A flag of a narrower level is the wider flag of the same meaning, there alone.
+WIDER: Final = {
+    "manage_stream": "manage_streams",
+    "read_stream": "read_streams",
+    "manage_topic": "manage_topics",
+    "read_topic": "read_topics",
+}
+SEEING: Final = frozenset({"manage_streams", "read_streams", "manage_topics", "read_topics"})
+
+
+class Refused(Exception):  # noqa: N818 - an outcome, not a fault
+    """A refusal: the reasons that are right, nearly always one, and what its details must say."""
+
+    def __init__(self, reasons: str, **details: object) -> None:
+        super().__init__(reasons)
+        self.reasons = frozenset(reasons.split("|"))
+        self.details = {key: str(value) for key, value in details.items()}
+
+    def matches(self, error: errors_pb2.Error) -> bool:
+        """Return whether an error says this, and perhaps more."""
+        reason = errors_pb2.Reason.Name(error.reason).removeprefix("REASON_")
+        said = {detail.key: detail.value for detail in error.details}
+        return reason in self.reasons and self.details.items() <= said.items()
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Refused)
+            and (self.reasons, self.details) == (other.reasons, other.details)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Refused({'|'.join(sorted(self.reasons))}, {self.details})"
+
+
+@dataclass
+class User:
+    """A user with grants and tokens."""
+
+    id: int
+    name: str
+    active: bool
+    password_hash: str
+    grants: Grants
+    created_at: int
+    created: int
+    modified: int
+    credential: int
+    tokens: dict[str, Token] = field(default_factory=dict)
+
+
+@dataclass
+class Token:
+    """A personal access token."""
+
+    hash: bytes
+    expires_at: int
+    created_at: int
+    created: int
+
+
+@dataclass
+class Stream:
+    """A stream with its topics."""
+
+    id: int
+    name: str
+    created_at: int
+    created: int
+    modified: int
+    purges: int = 0
+    topics: dict[int, Topic] = field(default_factory=dict)
+
+
+@dataclass
+class Topic:
+    """A topic with the creating revision of each partition, and its groups."""
+
+    id: int
+    name: str
+    options: dict[str, int]
+    partitions: list[int]
+    created_at: int
+    created: int
+    modified: int
+    purges: int = 0
+    groups: dict[int, Group] = field(default_factory=dict)
+
+
+@dataclass
+class Group:
+    """A consumer group with its members by session id."""
+
+    id: int
+    name: str
+    assignor: int
+    partitions_count: int
+    created_at: int
+    created: int
+    modified: int
+    epoch: int = 1
+    assigned_epoch: int = 1
+    members: dict[int, Member] = field(default_factory=dict)
+
+
+@dataclass
+class Member:
+    """A session's place in a group."""
+
+    session_id: int
+    user_id: int
+    instance: str
+    rack: str
+    epoch: int
+    previous_epoch: int
+    joined: int
+    owned: set[int] = field(default_factory=set)
+    revoking: set[int] = field(default_factory=set)
+    target: set[int] = field(default_factory=set)
+    deadline: int = 0
+
+
+@dataclass
+class Session:
+    """A client session."""
+
+    id: int
+    user_id: int
+    nonce: bytes
+    last_number: int = 0
+
+
+@dataclass
+class World:
+    """Everything at one place of the log. A transaction works on a copy."""
+
+    users: dict[int, User] = field(default_factory=dict)
+    streams: dict[int, Stream] = field(default_factory=dict)
+    sessions: dict[int, Session] = field(default_factory=dict)
+    # User id -> the credential revision below which sessions refuse.
+    floors: dict[int, int] = field(default_factory=dict)
+    next_user_id: int = 1
+    next_stream_id: int = 1
+    next_topic_id: int = 1
+    next_group_id: int = 1
+
+    # --- Who may do what ---
+
+    def caller(self, call: Call) -> User:
+        """Return who calls, if they may act at all."""
+        user = self.users.get(call.user_id)
+        if user is None or not user.active or call.stamp < user.credential:
+            raise Refused("UNAUTHENTICATED")
+        return user
+
+    def rights(self, user: User, scope: Scope = ()) -> set[str]:
+        """Return what a user may do in a scope: the union of all that hold there."""
+        if user.id == 0:
+            return set(GLOBAL_FLAGS)
+        flags: set[str] = set()
+        for length in range(len(scope) + 1):
+            flags |= {WIDER.get(flag, flag) for flag in user.grants.get(scope[:length], ())}
+        return flags
+
+    def demand(self, user: User, *flags: str) -> None:
+        """Refuse a user who has none of the flags everywhere."""
+        if not self.rights(user) & set(flags):
+            raise Refused("PERMISSION_DENIED")
+
+    def stream(self, user: User, named: Identifier, *flags: str) -> Stream:
+        """Return the stream that is named, if the user sees it and has one of the flags there."""
+        key = key_of(named)
+        stream = self.find_stream(key)
+        rights = self.rights(user, (stream.id,)) if stream is not None else set()
+        if stream is None or not rights & SEEING:
+            raise Refused("STREAM_NOT_FOUND", stream=key)
+        if not rights & set(flags):
+            raise Refused("PERMISSION_DENIED")
+        return stream
+
+    def topic(
+        self,
+        user: User,
+        stream_named: Identifier,
+        topic_named: Identifier,
+        *flags: str,
+        seeing: frozenset[str] = SEEING,
+    ) -> tuple[Stream, Topic]:
+        """Return the topic that is named, if the user sees it and has one of the flags there."""
+        stream_key, topic_key = key_of(stream_named), key_of(topic_named)
+        stream = self.find_stream(stream_key)
+        if stream is None:
+            raise Refused("STREAM_NOT_FOUND", stream=stream_key)
+        topic = find(stream.topics, topic_key)
+        scope = (stream.id,) if topic is None else (stream.id, topic.id)
+        rights = self.rights(user, scope)
+        if not rights & seeing:
+            raise Refused("STREAM_NOT_FOUND", stream=stream_key)
+        if topic is None:
+            raise Refused("TOPIC_NOT_FOUND", stream=stream_key, topic=topic_key)
+        if not rights & set(flags):
+            raise Refused("PERMISSION_DENIED")
+        return stream, topic
+
+    # --- What exists ---
+
+    def find_stream(self, key: int | str) -> Stream | None:
+        """Return a stream by id or name."""
+        return find(self.streams, key)
+
+    def find_user(self, named: Identifier) -> User | None:
+        """Return a user by id or name."""
+        return find(self.users, key_of(named))
+
+    def groups(self) -> list[tuple[Stream, Topic, Group]]:
+        """Return all groups with where they are."""
+        return [
+            (stream, topic, group)
+            for stream in self.streams.values()
+            for topic in stream.topics.values()
+            for group in topic.groups.values()
+        ]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Who calls, when, in which session."""
+
+    revision: int
+    timestamp: int
+    user_id: int
+    stamp: int
+    session_id: int
+
+
+def key_of(named: Identifier) -> int | str:
+    """Return the id or name that is set."""
+    kind = named.WhichOneof("kind")
+    if kind is None:
+        raise Refused("MALFORMED_REQUEST")
+    key: int | str = named.id if kind == "id" else named.name
+    return key
+
+
+def find(entities: Mapping[int, Any], key: int | str) -> Any:
+    """Return the entity of an id or a name, or None."""
+    if isinstance(key, int):
+        return entities.get(key)
+    return next((entity for entity in entities.values() if entity.name == key), None)
+
+
+def check_name(name: str, reason: str, shortest: int, longest: int) -> None:
+    """Refuse a name of a wrong length in bytes, or with control characters."""
+    if not shortest <= len(name.encode()) <= longest:
+        raise Refused(reason)
+    if any(ord(c) < 0x20 or 0x7F <= ord(c) <= 0x9F for c in name):
+        raise Refused(reason)
+
+
+def check_expected(request: Any, entity: Any) -> None:
+    """Refuse a compare-and-set on another revision than the entity's last."""
+    if request.HasField("expected_revision") and request.expected_revision != entity.modified:
+        raise Refused(
+            "REVISION_MISMATCH",
+            modified_revision=entity.modified,
+            expected_revision=request.expected_revision,
+        )
