@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 from coordinator.mux import types as mux_types
 from coordinator.mux.types import (
-    EMPTY_FRAME,
     CommandItem,
     CommandOutcome,
     CredentialsChanged,
@@ -236,6 +235,3 @@ def parse(payload: bytes) -> tuple[str, dict[str, str]]:
 def holes(frames: bytes) -> list[str]:
     """Return the words of a blob, `-` where it has a hole."""
     return [item.decode() if item else "-" for item in unframe(frames)]
-
-
-assert unframe(EMPTY_FRAME) == [b""]

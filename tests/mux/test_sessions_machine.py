@@ -155,6 +155,18 @@ def test_bytes_of_replies_return_to_zero() -> None:
     assert table.replies_bytes == 0
 
 
+def test_what_was_never_given_cannot_be_acknowledged() -> None:
+    """An acknowledgement beyond the last retired reply frees no reply that comes later."""
+    table = ReplyTable()
+    table.open(5)
+    table.store(_reply(5, 1))
+    table.acknowledge(5, 9)
+    table.store(_reply(5, 2))
+    table.acknowledge(5, 0)
+    window = table.window(5)
+    assert window is not None and (window.acked, sorted(window.replies)) == (1, [2])
+
+
 def test_a_reply_behind_the_end_of_its_session_is_not_kept() -> None:
     """A request that ended its own session leaves nothing behind."""
     table = ReplyTable()
