@@ -1,0 +1,194 @@
+"""Commands and reads of one replica against one etcd node: prints one JSON object.
+
+`python -m benchmarks.commands [--quick] [--rounds N] [--seconds S] [--only WORKLOAD ...]`. Both are
+started here, on loopback, anew for each round, with their data in one temporary directory, and
+measured in turns, so that whatever else the machine does meets both. Progress goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from itertools import zip_longest
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import psutil
+
+from benchmarks.etcd_server import EtcdServer
+from benchmarks.load import WORKLOADS
+from benchmarks.targets import TARGETS, Figures, judge
+from viewstamp.cluster import LocalCluster
+
+ETCD_PREFIX: Final = "etcd_"
+SECONDS: Final = 5.0
+ROUNDS: Final = 5
+QUICK_SECONDS: Final = 1.5
+QUICK_ROUNDS: Final = 1
+
+
+class Bench:
+    """Both systems, running, and how to measure either."""
+
+    def __init__(self, cluster: LocalCluster, etcd: EtcdServer, seconds: float) -> None:
+        self._cluster = cluster
+        self._etcd = etcd
+        self._seconds = seconds
+
+    def command(self, workload: str) -> list[str]:
+        """Return the command line of one measurement."""
+        command = [sys.executable, "-m", "benchmarks.load", workload]
+        command += ["--seconds", str(self._seconds)]
+        if workload.startswith(ETCD_PREFIX):
+            return [*command, "--address", self._etcd.address]
+        password = self._cluster.root_password_path
+        return [*command, "--address", self._cluster.address, "--password-file", str(password)]
+
+    async def measure(self, workload: str) -> dict[str, Any]:
+        """Run one measurement; add the CPU seconds that each server process spent on it."""
+        before = self._cpu_seconds(workload)
+        process = await asyncio.create_subprocess_exec(
+            *self.command(workload), stdout=asyncio.subprocess.PIPE
+        )
+        output, _ = await process.communicate()
+        if process.returncode:
+            raise RuntimeError(f"the measurement {workload} failed, see above")
+        after = self._cpu_seconds(workload)
+        figures: dict[str, Any] = json.loads(output)
+        figures["server_cpu_s"] = {name: round(after[name] - before[name], 2) for name in after}
+        return figures
+
+    def about(self) -> dict[str, Any]:
+        """Return where, what and how was measured."""
+        return {
+            "machine": machine(),
+            "versions": versions(self._etcd),
+            "commands": {
+                "benchmark": sys.orig_argv,
+                "etcd": self._etcd.command,
+                **{workload: self.command(workload) for workload in WORKLOADS},
+            },
+        }
+
+    def _cpu_seconds(self, workload: str) -> dict[str, float]:
+        pids = self._cluster.pids
+        if workload.startswith(ETCD_PREFIX):
+            pids = {"etcd": self._etcd.pid}
+        times = {name: psutil.Process(pid).cpu_times() for name, pid in pids.items()}
+        return {name: spent.user + spent.system for name, spent in times.items()}
+
+
+def in_turns(workloads: Sequence[str]) -> Iterator[str]:
+    """Yield ours and etcd's by turns as long as both have some, each in their given order."""
+    queues = [
+        [name for name in workloads if name.startswith(ETCD_PREFIX) is is_etcd]
+        for is_etcd in (False, True)
+    ]
+    for turn in zip_longest(*queues):
+        yield from filter(None, turn)
+
+
+def machine() -> dict[str, Any]:
+    """Return what matters about this machine."""
+    return {
+        "cpus": os.cpu_count(),
+        "cpu": _cpu_model(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": platform.platform(),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+    }
+
+
+def _cpu_model() -> str:
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return names[0] if names else platform.machine()
+
+
+def versions(etcd: EtcdServer) -> dict[str, str]:
+    """Return what was measured with what."""
+    return {
+        "python": platform.python_version(),
+        "grpcio": version("grpcio"),
+        "protobuf": version("protobuf"),
+        "etcd": etcd.version(),
+    }
+
+
+def medians(measured: Sequence[Figures]) -> dict[str, float]:
+    """Return the median of every figure that is a number."""
+    names = [name for name, value in measured[0].items() if not isinstance(value, Mapping)]
+    return {name: median(figures[name] for figures in measured) for name in names}
+
+
+async def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure in rounds, with new systems for each, and return the result."""
+    rounds: dict[str, list[Figures]] = {name: [] for name in options.only}
+    for number in range(options.rounds):
+        async with both(options.seconds) as bench:
+            for workload in in_turns(options.only):
+                figures = await bench.measure(workload)
+                rounds[workload].append(figures)
+                print(f"round {number + 1} {workload}: {figures}", file=sys.stderr, flush=True)
+            about = bench.about()
+    return report(rounds) | about
+
+
+@asynccontextmanager
+async def both(seconds: float) -> AsyncIterator[Bench]:
+    """Start both systems with empty data directories; end them and delete the data."""
+    with tempfile.TemporaryDirectory(prefix="viewstamp-benchmark-") as name:
+        directory = Path(name)
+        cluster = LocalCluster(directory / "viewstamp", "127.0.0.1:0")
+        async with EtcdServer(directory / "etcd") as etcd, cluster:
+            yield Bench(cluster, etcd, seconds)
+
+
+def report(rounds: Mapping[str, list[Figures]]) -> dict[str, Any]:
+    """Return what follows from the figures, and the figures."""
+    judged = [
+        target
+        for target in TARGETS
+        if target.workload in rounds and (target.peer is None or target.peer in rounds)
+    ]
+    return {
+        "targets": [judge(target, rounds) for target in judged],
+        "medians": {workload: medians(measured) for workload, measured in rounds.items()},
+        "rounds": rounds,
+    }
+
+
+def parse() -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.commands", description=__doc__)
+    add = parser.add_argument
+    add("--quick", action="store_true", help="one short round, to see that everything runs")
+    add("--rounds", type=int, help=f"how often each workload is measured (default {ROUNDS})")
+    add("--seconds", type=float, help=f"how long, each time (default {SECONDS})")
+    add("--only", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="WORKLOAD")
+    options = parser.parse_args()
+    options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    options.seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
+    return options
+
+
+def main() -> int:
+    """Measure and print."""
+    print(json.dumps(asyncio.run(run(parse())), indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,326 @@
+"""One measurement in a process of its own: prints one JSON object.
+
+`python -m benchmarks.load --help`. Every workload warms up, then counts what is answered within its
+duration. A failed call fails the measurement. Payloads have 256 bytes for every system: the value
+of a put, the whole encoded request of a CreateTopic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import grpc.aio
+
+from benchmarks import etcd_client as etcd
+from benchmarks.wire import CallShape, Samples, header_block, keep_in_flight
+from viewstamp import client as library
+from viewstamp import limits
+from viewstamp.api.common.v1 import common_pb2
+from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
+from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
+from viewstamp.client.methods import method_of
+
+PAYLOAD_BYTES: Final = 256
+WARM_UP_S: Final = 1.0
+CALLERS: Final = 256
+CONNECTIONS: Final = 8
+TRANSACTION_PUTS: Final = 128
+# Callers of `batch` at a time: the session's window full, and as many again waiting.
+BATCH_CALLERS: Final = 16
+STREAMS: Final = 250
+READ_KEYS: Final = 1000
+CREATE_TOPIC_PATH: Final = method_of(streams_pb2.CreateTopicRequest()).path
+
+
+class Topics:
+    """Makes CreateTopic requests of one size, each for a topic that is not there yet."""
+
+    def __init__(self, stream_ids: list[int]) -> None:
+        self._streams = [common_pb2.Identifier(id=number) for number in stream_ids]
+        self._numbers = count()
+        self._room = len(stream_ids) * limits.TOPICS_PER_STREAM_MAX
+
+    def request(self) -> streams_pb2.CreateTopicRequest:
+        """Return the next request. Raises RuntimeError when every stream is full."""
+        number = next(self._numbers)
+        if number >= self._room:
+            raise RuntimeError(f"{self._room} topics are there already: make more streams")
+        stream = self._streams[number // limits.TOPICS_PER_STREAM_MAX]
+        request = streams_pb2.CreateTopicRequest(stream=stream, name=f"topic-{number:012}-")
+        request.name += "x" * (PAYLOAD_BYTES - request.ByteSize() - 1)
+        return request
+
+    def encoded(self) -> bytes:
+        """Return the next request, encoded."""
+        return self.request().SerializeToString()
+
+
+class Target:
+    """Where to send what, as the command line said."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.address: str = options.address
+        self.password_file: Path | None = options.password_file
+        self.duration_s: float = options.seconds
+
+    def samples(self) -> Samples:
+        """Return empty samples whose time begins now."""
+        return Samples(WARM_UP_S, self.duration_s)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[tuple[library.Client, Topics]]:
+        """Yield a client and streams to make topics in, which are deleted in the end."""
+        assert self.password_file is not None, "this workload needs --password-file"
+        password = self.password_file.read_text().strip()
+        client = await library.connect(self.address, username="root", password=password)
+        async with client:
+            made = await client.batch(
+                streams_pb2.CreateStreamRequest(name=f"load-{os.getpid()}-{number}")
+                for number in range(STREAMS)
+            )
+            stream_ids = [response.stream_id for response in map(answered, made)]
+            yield client, Topics(stream_ids)
+            for number in stream_ids:
+                stream = common_pb2.Identifier(id=number)
+                await client.call(streams_pb2.DeleteStreamRequest(stream=stream))
+
+    async def token(self) -> str:
+        """Return an access token of root."""
+        assert self.password_file is not None, "this workload needs --password-file"
+        password = self.password_file.read_text().strip()
+        async with grpc.aio.insecure_channel(self.address) as channel:
+            login = users_pb2.LoginRequest(username="root", password=password)
+            return str((await library.unary(channel, login)).access_token)
+
+
+def answered(result: Any) -> Any:
+    """Return a result. Raises the refusal that it is instead."""
+    if isinstance(result, library.Refusal):
+        raise result
+    return result
+
+
+async def one_after_another(samples: Samples, call: Callable[[], Awaitable[Any]]) -> None:
+    """Call until the samples are complete."""
+    while (sent := time.perf_counter()) < samples.ends:
+        await call()
+        samples.add(sent, time.perf_counter())
+
+
+async def by_callers(
+    samples: Samples, callers: int, call: Callable[[], Awaitable[Any]], commands: int = 1
+) -> None:
+    """Let that many callers call, each one after another."""
+
+    async def caller() -> None:
+        while (sent := time.perf_counter()) < samples.ends:
+            await call()
+            samples.add(sent, time.perf_counter(), commands)
+
+    await asyncio.gather(*(caller() for _ in range(callers)))
+
+
+# --- Viewstamp ---
+
+
+async def create_sequential(target: Target) -> Samples:
+    """One caller, through the client library (Submit)."""
+    async with target.client() as (client, topics):
+        samples = target.samples()
+        await one_after_another(samples, lambda: client.call(topics.request()))
+    return samples
+
+
+async def create_sequential_unary(target: Target) -> Samples:
+    """One caller, through the generated stub."""
+    async with target.client() as (_, topics), grpc.aio.insecure_channel(target.address) as channel:
+        metadata = (("authorization", f"Bearer {await target.token()}"),)
+        create = channel.unary_unary(
+            CREATE_TOPIC_PATH,
+            request_serializer=streams_pb2.CreateTopicRequest.SerializeToString,
+            response_deserializer=streams_pb2.CreateTopicResponse.FromString,
+        )
+        samples = target.samples()
+        await one_after_another(samples, lambda: create(topics.request(), metadata=metadata))
+    return samples
+
+
+async def create_concurrent(target: Target) -> Samples:
+    """256 callers through the client library, which packs what waits."""
+    async with target.client() as (client, topics):
+        samples = target.samples()
+        await by_callers(samples, CALLERS, lambda: client.call(topics.request()))
+    return samples
+
+
+async def create_unary(target: Target) -> Samples:
+    """256 unary calls in flight, by the generator that etcd is measured with."""
+    async with target.client() as (_, topics):
+        block = header_block(CREATE_TOPIC_PATH, target.address, await target.token())
+        samples = target.samples()
+        shape = CallShape(CALLERS, CONNECTIONS)
+        await keep_in_flight(target.address, block, topics.encoded, shape, samples)
+    return samples
+
+
+async def create_batches(target: Target, size: int) -> Samples:
+    """Batches through the client library."""
+    async with target.client() as (client, topics):
+        samples = target.samples()
+
+        async def call() -> None:
+            for result in await client.batch(topics.request() for _ in range(size)):
+                answered(result)
+
+        await by_callers(samples, BATCH_CALLERS, call, size)
+    return samples
+
+
+async def read_concurrent(target: Target) -> Samples:
+    """256 callers that read topics through the client library, linearizably."""
+    async with target.client() as (client, topics):
+        made = [topics.request() for _ in range(READ_KEYS)]
+        for result in await client.batch(made):
+            answered(result)
+        names = count()
+        requests = [
+            streams_pb2.GetTopicRequest(
+                stream=request.stream, topic=common_pb2.Identifier(name=request.name)
+            )
+            for request in made
+        ]
+        samples = target.samples()
+        await by_callers(samples, CALLERS, lambda: client.call(requests[next(names) % READ_KEYS]))
+    return samples
+
+
+# --- etcd ---
+
+
+class Puts:
+    """Makes puts of new keys."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._value = os.urandom(PAYLOAD_BYTES)
+
+    def request(self) -> Any:
+        """Return the next put."""
+        key = f"load-{os.getpid()}-{next(self._numbers):012}".encode()
+        return etcd.PutRequest(key=key, value=self._value)
+
+    def encoded(self) -> bytes:
+        """Return the next put, encoded."""
+        encoded: bytes = self.request().SerializeToString()
+        return encoded
+
+    def encoded_transaction(self) -> bytes:
+        """Return a transaction of the next 128 puts, encoded."""
+        puts = [etcd.RequestOp(request_put=self.request()) for _ in range(TRANSACTION_PUTS)]
+        encoded: bytes = etcd.TxnRequest(success=puts).SerializeToString()
+        return encoded
+
+
+async def put_sequential(target: Target) -> Samples:
+    """One caller, through grpc's own client."""
+    puts, client = Puts(), etcd.EtcdClient(target.address)
+    samples = target.samples()
+    await one_after_another(samples, lambda: client.put(puts.request()))
+    await client.close()
+    return samples
+
+
+async def put_concurrent(target: Target) -> Samples:
+    """256 puts in flight."""
+    block = header_block(etcd.path("Put"), target.address)
+    samples, shape = target.samples(), CallShape(CALLERS, CONNECTIONS)
+    await keep_in_flight(target.address, block, Puts().encoded, shape, samples)
+    return samples
+
+
+async def put_transactions(target: Target) -> Samples:
+    """Transactions of 128 puts, 256 in flight."""
+    block = header_block(etcd.path("Txn"), target.address)
+    samples, shape = target.samples(), CallShape(CALLERS, CONNECTIONS, TRANSACTION_PUTS)
+    await keep_in_flight(target.address, block, Puts().encoded_transaction, shape, samples)
+    return samples
+
+
+async def get_concurrent(target: Target) -> Samples:
+    """256 linearizable gets in flight."""
+    puts, client, numbers = Puts(), etcd.EtcdClient(target.address), count()
+    made = [puts.request() for _ in range(READ_KEYS)]
+    for request in made:
+        await client.put(request)
+    await client.close()
+    bodies = [etcd.RangeRequest(key=request.key).SerializeToString() for request in made]
+    block = header_block(etcd.path("Range"), target.address)
+    samples, shape = target.samples(), CallShape(CALLERS, CONNECTIONS)
+    await keep_in_flight(
+        target.address, block, lambda: bodies[next(numbers) % READ_KEYS], shape, samples
+    )
+    return samples
+
+
+# In the order in which they are measured. Reads come first: after large transactions a get of etcd
+# 3.4 is ten times slower for good, which is not what is to be compared here.
+WORKLOADS: Final[dict[str, Callable[[Target], Coroutine[Any, Any, Samples]]]] = {
+    "read_concurrent": read_concurrent,
+    "create_sequential": create_sequential,
+    "create_sequential_unary": create_sequential_unary,
+    "create_concurrent": create_concurrent,
+    "create_unary": create_unary,
+    "create_batches_100": lambda target: create_batches(target, 100),
+    "create_batches_1000": lambda target: create_batches(target, 1000),
+    "etcd_get_concurrent": get_concurrent,
+    "etcd_put_sequential": put_sequential,
+    "etcd_put_concurrent": put_concurrent,
+    "etcd_put_transactions": put_transactions,
+}
+
+
+def summary(samples: Samples) -> dict[str, float]:
+    """Return what was measured; latencies are per message, of which a batch is one."""
+    ordered = sorted(samples.latencies_s)
+    if not ordered:
+        raise RuntimeError("nothing was answered while measuring")
+
+    def percentile_ms(hundredths: int) -> float:
+        return round(ordered[len(ordered) * hundredths // 100] * 1000, 3)
+
+    return {
+        "commands_per_s": round(samples.commands / samples.duration_s, 1),
+        "p50_ms": percentile_ms(50),
+        "p99_ms": percentile_ms(99),
+        "load_cpu_s": round(time.process_time(), 2),
+    }
+
+
+def main() -> int:
+    """Measure one workload and print the result."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__)
+    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("--address", required=True, help="host:port")
+    parser.add_argument("--password-file", type=Path, help="root's password, for Viewstamp")
+    parser.add_argument("--seconds", type=float, default=3.0)
+    options = parser.parse_args()
+    # What a generator keeps lives as long as it: to look for garbage in it costs and finds none.
+    gc.disable()
+    samples = asyncio.run(WORKLOADS[options.workload](Target(options)))
+    print(json.dumps(summary(samples)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

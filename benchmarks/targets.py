@@ -1,0 +1,111 @@
+"""What Viewstamp must reach and aims at, each against what etcd did in the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+Figures = Mapping[str, float]  # of one measurement, as benchmarks.load prints them
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One row: a figure of `workload`, as a ratio to the same figure of `peer` if there is one.
+
+    Without a peer the figure itself is judged, and lower is better.
+    """
+
+    what: str
+    workload: str
+    peer: str | None
+    figure: str
+    must: float
+    aim: float
+
+
+TARGETS: Final = (
+    Target(
+        "CreateTopic, 256 callers through our client, against puts/s",
+        "create_concurrent",
+        "etcd_put_concurrent",
+        "commands_per_s",
+        must=4.0,
+        aim=6.0,
+    ),
+    Target(
+        "the same, p99 in ms",
+        "create_concurrent",
+        None,
+        "p99_ms",
+        must=10.0,
+        aim=10.0,
+    ),
+    Target(
+        "Submit in batches of 100, against puts/s in transactions of 128",
+        "create_batches_100",
+        "etcd_put_transactions",
+        "commands_per_s",
+        must=1.5,
+        aim=2.0,
+    ),
+    Target(
+        "Submit in batches of 1000, against puts/s in transactions of 128",
+        "create_batches_1000",
+        "etcd_put_transactions",
+        "commands_per_s",
+        must=2.5,
+        aim=4.0,
+    ),
+    Target(
+        "raw unary CreateTopic, 256 in flight, no gateway processes, against puts/s",
+        "create_unary",
+        "etcd_put_concurrent",
+        "commands_per_s",
+        must=0.25,
+        aim=0.6,
+    ),
+    Target(
+        "sequential CreateTopic on Submit, p50 in ms",
+        "create_sequential",
+        None,
+        "p50_ms",
+        must=2.0,
+        aim=1.4,
+    ),
+    Target(
+        "sequential CreateTopic, unary, p50 in ms",
+        "create_sequential_unary",
+        None,
+        "p50_ms",
+        must=2.0,
+        aim=1.4,
+    ),
+    Target(
+        "linearizable GetTopic, 256 callers through our client, against gets/s",
+        "read_concurrent",
+        "etcd_get_concurrent",
+        "commands_per_s",
+        must=2.0,
+        aim=4.0,
+    ),
+)
+
+
+def judge(target: Target, rounds: Mapping[str, list[Figures]]) -> dict[str, Any]:
+    """Return a row of the result: medians over the rounds, the ratio of each, and a verdict."""
+    ours = [figures[target.figure] for figures in rounds[target.workload]]
+    row = {"what": target.what, "must": target.must, "aim": target.aim, "median": median(ours)}
+    if target.peer is None:
+        measured = median(ours)
+        reached, excelled = measured <= target.must, measured <= target.aim
+    else:
+        peers = [figures[target.figure] for figures in rounds[target.peer]]
+        # Round by round: what slows the machine down for a while slows both down.
+        ratios = [one / other for one, other in zip(ours, peers, strict=True)]
+        measured = median(ratios)
+        reached, excelled = measured >= target.must, measured >= target.aim
+        row |= {"peer_median": median(peers), "ratios": [round(ratio, 3) for ratio in ratios]}
+    verdict = "aim" if excelled else "must" if reached else "missed"
+    return row | {"measured": round(measured, 3), "verdict": verdict}
