@@ -216,8 +216,10 @@ def _parsed(item: mux.QueryItem) -> tuple[dict[int, Any], tuple[mux.IndexedError
     for index in open_indexes:
         try:
             requests[index] = _METHODS[item.code].request.FromString(items[index])
-        except DecodeError as error:
-            errors.append(mux.IndexedError(index, _malformed(str(error))))
+        except DecodeError:
+            name = _METHODS[item.code].request.DESCRIPTOR.full_name
+            why = f"its bytes are not a {name}: send its protobuf encoding"
+            errors.append(mux.IndexedError(index, _malformed(why)))
     return requests, tuple(errors)
 
 

@@ -144,8 +144,12 @@ def _parse_transaction(items: bytes) -> submit_pb2.TransactRequest:
         if len(frames) != 1:
             raise _bad_transaction("a span holds one transaction")
         transaction = submit_pb2.TransactRequest.FromString(frames[0])
-    except (FramingError, DecodeError) as error:
+    except FramingError as error:
         raise _bad_transaction(str(error)) from error
+    except DecodeError as error:
+        raise _bad_transaction(
+            "its bytes are not a TransactRequest: send its protobuf encoding"
+        ) from error
     if not 1 <= len(transaction.parts) <= TRANSACTION_PARTS_MAX:
         raise _bad_transaction(
             f"{len(transaction.parts)} parts; 1 to {TRANSACTION_PARTS_MAX} are allowed"

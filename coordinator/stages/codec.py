@@ -93,7 +93,10 @@ def _parse_items(
             continue
         try:
             values[index] = parse(item, span)
-        except (DecodeError, ValueError) as error:
+        except DecodeError:
+            why = "its bytes are not the message that its method takes: send its protobuf encoding"
+            errors[index] = mux.IndexedError(index, _malformed(why))
+        except ValueError as error:
             errors[index] = mux.IndexedError(index, _malformed(str(error)))
     return values, tuple(errors[index] for index in sorted(errors))
 

@@ -1,0 +1,24 @@
+"""A replica that many tests share: they do it no harm and use names of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.processes.callers import Caller
+from tests.processes.processes import Replica, replica
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[Replica]:
+    """A running replica."""
+    with replica() as running:
+        yield running
+
+
+@pytest.fixture
+def root(shared: Replica) -> Iterator[Caller]:
+    """Root, logged in at the shared replica."""
+    with shared.root() as caller:
+        yield caller

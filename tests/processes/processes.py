@@ -1,0 +1,202 @@
+"""One replica as four real processes in a directory of its own, for tests that kill and corrupt."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from tests.processes.callers import Caller
+
+ROOT: Final = Path(__file__).parents[2]
+SERVICES: Final = ("users", "streams", "consumer_groups")
+COORDINATOR: Final = "coordinator"
+SEGMENT_BYTES: Final = 4 * 1024 * 1024
+STOP_TIMEOUT_S: Final = 60
+CLUSTER_KEY: Final = "ab" * 32
+
+
+class Replica:
+    """Starts, kills and restarts the processes of one replica by name."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        flags: Sequence[str] = (),
+        modules: dict[str, str] | None = None,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """`flags` go to the coordinator; `modules` replace services; `prefix` wraps commands."""
+        self.directory = directory
+        self.data = directory / "data"
+        self.sockets = directory / "run"
+        self.data.mkdir(exist_ok=True)
+        self.sockets.mkdir(exist_ok=True)
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+        self.ready: dict[str, dict[str, Any]] = {}
+        self._flags = tuple(flags)
+        self._modules = {name: f"services.{name}" for name in SERVICES} | (modules or {})
+        self._prefix = tuple(prefix)
+        self.key = directory / "cluster.key"
+        if not self.key.exists():
+            self.key.write_text(CLUSTER_KEY + "\n")
+            self.key.chmod(0o600)
+
+    def command(self, name: str) -> list[str]:
+        """Return the command line of a process."""
+        if name == COORDINATOR:
+            services = [f"--service={s}=unix:{self.sockets / s}.sock" for s in SERVICES]
+            # What `flags` say comes last and wins.
+            arguments = [
+                f"--data-directory={self.data}",
+                "--listen=127.0.0.1:0",
+                f"--journal-segment-bytes={SEGMENT_BYTES}",
+                f"--cluster-key={self.key}",
+                *services,
+                *self._flags,
+            ]
+            return [*self._prefix, sys.executable, "-m", "coordinator", *arguments]
+        listen = ["--listen", f"unix:{self.sockets / name}.sock"]
+        key = ["--cluster-key", str(self.key)] if name == "users" else []
+        return [*self._prefix, sys.executable, "-m", self._modules[name], *listen, *key]
+
+    def spawn(self, name: str) -> None:
+        """Start a process without waiting for it."""
+        with (self.directory / f"{name}.err").open("a") as errors:
+            self.processes[name] = subprocess.Popen(
+                self.command(name),
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def wait_ready(self, name: str) -> None:
+        """Wait until a process says that it serves."""
+        stdout = self.processes[name].stdout
+        assert stdout is not None
+        line = stdout.readline()
+        assert line, f"{name} ended before it was ready: {self.errors(name)}"
+        self.ready[name] = json.loads(line)
+
+    def start(self, *names: str) -> None:
+        """Start processes, all by default, and wait until each serves."""
+        chosen = names or (*SERVICES, COORDINATOR)
+        for name in chosen:
+            self.spawn(name)
+        for name in chosen:
+            self.wait_ready(name)
+
+    @property
+    def address(self) -> str:
+        """Where clients reach the coordinator."""
+        return str(self.ready[COORDINATOR]["address"])
+
+    def errors(self, name: str) -> str:
+        """Return what a process wrote to stderr, over all its lives."""
+        return (self.directory / f"{name}.err").read_text()
+
+    def kill(self, name: str) -> None:
+        """SIGKILL a process and wait until it is gone."""
+        self.signal(name, signal.SIGKILL)
+        self.wait(name)
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a process."""
+        self.processes[name].send_signal(number)
+
+    def wait(self, name: str) -> int:
+        """Wait for the end of a process and return its exit code."""
+        process = self.processes.pop(name)
+        process.communicate(timeout=STOP_TIMEOUT_S)
+        return process.returncode
+
+    def stop(self) -> dict[str, int]:
+        """SIGTERM every process, the coordinator first; return the exit codes."""
+        codes = {}
+        for name in sorted(self.processes, key=lambda name: name != COORDINATOR):
+            self.signal(name, signal.SIGCONT)
+            self.signal(name, signal.SIGTERM)
+            codes[name] = self.wait(name)
+        return codes
+
+    def refusal(self, name: str = COORDINATOR) -> str:
+        """Start a process that must refuse to start; return the one line it says."""
+        done = subprocess.run(
+            self.command(name),
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=STOP_TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
+        assert done.stdout == ""
+        lines = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+        (line,) = lines
+        return line
+
+    def root_password(self) -> str:
+        """Return the password that was generated at founding."""
+        return (self.data / "root_password").read_text().strip()
+
+    def channel(self) -> grpc.Channel:
+        """Return a plain channel to the coordinator."""
+        return grpc.insecure_channel(self.address)
+
+    @contextmanager
+    def root(self) -> Iterator[Caller]:
+        """Yield a caller who is logged in as root."""
+        with self.channel() as channel:
+            yield Caller(channel).logged_in("root", self.root_password())
+
+    def copy_to(self, directory: Path) -> Replica:
+        """Return a replica with a copy of this one's data; both are stopped."""
+        assert not self.processes
+        copy = Replica(directory)
+        shutil.copytree(self.data, copy.data, dirs_exist_ok=True)
+        shutil.copy2(self.key, copy.key)
+        return copy
+
+
+@contextmanager
+def short_directory() -> Iterator[Path]:
+    """Yield a new directory whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="vs") as name:
+        yield Path(name)
+
+
+@contextmanager
+def replica(
+    *,
+    flags: Sequence[str] = (),
+    modules: dict[str, str] | None = None,
+    prefix: Sequence[str] = (),
+) -> Iterator[Replica]:
+    """Yield a running replica in a directory of its own; everything ends with the block."""
+    with short_directory() as directory:
+        made = Replica(directory, flags=flags, modules=modules, prefix=prefix)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
+
+
+def unique(stem: str) -> str:
+    """Return a name that no other test uses."""
+    return f"{stem}-{secrets.token_hex(6)}"
