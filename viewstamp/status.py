@@ -28,7 +28,7 @@ def trailing_details(refusal: Refusal) -> tuple[str, bytes]:
     metadata = dict(refusal.details)
     number = iggy_code(refusal.reason)
     if number is not None:
-        metadata["iggy_code"] = str(number)
+        metadata.setdefault("iggy_code", str(number))  # a machine may know a closer one
     info = error_details_pb2.ErrorInfo(reason=refusal.name, domain=ERROR_DOMAIN, metadata=metadata)
     detail = any_pb2.Any()
     detail.Pack(info)

@@ -6,10 +6,15 @@ know.
 
 from __future__ import annotations
 
+from typing import Final
+
 from services.streams.access import Gate
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
+
+# Iggy has a number of its own for this case of the reason.
+IGGY_MORE_THAN_EXIST: Final = 2019
 
 
 def unauthenticated() -> Refusal:
@@ -136,4 +141,5 @@ def more_than_exist(topic: str, count: int, existing: int) -> Refusal:
         partitions_count=count,
         topic=topic,
         existing=existing,
+        iggy_code=IGGY_MORE_THAN_EXIST,
     )
