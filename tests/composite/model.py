@@ -1,9 +1,9 @@
 """One plain model of the whole system: one command at a time, to its end, everywhere at once.
 
 No stages, no effects, no undo lists: a transaction works on a copy of the world. The model is told
-where prepares begin and end, because three things depend on it: log time, which replies a
-duplicate finds (they are kept when the prepare retires), and that a request's header is checked
-once, at its first command.
+where prepares begin and end, because two things depend on it: log time, and which replies a
+duplicate finds (they are kept when the prepare retires). A request's header and its principals
+are checked once, at its first command; after that the owner of each command decides.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ class Model:
         self.op = 0
         # Sessions registered in the prepare under way: their windows open when it retires.
         self._begun: list[int] = []
+        # Principals (user, stamp) of the request under way that were refused with its header.
+        self._outdated: set[tuple[int, int]] = set()
 
     def commit(self, timestamp: int, requests: Sequence[log_pb2.LoggedRequest]) -> list[Answer]:
         """Apply one prepare; return an answer per request."""
@@ -133,6 +135,8 @@ class Model:
             answer.error = refused
             return answer, False
         if not is_duplicate:
+            outdated = [span for span in request.spans if self._has_old_stamp(span)]
+            self._outdated = {(span.user_id, span.credential_revision) for span in outdated}
             answer.spans = self._spans(timestamp, request, first)
         return answer, is_duplicate
 
@@ -146,7 +150,8 @@ class Model:
         for span in request.spans:
             if span.user_id != session.user_id:
                 raise Refused("PERMISSION_DENIED")
-            self._check_stamp(span)
+            if self._has_old_stamp(span):
+                raise Refused("UNAUTHENTICATED")
         if request.number <= session.last_number:
             return True
         if request.number > session.last_number + 1:
@@ -214,34 +219,29 @@ class Model:
             raise Refused("SESSION_EVICTED", session=call.session_id)
         if method.internal and call.user_id != SYSTEM_USER:
             raise Refused("PERMISSION_DENIED")
-        if request is not None:
-            self._check_stamp(span)
-            return self._session_command(method.name, request, call)
-        try:
+        if (call.user_id, call.stamp) in self._outdated:
+            raise Refused("UNAUTHENTICATED")
+        if request is None:
             return self._domain_command(span.code, _item(span, index), call)
-        except Refused as refused:
-            if refused.reasons == {"MALFORMED_REQUEST"} and self._is_outdated(call):
-                # Both are right: what does not parse, and who may not act any more. Which one is
-                # told depends on how the prepare was split, equally on every replica.
-                raise Refused("MALFORMED_REQUEST|UNAUTHENTICATED") from refused
-            raise
+        if method.name == "Transact":
+            return self._transaction(request.parts, call)
+        if self._has_old_stamp(span):
+            raise Refused("UNAUTHENTICATED")
+        return self._session_command(method.name, request, call)
 
     def _is_alive(self, call: Call) -> bool:
         """Return whether the request's session lives, or ended together with its user's power."""
         stamp_is_old = call.stamp < self.world.floors.get(call.user_id, 0)
         return call.session_id in self.world.sessions or stamp_is_old
 
-    def _check_stamp(self, span: log_pb2.LoggedSpan) -> None:
-        if span.credential_revision < self.world.floors.get(span.user_id, 0):
-            raise Refused("UNAUTHENTICATED")
+    def _has_old_stamp(self, span: log_pb2.LoggedSpan) -> bool:
+        """Return whether a principal's credentials have changed since they were checked."""
+        return span.credential_revision < self.world.floors.get(span.user_id, 0)
 
     def _domain_command(self, code: int, item: bytes, call: Call) -> dict[str, Any]:
         """Decide one domain command; one that is only to be validated works on a copy."""
         world = deepcopy(self.world) if _is_validation(code, item) else self.world
         return _decide(world, code, item, call)
-
-    def _is_outdated(self, call: Call) -> bool:
-        return call.stamp < self.world.floors.get(call.user_id, 0)
 
     def _session_command(self, name: str, request: Any, call: Call) -> dict[str, Any]:
         if name == "RegisterSession":
@@ -256,7 +256,7 @@ class Model:
             if session is not None and session.last_number <= request.last_request_number:
                 self._end_session(session.id)
             return {}
-        return self._transaction(request.parts, call)
+        raise AssertionError(f"{name} is no command on sessions")
 
     def _register(self, nonce: bytes, call: Call) -> dict[str, Any]:
         mine = [s for s in self.world.sessions.values() if s.user_id == call.user_id]
@@ -285,7 +285,7 @@ class Model:
                 result = self._domain_command(part.code, part.request, call)
             except Refused as refused:
                 self.world = before
-                raise Refused("|".join(refused.reasons), **refused.details, part=index) from refused
+                raise Refused(refused.reason, **refused.details, part=index) from refused
             results.append((part.code, result))
         return {"results": results}
 

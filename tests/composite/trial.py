@@ -42,6 +42,8 @@ class Trial:
 
     def run(self, prepares: int) -> None:
         """Apply so many random prepares, then let everything come to rest."""
+        if self.random.randrange(4):
+            self.commit(*self.workload.furnishing())
         for _ in range(prepares):
             self.commit(*self.workload.prepare(self.replica.proposals))
             self.look()

@@ -40,21 +40,28 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "DeletePersonalAccessToken": 1,
     "CreateStream": 5,
     "UpdateStream": 2,
-    "DeleteStream": 2,
+    "DeleteStream": 1,
     "PurgeStream": 1,
     "CreateTopic": 8,
     "UpdateTopic": 2,
-    "DeleteTopic": 2,
+    "DeleteTopic": 1,
     "PurgeTopic": 1,
-    "CreatePartitions": 2,
+    "CreatePartitions": 3,
     "DeletePartitions": 2,
     "CreateConsumerGroup": 5,
     "DeleteConsumerGroup": 1,
-    "JoinConsumerGroup": 8,
+    "JoinConsumerGroup": 12,
     "LeaveConsumerGroup": 2,
-    "HeartbeatConsumerGroup": 5,
+    "HeartbeatConsumerGroup": 8,
 }
-_DECK: Final = tuple(name for name, weight in WEIGHTS.items() for _ in range(weight))
+_ALL_OF_STREAMS: Final = {"global": {"manage_streams": True}}
+_MEMBERS_ONLY: Final = frozenset(
+    {"LeaveConsumerGroup", "HeartbeatConsumerGroup", "SyncConsumerGroup"}
+)
+_ON_GROUPS: Final = _MEMBERS_ONLY | {
+    "JoinConsumerGroup", "DeleteConsumerGroup", "GetConsumerGroup", "CreatePartitions",
+    "DeletePartitions",
+}  # fmt: skip
 
 
 class Workload:
@@ -69,11 +76,39 @@ class Workload:
         self._sent: list[log_pb2.LoggedRequest] = []
         self._stamps: dict[int, list[int]] = {0: [1]}
         self._hashes = 0
-        self._revision = 0
+        # Every history has its own leanings, so that some hold what all others would destroy.
+        self._deck = [
+            name for name, weight in WEIGHTS.items() for _ in range(weight * self._pick((0, 1, 3)))
+        ] or list(WEIGHTS)
+        self._sessions_in_30 = self._pick((1, 3, 6))
+        self._transactions_in_30 = self._pick((2, 5, 12))
 
     def founding(self) -> log_pb2.LoggedRequest:
         """Return the one request of op 1."""
         return _request(0, 0, 0, [self._internal("Found", {"root_password_hash": "root"})])
+
+    def furnishing(self) -> tuple[int, list[log_pb2.LoggedRequest]]:
+        """Return a prepare in which root creates a bit of everything."""
+        in_a = {"stream": {"name": "a"}, "topic": {"name": "a"}}
+        nonces = [{"nonce": bytes([nonce]) * NONCE_BYTES} for nonce in range(3)]
+        users = [{"username": name, "password_hash": name} for name in USER_NAMES]
+        contents: list[tuple[str, list[dict[str, Any]]]] = [
+            ("CreateUser", [{**user, "permissions": _ALL_OF_STREAMS} for user in users]),
+            ("CreateStream", [{"name": name} for name in NAMES]),
+            ("CreateTopic", [{"stream": {"name": name}, "name": "a", "partitions_count": 5}
+                             for name in NAMES]),
+            ("CreateConsumerGroup", [{**in_a, "name": name} for name in GROUP_NAMES]),
+            ("RegisterSession", nonces),
+        ]  # fmt: skip
+        spans = [
+            _span(CODES[name], [_encoded(name, fields) for fields in items], 0, 1)
+            for name, items in contents
+        ]
+        for user_id in range(1, 4):
+            items = [_encoded("RegisterSession", fields) for fields in nonces[:2]]
+            spans.append(_span(CODES["RegisterSession"], items, user_id, self.model.revision + 3))
+        self.timestamp += SECOND_US
+        return self.timestamp, [_request(0, 0, 0, spans)]
 
     def prepare(
         self, proposals: dict[tuple[int, bytes], int]
@@ -81,7 +116,6 @@ class Workload:
         """Return the log time and the requests of the next prepare; take from `proposals`."""
         self.timestamp += self._pick((1, 1, SECOND_US, 31 * SECOND_US))
         self._learn()
-        self._revision = self.model.revision + 1
         numbers = {s.id: s.last_number for s in self.model.world.sessions.values()}
         requests = [self._request(numbers) for _ in range(self.random.randrange(1, 5))]
         requests += self._proposed(proposals, is_hurried=self._chance(20))
@@ -93,10 +127,10 @@ class Workload:
         kind = self.random.randrange(20)
         if kind == 0 and self._sent:
             return self._pick(self._sent)
-        if kind <= 7 or not numbers:
+        if kind <= 5 or not numbers:
             user = self._user_id()
             request = _request(0, 0, 0, self._spans(user, 0, is_mixed=True))
-        elif kind == 8:
+        elif kind == 6:
             request = _request(self._session_id(), 0, self.random.randrange(6), [])
         else:
             request = self._in_session(numbers)
@@ -153,16 +187,16 @@ class Workload:
     def _any_span(self, user_id: int, stamp: int, session_id: int) -> log_pb2.LoggedSpan:
         kind = self.random.randrange(30)
         count = self._pick((1, 1, 1, 2, 3))
-        if kind < 4:
-            name = self._pick(("RegisterSession",) * 4 + ("EndSession",))
+        if kind < self._sessions_in_30:
+            name = self._pick(("RegisterSession",) * 7 + ("EndSession",))
             items = [self._session_item(name) for _ in range(count)]
             return self._spoiled(_span(CODES[name], items, user_id, stamp))
-        if kind < 9:
+        if kind < self._sessions_in_30 + self._transactions_in_30:
             items = [self._transaction(user_id, session_id) for _ in range(self._pick((1, 1, 2)))]
             return self._spoiled(_span(CODES["Transact"], items, user_id, stamp))
-        if kind == 9:
+        if kind == 29:
             return self._any_internal(user_id)
-        name = self._pick(_DECK)
+        name = self._pick(self._deck)
         items = [self._item(name, user_id, session_id) for _ in range(count)]
         return self._spoiled(_span(CODES[name], items, user_id, stamp))
 
@@ -189,8 +223,8 @@ class Workload:
         if self._chance(20):
             return self._pick((b"", NOT_A_MESSAGE))
         request: Any = METHODS[CODES["Transact"]].request()
-        for _ in range(self.random.randrange(1, 6)):
-            name = self._pick(_DECK)
+        for _ in range(self._pick((1, 2, 2, 3, 4))):
+            name = self._pick(self._deck)
             code = CODES[name]
             if self._chance(30):
                 code = self._pick((950, CODES["Transact"], CODES["Assign"], CODES["GetStream"]))
@@ -241,46 +275,52 @@ class Workload:
 
     def _item(self, name: str, user_id: int, session_id: int) -> bytes:
         """Return one encoded command."""
-        if self._chance(50):
+        if self._chance(60):
             return self._pick((NOT_A_MESSAGE, NOT_UTF8_IN_FIELD_3))
         request: Any = METHODS[CODES[name]].request()
         fields = request.DESCRIPTOR.fields_by_name
         context = {"user_id": user_id, "session_id": session_id}
+        context["stream"], context["topic"], context["group"] = self._place(name, session_id)
         for field in fields:
             fill = _FILLERS.get((name, field)) or _FILLERS.get(("", field))
-            if fill is not None and not self._chance(60):
+            if fill is not None and not self._chance(100):
                 fill(self, request, context)
         encoded: bytes = request.SerializeToString(deterministic=True)
         return encoded
 
+    def _place(self, name: str, session_id: int) -> tuple[Any, Any, Any]:
+        """Return a stream, a topic of it and a group of that, as far as there are any."""
+        world = self.model.world
+        groups = world.groups()
+        if name in _MEMBERS_ONLY and not self._chance(8):
+            groups = [place for place in groups if session_id in place[2].members] or groups
+        if groups and (name in _ON_GROUPS or self._chance(3)):
+            place: tuple[Any, Any, Any] = self._pick(groups)
+            return place
+        topics = [(s, t, None) for s in world.streams.values() for t in s.topics.values()]
+        if topics and not self._chance(4):
+            return self._pick(topics)  # type: ignore[no-any-return]
+        streams = list(world.streams.values())
+        return (self._pick(streams) if streams else None), None, None
+
     def fill_stream(self, request: Any, context: dict[str, Any]) -> None:
         """Name a stream."""
-        streams = self.model.world.streams
-        stream = self._pick(list(streams.values())) if streams else None
-        context["stream"] = stream
-        self._name(request.stream, stream, NAMES, self.model.world.next_stream_id)
+        self._name(request.stream, context["stream"], NAMES, self.model.world.next_stream_id)
 
     def fill_topic(self, request: Any, context: dict[str, Any]) -> None:
         """Name a topic, mostly of the stream."""
-        stream = context.get("stream")
-        topics = list(stream.topics.values()) if stream else []
-        topic = self._pick(topics) if topics else None
-        context["topic"] = topic
-        self._name(request.topic, topic, NAMES, self.model.world.next_topic_id)
+        self._name(request.topic, context["topic"], NAMES, self.model.world.next_topic_id)
 
     def fill_group(self, request: Any, context: dict[str, Any]) -> None:
         """Name a group, mostly of the topic."""
-        topic = context.get("topic")
-        groups = list(topic.groups.values()) if topic else []
-        group = self._pick(groups) if groups else None
-        context["group"] = group
-        self._name(request.group, group, GROUP_NAMES, self.model.world.next_group_id)
+        self._name(request.group, context["group"], GROUP_NAMES, self.model.world.next_group_id)
 
     def fill_user(self, request: Any, context: dict[str, Any]) -> None:
         """Name a user."""
         users = list(self.model.world.users.values())
-        named = self.model.world.users.get(context["user_id"]) if self._chance(4) else None
-        user = named or self._pick(users)
+        others = [user for user in users if user.id] if not self._chance(8) else users
+        named = self.model.world.users.get(context["user_id"]) if self._chance(6) else None
+        user = named or self._pick(others or users)
         context["user"] = user
         self._name(request.user, user, (*USER_NAMES, "root"), self.model.world.next_user_id)
 
@@ -337,6 +377,7 @@ class Workload:
             self._grant_stream(permissions.streams.add(), context)
 
     def _grant_stream(self, entry: users_pb2.StreamPermissions, context: dict[str, Any]) -> None:
+        context["stream"], context["topic"], _ = self._place("", 0)
         self.fill_stream(entry, context)
         for flag in STREAM_FLAGS:
             if self._chance(5):
@@ -382,7 +423,8 @@ class Workload:
 
     def fill_expected_revision(self, request: Any, context: dict[str, Any]) -> None:
         """Compare and set, mostly on the right revision."""
-        whole = next((context[k] for k in ("group", "topic", "stream", "user") if k in context), None)
+        named = [what for what in ("group", "topic", "stream", "user") if hasattr(request, what)]
+        whole = context.get(named[0])
         if whole is not None and self._chance(4):
             request.expected_revision = whole.modified - self._chance(3)
 
@@ -430,14 +472,14 @@ class Workload:
 
     def _name(self, identifier: Identifier, entity: Any, names: tuple[str, ...], end: int) -> None:
         """Name an entity by id or name; or any id or name at all; or nothing."""
-        kind = self.random.randrange(40)
+        kind = self.random.randrange(60)
         if kind == 0:
             identifier.Clear()
-        elif entity is not None and kind < 16:
+        elif entity is not None and kind < 27:
             identifier.id = entity.id
-        elif entity is not None and kind < 30:
+        elif entity is not None and kind < 54:
             identifier.name = entity.name
-        elif kind < 34:
+        elif kind < 30:
             identifier.id = self.random.randrange(end + 1)
         else:
             identifier.name = self._pick(names)

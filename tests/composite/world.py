@@ -36,29 +36,21 @@ SEEING: Final = frozenset({"manage_streams", "read_streams", "manage_topics", "r
 
 
 class Refused(Exception):  # noqa: N818 - an outcome, not a fault
-    """A refusal: the reasons that are right, nearly always one, and what its details must say."""
+    """A refusal: why, and what its details must say at least."""
 
-    def __init__(self, reasons: str, **details: object) -> None:
-        super().__init__(reasons)
-        self.reasons = frozenset(reasons.split("|"))
+    def __init__(self, reason: str, **details: object) -> None:
+        super().__init__(reason)
+        self.reason = reason
         self.details = {key: str(value) for key, value in details.items()}
 
     def matches(self, error: errors_pb2.Error) -> bool:
         """Return whether an error says this, and perhaps more."""
         reason = errors_pb2.Reason.Name(error.reason).removeprefix("REASON_")
         said = {detail.key: detail.value for detail in error.details}
-        return reason in self.reasons and self.details.items() <= said.items()
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Refused)
-            and (self.reasons, self.details) == (other.reasons, other.details)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
+        return reason == self.reason and self.details.items() <= said.items()
 
     def __repr__(self) -> str:
-        return f"Refused({'|'.join(sorted(self.reasons))}, {self.details})"
+        return f"Refused({self.reason}, {self.details})"
 
 
 @dataclass
