@@ -1,0 +1,70 @@
+"""What an import did, in numbers that must add up. Values, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from viewstamp.importer.plan import Plan
+
+
+@dataclass(slots=True)
+class Counts:
+    """Of things of one kind: how many the plan has, and what became of each.
+
+    In a dry run `created` and `updated` count what would be.
+    """
+
+    planned: int = 0
+    created: int = 0
+    updated: int = 0
+    existing: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether every planned thing was dealt with once."""
+        return self.planned == self.created + self.updated + self.existing + len(self.failures)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an import did, by kind of thing."""
+
+    plan: Plan
+    dry_run: bool
+    kinds: dict[str, Counts]
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether nothing failed, and everything planned and listed is accounted for."""
+        entries = self.plan.imported_entries + len(self.plan.skipped_entries)
+        return entries == self.plan.entries and all(
+            counts.adds_up and not counts.failures for counts in self.kinds.values()
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report for machines."""
+        return {
+            "dry_run": self.dry_run,
+            "succeeded": self.succeeded,
+            "entries": self.plan.entries,
+            "imported_entries": self.plan.imported_entries,
+            "topic_mentions": self.plan.topic_mentions,
+            "grants": self.plan.grants,
+            "skipped": [
+                {"what": skipped.what, "reason": skipped.reason}
+                for skipped in (*self.plan.skipped_entries, *self.plan.skipped_producers)
+            ],
+            "kinds": {
+                kind: {
+                    "planned": counts.planned,
+                    "created": counts.created,
+                    "updated": counts.updated,
+                    "existing": counts.existing,
+                    "failed": len(counts.failures),
+                    "failures": counts.failures,
+                }
+                for kind, counts in self.kinds.items()
+            },
+        }
