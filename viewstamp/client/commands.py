@@ -208,6 +208,7 @@ def fail_request(request: Request, refusal: Refusal) -> None:
 def expire_owners(
     owners: Iterable[Call | Batch], now: float, error: Callable[[], Exception]
 ) -> float:
+    """Fail what has passed its deadline; return the earliest deadline left (infinity: none)."""
     earliest = math.inf
     for owner in owners:
         if owner.future.done():

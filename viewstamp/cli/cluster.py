@@ -1,0 +1,153 @@
+"""`viewstamp up`, `keygen` and `status`."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from viewstamp import limits
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.cli.output import plain, print_json, print_table
+from viewstamp.cli.session import EXIT_REFUSED, EXIT_USAGE, Settings, fail, run, settings_of
+from viewstamp.cluster import ClusterFailed, LocalCluster, PreflightError
+from viewstamp.cluster.local import DEFAULT_LISTEN
+from viewstamp.cluster.preflight import write_secret
+
+REPLICA_COLUMNS = ("replica_id", "status", "view", "op", "commit", "retired", "address")
+SERVICE_COLUMNS = ("stage", "connected", "settled_revision", "item_log_bytes", "restarts")
+ALARM_COLUMNS = ("kind", "message", "since")
+
+
+def up(
+    context: typer.Context,
+    data_directory: Annotated[
+        Path, typer.Option(help="Journal, secrets, logs; created if it is not there.")
+    ] = Path("data"),
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT for clients; port 0 takes a free one.")
+    ] = DEFAULT_LISTEN,
+) -> None:
+    """Run a cluster on this machine until Ctrl-C.
+
+    Starts the coordinator and the three domain services, and restarts what dies. The processes
+    write their logs to DATA_DIRECTORY/log. Exit codes: 0 stopped, 1 a process was given up,
+    2 it could not start.
+    """
+    settings = settings_of(context)
+    try:
+        asyncio.run(_serve(settings, data_directory, listen))
+    except PreflightError as error:
+        fail(settings, "CANNOT_START", str(error))
+    except ClusterFailed as error:
+        if settings.as_json:
+            fail(settings, "CLUSTER_FAILED", str(error), exit_code=EXIT_REFUSED)
+        typer.echo(f"error: CLUSTER_FAILED: {error}", err=True)
+        raise typer.Exit(EXIT_REFUSED) from error
+
+
+async def _serve(settings: Settings, data_directory: Path, listen: str) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    cluster = LocalCluster(data_directory, listen)
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
+    try:
+        await cluster.start()
+        tasks.append(asyncio.create_task(_serve_until_failure(settings, cluster)))
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await cluster.stop()
+    if not settings.as_json:
+        typer.echo("stopped")
+
+
+async def _serve_until_failure(settings: Settings, cluster: LocalCluster) -> None:
+    await cluster.wait_ready()
+    _announce(settings, cluster)
+    await cluster.wait()
+
+
+def _announce(settings: Settings, cluster: LocalCluster) -> None:
+    password = cluster.root_password_path.resolve()
+    if settings.as_json:
+        print_json(
+            {
+                "address": cluster.address,
+                "data_directory": str(cluster.data_directory.resolve()),
+                "root_password_file": str(password),
+                "pids": cluster.pids,
+            }
+        )
+        return
+    address = cluster.address
+    typer.echo(f"Viewstamp listens on {address}")
+    typer.echo(f"root's first password is in {password}")
+    typer.echo(
+        f"log in: viewstamp login --address {address} --username root --password-file '{password}'"
+    )
+    typer.echo(f"logs:   {cluster.data_directory.resolve() / 'log'}    stop: Ctrl-C")
+
+
+def keygen(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="Where to; must not exist.", metavar="FILE")],
+) -> None:
+    """Write a new cluster key: 64 hexadecimal digits, the same file for every replica."""
+    settings = settings_of(context)
+    try:
+        write_secret(file, secrets.token_hex(limits.CLUSTER_KEY_BYTES) + "\n")
+    except FileExistsError:
+        text = f"{file} exists, and a key in use must never be replaced"
+        fail(settings, "FILE_EXISTS", text, "choose another file", exit_code=EXIT_USAGE)
+    except OSError as error:
+        fail(settings, "CANNOT_WRITE", f"{file}: {error.strerror}", "choose another file")
+    if settings.as_json:
+        print_json({"file": str(file)})
+    else:
+        typer.echo(
+            f"wrote a new cluster key to {file}: copy it to every replica, show it to nobody"
+        )
+
+
+def status(
+    context: typer.Context,
+    digests: Annotated[
+        bool, typer.Option("--digests", help="Compute state digests (walks over all state).")
+    ] = False,
+) -> None:
+    """Show replicas, services and alarms."""
+    settings = settings_of(context)
+    found = run(context, lambda client: client.status(include_digests=digests))
+    if settings.as_json:
+        header = {"view": found.header.view, "revision": found.header.revision}
+        print_json({**plain(found), **header})
+        return
+    _show_status(found, digests)
+
+
+def _show_status(found: cluster_pb2.GetStatusResponse, digests: bool) -> None:
+    values = plain(found)
+    typer.echo(
+        f"cluster {found.cluster}   view {found.header.view}   primary {found.primary}   "
+        f"revision {found.header.revision}   sessions {found.sessions}   "
+        f"feature level {found.feature_level}"
+    )
+    print_table(REPLICA_COLUMNS, values["replicas"], "replicas")
+    print_table(SERVICE_COLUMNS, values["services"], "services")
+    if digests:
+        for service in values["services"]:
+            typer.echo(f"{service['stage']}: {service['state_digest'] or '-'}")
+        typer.echo(f"sessions: {found.sessions_digest or '-'}")
+    if values["alarms"]:
+        print_table(ALARM_COLUMNS, values["alarms"], "alarms")
+    else:
+        typer.echo("no alarms")

@@ -1,0 +1,146 @@
+"""Arguments that people write: entities, permissions, durations, sizes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+import typer
+from google.protobuf.message import Message
+
+from viewstamp.api.users.v1 import users_pb2
+from viewstamp.client.identifiers import identifier
+
+NAME_PREFIX: Final = "name:"
+
+PERMISSIONS_HELP: Final = """
+PERMISSIONS are words joined by commas.
+
+--global PERMISSIONS: manage_servers, read_servers, manage_users, read_users, manage_streams,
+read_streams, manage_topics, read_topics, poll_messages, send_messages.
+
+--stream STREAM:PERMISSIONS: manage_stream, read_stream, manage_topics, read_topics, poll_messages,
+send_messages.
+
+--topic STREAM/TOPIC:PERMISSIONS: manage_topic, read_topic, poll_messages, send_messages.
+
+`all` stands for all of a level. Each option may be repeated. Streams and topics are ids or names;
+where a name holds a slash, use the id.
+
+Example: --global manage_streams,read_users --stream orders:read_stream
+--topic orders/payments:send_messages,poll_messages
+"""
+
+_DURATION: Final = re.compile(r"(\d+)(s|m|h|d|w)")
+_DURATION_US: Final = MappingProxyType(
+    {"s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6, "w": 604_800 * 10**6}
+)
+_SIZE: Final = re.compile(r"(\d+)(B|KiB|MiB|GiB|TiB)?")
+_SIZE_BYTES: Final = MappingProxyType(
+    {None: 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+)
+# Fields of the permission messages that are no permissions.
+_NO_PERMISSIONS: Final = frozenset({"stream", "topic", "topics"})
+
+
+def entity(text: str) -> int | str:
+    """Return what names an entity: digits are an id, anything else, or after `name:`, a name."""
+    if text.startswith(NAME_PREFIX):
+        return text.removeprefix(NAME_PREFIX)
+    return int(text) if text.isascii() and text.isdecimal() else text
+
+
+def permissions(
+    global_words: Sequence[str], streams: Sequence[str], topics: Sequence[str]
+) -> users_pb2.Permissions | None:
+    """Return what the three options grant; None if none was given. Raises BadParameter."""
+    if not (global_words or streams or topics):
+        return None
+    granted = users_pb2.Permissions()
+    if global_words:
+        getattr(granted, "global").CopyFrom(users_pb2.GlobalPermissions())
+    for words in global_words:
+        _grant(getattr(granted, "global"), words, "--global")
+    by_stream: dict[int | str, users_pb2.StreamPermissions] = {}
+    for text in streams:
+        name, words = _split(text, "--stream", "STREAM:PERMISSIONS")
+        _grant(_of_stream(granted, by_stream, name), words, "--stream")
+    for text in topics:
+        name, words = _split(text, "--topic", "STREAM/TOPIC:PERMISSIONS")
+        stream_name, separator, topic_name = name.partition("/")
+        if not separator or not stream_name or not topic_name or "/" in topic_name:
+            raise typer.BadParameter(
+                f"{text!r} names no topic: write STREAM/TOPIC:PERMISSIONS, with ids where a name "
+                "holds a slash",
+                param_hint="--topic",
+            )
+        topic = _of_stream(granted, by_stream, stream_name).topics.add(
+            topic=identifier(entity(topic_name))
+        )
+        _grant(topic, words, "--topic")
+    return granted
+
+
+def duration_us(text: str) -> int:
+    """Return a duration such as 90s, 15m, 12h, 7d, 2w in microseconds; `never` is 0."""
+    if text == "never":
+        return 0
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no duration: write 90s, 15m, 12h, 7d, 2w or never")
+    return int(match[1]) * _DURATION_US[match[2]]
+
+
+def size_bytes(text: str) -> int:
+    """Return a size such as 512, 64KiB, 10GiB in bytes; `unlimited` is 0."""
+    if text == "unlimited":
+        return 0
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no size: write 512, 64KiB, 10GiB or unlimited")
+    return int(match[1]) * _SIZE_BYTES[match[2]]
+
+
+def _of_stream(
+    granted: users_pb2.Permissions,
+    by_stream: dict[int | str, users_pb2.StreamPermissions],
+    name: str,
+) -> users_pb2.StreamPermissions:
+    stream = entity(name)
+    if stream not in by_stream:
+        by_stream[stream] = granted.streams.add(stream=identifier(stream))
+    return by_stream[stream]
+
+
+def _split(text: str, option: str, shape: str) -> tuple[str, str]:
+    # From the right: a name may hold a colon, permissions never do.
+    name, separator, words = text.rpartition(":")
+    if not separator or not name or not words:
+        raise typer.BadParameter(f"{text!r} lacks a part: write {shape}", param_hint=option)
+    return name, words
+
+
+def _grant(target: Any, words: str, option: str) -> None:
+    known = _permission_names(target)
+    for word in _words(words):
+        if word == "all":
+            for name in known:
+                setattr(target, name, True)
+        elif word in known:
+            setattr(target, word, True)
+        else:
+            raise typer.BadParameter(
+                f"{word!r} is no permission here: choose from {', '.join(known)} or all",
+                param_hint=option,
+            )
+
+
+def _words(text: str) -> Iterable[str]:
+    return (word.strip() for word in text.split(","))
+
+
+def _permission_names(message: Message) -> list[str]:
+    names = (field.name for field in message.DESCRIPTOR.fields)
+    return [name for name in names if name not in _NO_PERMISSIONS]

@@ -1,0 +1,124 @@
+"""`viewstamp group ...`."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
+from viewstamp.cli.grammar import entity
+from viewstamp.cli.options import (
+    DryRun,
+    ExpectedRevision,
+    GroupArgument,
+    StreamArgument,
+    TopicArgument,
+    Yes,
+    confirm,
+)
+from viewstamp.cli.output import done, plain, print_table, show, show_list
+from viewstamp.cli.session import run, settings_of
+from viewstamp.client import Client
+
+app = typer.Typer(
+    help="Consumer groups of topics.", no_args_is_help=True, rich_markup_mode="markdown"
+)
+
+COLUMNS = ("id", "name", "state", "assignor", "members_count", "partitions_count", "group_epoch")
+MEMBER_COLUMNS = (
+    "session_id",
+    "user_id",
+    "state",
+    "member_epoch",
+    "owned_partitions",
+    "revoking_partitions",
+    "target_partitions",
+)
+
+
+class AssignorName(Enum):
+    """How partitions are given to members."""
+
+    uniform = "uniform"
+    range = "range"
+
+
+@app.command()
+def create(
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    name: Annotated[str, typer.Argument(help="1 to 255 bytes, unique on the topic.")],
+    assignor: Annotated[
+        AssignorName, typer.Option(help="How partitions are given to members.")
+    ] = AssignorName.uniform,
+    dry_run: DryRun = False,
+) -> None:
+    """Create a group on a topic."""
+    number = consumer_groups_pb2.Assignor.Value(f"ASSIGNOR_{assignor.value.upper()}")
+    response = run(
+        context,
+        lambda client: client.groups.create(
+            entity(stream), entity(topic), name, assignor=number, validate_only=dry_run
+        ),
+    )
+    sentence = f"created group {name!r} with id {response.group_id}"
+    done(settings_of(context), response, sentence, dry_run=dry_run)
+
+
+@app.command()
+def delete(
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    group: GroupArgument,
+    expected_revision: ExpectedRevision = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Delete a group with its members and offsets."""
+    settings = settings_of(context)
+    confirm(settings, f"Delete group {group} with its members?", yes=yes, dry_run=dry_run)
+    response = run(
+        context,
+        lambda client: client.groups.delete(
+            entity(stream),
+            entity(topic),
+            entity(group),
+            expected_revision=expected_revision,
+            validate_only=dry_run,
+        ),
+    )
+    done(settings, response, f"deleted group {group}", dry_run=dry_run)
+
+
+@app.command("list")
+def list_(context: typer.Context, stream: StreamArgument, topic: TopicArgument) -> None:
+    """List the groups of a topic by id."""
+
+    async def collect(client: Client) -> list[consumer_groups_pb2.ConsumerGroup]:
+        return [group async for group in client.groups.list(entity(stream), entity(topic))]
+
+    groups = run(context, collect)
+    empty = f"no groups yet: create one with `viewstamp group create {stream} {topic} NAME`"
+    show_list(settings_of(context), groups, COLUMNS, empty)
+
+
+@app.command()
+def get(
+    context: typer.Context, stream: StreamArgument, topic: TopicArgument, group: GroupArgument
+) -> None:
+    """Show one group: epochs, members, what they own and what they should own."""
+    settings = settings_of(context)
+    found = run(
+        context, lambda client: client.groups.get(entity(stream), entity(topic), entity(group))
+    )
+    if settings.as_json:
+        show(settings, found, "")
+        return
+    members = [plain(member) for member in found.members]
+    del found.members[:]
+    show(settings, found, f"group {found.name}")
+    print_table(MEMBER_COLUMNS, members, "members")

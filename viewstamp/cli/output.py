@@ -1,0 +1,154 @@
+"""What commands print: JSON with stable keys for programs, tables and sentences for people."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import typer
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from viewstamp.cli.session import Settings
+
+_CAMEL: Final = re.compile(r"(?<!^)(?=[A-Z])")
+
+Column = tuple[str, Callable[[Any], Any]]
+
+
+def plain(message: Message) -> dict[str, Any]:
+    """Return a message as JSON values: every field by name, numbers as numbers, no header.
+
+    Enum values are in lower case without their prefix, bytes in hexadecimal, absent messages null.
+    """
+    descriptor: Any = message.DESCRIPTOR
+    return {
+        field.name: _plain_field(message, field)
+        for field in descriptor.fields
+        if field.name != "header"
+    }
+
+
+def enum_name(field: FieldDescriptor, number: int) -> str:
+    """Return an enum value in lower case, without the prefix that its enum's name gives it."""
+    enum = field.enum_type
+    assert enum is not None
+    value = enum.values_by_number.get(number)
+    if value is None:
+        return str(number)
+    prefix = _CAMEL.sub("_", enum.name).upper() + "_"
+    return str(value.name).removeprefix(prefix).lower()
+
+
+def show(settings: Settings, message: Message, title: str) -> None:
+    """Print one entity: its fields as JSON, or as a table of two columns."""
+    values = plain(message)
+    if settings.as_json:
+        print_json(values)
+        return
+    table = Table(title=title, title_justify="left", show_header=False, box=None)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in values.items():
+        table.add_row(name, escape(_text(name, value)))
+    console().print(table)
+
+
+def show_list(
+    settings: Settings, messages: Iterable[Message], columns: Sequence[str], empty: str
+) -> None:
+    """Print entities: a JSON array of all their fields, or a table of the fields in `columns`."""
+    rows = [plain(message) for message in messages]
+    if settings.as_json:
+        print_json(rows)
+        return
+    if not rows:
+        typer.echo(empty)
+        return
+    print_table(columns, rows)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[dict[str, Any]], title: str = "") -> None:
+    """Print rows as a table; a column's title is its key."""
+    table = Table(title=title or None, title_justify="left")
+    for column in columns:
+        table.add_column(column.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(_text(column, row[column])) for column in columns))
+    console().print(table)
+
+
+def done(
+    settings: Settings, response: Message, sentence: str, *, dry_run: bool = False, **more: Any
+) -> None:
+    """Say that a command took effect (or would have): ids, revision, and a sentence for people."""
+    header = response.header  # type: ignore[attr-defined]
+    if settings.as_json:
+        print_json({**plain(response), **more, "revision": header.revision, "dry_run": dry_run})
+    elif dry_run:
+        typer.echo(f"dry run: would have {sentence}; nothing was changed")
+    else:
+        typer.echo(f"{sentence} (revision {header.revision})")
+
+
+def print_json(value: Any) -> None:
+    """Print a JSON document."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def console() -> Console:
+    """Return a console on stdout."""
+    return Console(highlight=False)
+
+
+def moment(microseconds: int) -> str:
+    """Return log time as text: UTC, to the second."""
+    at = datetime.fromtimestamp(microseconds // 1_000_000, UTC)
+    return at.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _plain_field(message: Message, field: FieldDescriptor) -> Any:
+    value = getattr(message, field.name)
+    if field.is_repeated:
+        return [_plain_value(field, item) for item in value]
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    return _plain_value(field, value)
+
+
+def _plain_value(field: FieldDescriptor, value: Any) -> Any:
+    if field.message_type is not None:
+        return plain(value)
+    if field.enum_type is not None:
+        return enum_name(field, value)
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def _text(name: str, value: Any) -> str:
+    if name in ("created_at", "expires_at", "since"):
+        return moment(value) if value else ("never" if name == "expires_at" else "-")
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return _nested(value)
+    if isinstance(value, list):
+        return ", ".join(_text("", item) for item in value) or "-"
+    return str(value)
+
+
+def _nested(values: dict[str, Any]) -> str:
+    """Return the fields of a message that say something; true flags by name alone."""
+    parts = []
+    for name, value in values.items():
+        if value in (None, False, "", []):
+            continue
+        parts.append(name if value is True else f"{name}={_text(name, value)}")
+    return "; ".join(parts) or "-"

@@ -1,0 +1,163 @@
+"""How a command reaches the cluster: settings, identity, and one place where errors are told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
+
+import grpc.aio
+import typer
+
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.cli.store import TokenStore
+from viewstamp.client import CannotConnect, Client, ClientError, OutcomeUnknown, connect
+from viewstamp.errors import Refusal
+
+DEFAULT_ADDRESS: Final = "localhost:7400"
+EXIT_REFUSED: Final = 1
+EXIT_USAGE: Final = 2
+CONNECT_TIMEOUT_MAX_S: Final = 5.0
+
+T = TypeVar("T")
+
+# What to do about a refusal; `{address}` is filled in.
+NEXT_STEPS: Final = {
+    Reason.REASON_UNAUTHENTICATED: "run `viewstamp login --address {address}`",
+    Reason.REASON_INVALID_CREDENTIALS: "check username and password, and the address {address}",
+    Reason.REASON_PERMISSION_DENIED: "ask an administrator for it (`viewstamp user permissions`); "
+    "`viewstamp user whoami` shows what you have",
+    Reason.REASON_USER_NOT_FOUND: "see `viewstamp user list`",
+    Reason.REASON_STREAM_NOT_FOUND: "see `viewstamp stream list`",
+    Reason.REASON_TOPIC_NOT_FOUND: "see `viewstamp topic list STREAM`",
+    Reason.REASON_GROUP_NOT_FOUND: "see `viewstamp group list STREAM TOPIC`",
+    Reason.REASON_TOKEN_NOT_FOUND: "see `viewstamp token list`",
+    Reason.REASON_USER_EXISTS: "choose another name",
+    Reason.REASON_STREAM_EXISTS: "choose another name",
+    Reason.REASON_TOPIC_EXISTS: "choose another name",
+    Reason.REASON_GROUP_EXISTS: "choose another name",
+    Reason.REASON_TOKEN_EXISTS: "choose another name, or delete that token first",
+    Reason.REASON_REVISION_MISMATCH: "look at the entity again, then repeat with its new "
+    "modified_revision",
+    Reason.REASON_SESSION_LIMIT: "close other clients, or wait 10 minutes for idle sessions to end",
+    Reason.REASON_QUOTA_EXCEEDED: "wait a minute, then try again",
+    Reason.REASON_NO_SPACE: "free disk space on the cluster's machines (`viewstamp status`)",
+    Reason.REASON_INTERNAL: "this is a defect: report it with the coordinator's log",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the global options say."""
+
+    address: str = DEFAULT_ADDRESS
+    as_json: bool = False
+    tls_ca: Path | None = None
+    timeout_s: float = 30.0
+
+    @property
+    def connect_timeout_s(self) -> float:
+        """How long to try to reach the cluster."""
+        return min(self.timeout_s, CONNECT_TIMEOUT_MAX_S)
+
+
+def settings_of(context: typer.Context) -> Settings:
+    """Return the global options."""
+    settings: Settings = context.obj
+    return settings
+
+
+def run(context: typer.Context, action: Callable[[Client], Awaitable[T]]) -> T:
+    """Connect, do `action` with the client, and return what it returns.
+
+    Tells errors and exits: 1 if the cluster refused, 2 if it could not be reached.
+    """
+    settings = settings_of(context)
+    identity = _identity(settings)
+
+    async def connected() -> T:
+        async with await connect(
+            settings.address,
+            **identity,
+            tls_ca=settings.tls_ca,
+            timeout_s=settings.timeout_s,
+            connect_timeout_s=settings.connect_timeout_s,
+            register_session=False,
+        ) as client:
+            return await action(client)
+
+    return guarded(settings, connected)
+
+
+def guarded(settings: Settings, action: Callable[[], Awaitable[T]]) -> T:
+    """Run `action` in an event loop; tell what goes wrong, and exit."""
+
+    async def awaited() -> T:
+        return await action()
+
+    try:
+        return asyncio.run(awaited())
+    except Refusal as refusal:
+        fail(
+            settings,
+            refusal.name,
+            refusal.message,
+            NEXT_STEPS.get(refusal.reason, "").format(address=settings.address),
+            exit_code=EXIT_REFUSED,
+            details=refusal.details,
+        )
+    except CannotConnect as error:
+        step = "start a cluster with `viewstamp up`, or give another --address"
+        fail(settings, "CANNOT_CONNECT", str(error), step)
+    except OutcomeUnknown as error:
+        step = "look whether it took effect before you repeat it"
+        fail(settings, "OUTCOME_UNKNOWN", str(error), step)
+    except ClientError as error:
+        fail(settings, "NO_ANSWER", str(error), "see `viewstamp status`, or raise --timeout")
+    except grpc.aio.AioRpcError as error:
+        text = f"{settings.address}: {error.code().name}: {error.details()}"
+        fail(settings, "CANNOT_CONNECT", text, "start a cluster with `viewstamp up`")
+    except OSError as error:
+        fail(settings, "CANNOT_CONNECT", str(error), "check --tls-ca and --address")
+
+
+def fail(
+    settings: Settings,
+    reason: str,
+    message: str,
+    next_step: str = "",
+    *,
+    exit_code: int = EXIT_USAGE,
+    details: dict[str, str] | None = None,
+) -> NoReturn:
+    """Tell an error on stderr, as one line or as JSON, and exit."""
+    if settings.as_json:
+        error: dict[str, Any] = {"reason": reason, "message": message, "next_step": next_step}
+        typer.echo(json.dumps({"error": {**error, "details": details or {}}}), err=True)
+    else:
+        hint = f" Next: {next_step}." if next_step else ""
+        sentence = " ".join(message.split())
+        ended = sentence if sentence.endswith((".", "!", "?")) else sentence + "."
+        typer.echo(f"error: {reason}: {ended}{hint}", err=True)
+    raise typer.Exit(exit_code)
+
+
+def _identity(settings: Settings) -> dict[str, Any]:
+    for variable, parameter in (
+        ("VIEWSTAMP_ACCESS_TOKEN", "access_token"),
+        ("VIEWSTAMP_PERSONAL_ACCESS_TOKEN", "personal_access_token"),
+    ):
+        if os.environ.get(variable):
+            return {parameter: os.environ[variable]}
+    try:
+        stored = TokenStore().get(settings.address)
+    except ValueError as error:
+        fail(settings, "NOT_LOGGED_IN", str(error))
+    if stored is None:
+        step = f"run `viewstamp login --address {settings.address}`"
+        fail(settings, "NOT_LOGGED_IN", f"no login is stored for {settings.address}", step)
+    return {"access_token": stored.access_token}

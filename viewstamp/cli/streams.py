@@ -1,0 +1,110 @@
+"""`viewstamp stream ...`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from viewstamp.api.streams.v1 import streams_pb2
+from viewstamp.cli.grammar import entity
+from viewstamp.cli.options import DryRun, ExpectedRevision, StreamArgument, Yes, confirm
+from viewstamp.cli.output import done, show, show_list
+from viewstamp.cli.session import run, settings_of
+from viewstamp.client import Client
+
+app = typer.Typer(
+    help="Streams: what holds topics.", no_args_is_help=True, rich_markup_mode="markdown"
+)
+
+COLUMNS = ("id", "name", "topics_count", "created_at", "modified_revision")
+
+
+@app.command()
+def create(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="1 to 255 bytes, unique.")],
+    dry_run: DryRun = False,
+) -> None:
+    """Create a stream."""
+    response = run(context, lambda client: client.streams.create(name, validate_only=dry_run))
+    sentence = f"created stream {name!r} with id {response.stream_id}"
+    done(settings_of(context), response, sentence, dry_run=dry_run)
+
+
+@app.command()
+def rename(
+    context: typer.Context,
+    stream: StreamArgument,
+    name: Annotated[str, typer.Argument(help="The new name.")],
+    expected_revision: ExpectedRevision = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Give a stream another name."""
+    response = run(
+        context,
+        lambda client: client.streams.update(
+            entity(stream), name=name, expected_revision=expected_revision, validate_only=dry_run
+        ),
+    )
+    done(settings_of(context), response, f"renamed stream {stream} to {name!r}", dry_run=dry_run)
+
+
+@app.command()
+def delete(
+    context: typer.Context,
+    stream: StreamArgument,
+    expected_revision: ExpectedRevision = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Delete a stream with its topics, their groups, and every grant on them."""
+    settings = settings_of(context)
+    question = f"Delete stream {stream} with its topics, groups and grants?"
+    confirm(settings, question, yes=yes, dry_run=dry_run)
+    response = run(
+        context,
+        lambda client: client.streams.delete(
+            entity(stream), expected_revision=expected_revision, validate_only=dry_run
+        ),
+    )
+    done(settings, response, f"deleted stream {stream}", dry_run=dry_run)
+
+
+@app.command()
+def purge(
+    context: typer.Context,
+    stream: StreamArgument,
+    expected_revision: ExpectedRevision = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Tell the data plane to drop every message of a stream."""
+    settings = settings_of(context)
+    confirm(settings, f"Drop every message of stream {stream}?", yes=yes, dry_run=dry_run)
+    response = run(
+        context,
+        lambda client: client.streams.purge(
+            entity(stream), expected_revision=expected_revision, validate_only=dry_run
+        ),
+    )
+    done(settings, response, f"purged stream {stream}", dry_run=dry_run)
+
+
+@app.command("list")
+def list_(context: typer.Context) -> None:
+    """List all streams by id."""
+
+    async def collect(client: Client) -> list[streams_pb2.Stream]:
+        return [stream async for stream in client.streams.list()]
+
+    streams = run(context, collect)
+    empty = "no streams yet: create one with `viewstamp stream create NAME`"
+    show_list(settings_of(context), streams, COLUMNS, empty)
+
+
+@app.command()
+def get(context: typer.Context, stream: StreamArgument) -> None:
+    """Show one stream."""
+    found = run(context, lambda client: client.streams.get(entity(stream)))
+    show(settings_of(context), found, f"stream {found.name}")

@@ -1,0 +1,68 @@
+"""`viewstamp token ...`: personal access tokens of the caller."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from viewstamp.api.users.v1 import users_pb2
+from viewstamp.cli.grammar import duration_us
+from viewstamp.cli.options import DryRun, Yes, confirm
+from viewstamp.cli.output import done, show_list
+from viewstamp.cli.session import run, settings_of
+from viewstamp.client import Client
+
+app = typer.Typer(
+    help="Your personal access tokens.", no_args_is_help=True, rich_markup_mode="markdown"
+)
+
+COLUMNS = ("name", "expires_at", "created_at")
+
+NameArgument = Annotated[str, typer.Argument(help="3 to 30 bytes.", metavar="NAME")]
+
+
+@app.command()
+def create(
+    context: typer.Context,
+    name: NameArgument,
+    expires_in: Annotated[
+        str, typer.Option(metavar="DURATION", help="For example 12h, 30d, never.")
+    ] = "never",
+    dry_run: DryRun = False,
+) -> None:
+    """Create a token. It is shown this once: keep it in a safe place."""
+    settings = settings_of(context)
+    lifetime_us = duration_us(expires_in)
+    expires_at = time.time_ns() // 1000 + lifetime_us if lifetime_us else 0
+    response = run(
+        context,
+        lambda client: client.tokens.create(name, expires_at=expires_at, validate_only=dry_run),
+    )
+    done(settings, response, f"created token {name!r}", dry_run=dry_run, expires_at=expires_at)
+    if not settings.as_json and not dry_run:
+        typer.echo(response.token)
+
+
+@app.command("list")
+def list_(context: typer.Context) -> None:
+    """List your tokens by name."""
+
+    async def collect(client: Client) -> list[users_pb2.PersonalAccessToken]:
+        return [token async for token in client.tokens.list()]
+
+    tokens = run(context, collect)
+    empty = "no tokens yet: create one with `viewstamp token create NAME`"
+    show_list(settings_of(context), tokens, COLUMNS, empty)
+
+
+@app.command()
+def delete(
+    context: typer.Context, name: NameArgument, yes: Yes = False, dry_run: DryRun = False
+) -> None:
+    """Delete a token. Access tokens got with it live until they expire."""
+    settings = settings_of(context)
+    confirm(settings, f"Delete token {name!r}?", yes=yes, dry_run=dry_run)
+    response = run(context, lambda client: client.tokens.delete(name, validate_only=dry_run))
+    done(settings, response, f"deleted token {name!r}", dry_run=dry_run)

@@ -1,0 +1,271 @@
+"""`viewstamp topic ...`."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from viewstamp import limits
+from viewstamp.api.streams.v1 import streams_pb2
+from viewstamp.cli.grammar import duration_us, entity, size_bytes
+from viewstamp.cli.options import (
+    DryRun,
+    ExpectedRevision,
+    StreamArgument,
+    TopicArgument,
+    Yes,
+    confirm,
+)
+from viewstamp.cli.output import done, plain, print_json, print_table, show, show_list
+from viewstamp.cli.session import run, settings_of
+from viewstamp.client import Client
+
+app = typer.Typer(help="Topics of streams.", no_args_is_help=True, rich_markup_mode="markdown")
+partitions_app = typer.Typer(
+    help="Partitions of a topic.", no_args_is_help=True, rich_markup_mode="markdown"
+)
+app.add_typer(partitions_app, name="partitions")
+
+COLUMNS = ("id", "name", "partitions_count", "created_at", "modified_revision")
+PARTITION_COLUMNS = ("first", "count", "created_revision")
+
+
+class Compression(Enum):
+    """How the data plane compresses messages."""
+
+    none = "none"
+    gzip = "gzip"
+    lz4 = "lz4"
+    zstd = "zstd"
+
+
+Expiry = Annotated[
+    str | None,
+    typer.Option(metavar="DURATION", help="How long messages are kept: 90s, 12h, 7d, never."),
+]
+MaxSize = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="What the topic may hold: 10GiB, unlimited.")
+]
+SegmentSize = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="1MiB to 1GiB; fixed at creation.")
+]
+CompressionOption = Annotated[Compression | None, typer.Option(help="Of messages.")]
+Replication = Annotated[
+    int | None, typer.Option(min=1, max=limits.REPLICATION_FACTOR_MAX, help="Copies of messages.")
+]
+Count = Annotated[
+    int, typer.Argument(min=1, max=limits.PARTITIONS_PER_REQUEST_MAX, help="How many.")
+]
+
+
+def _options(
+    expiry: str | None,
+    max_size: str | None,
+    compression: Compression | None,
+    replication_factor: int | None,
+    segment_size: str | None = None,
+) -> streams_pb2.TopicOptions:
+    algorithm = "UNSPECIFIED" if compression is None else compression.value.upper()
+    return streams_pb2.TopicOptions(
+        message_expiry_us=None if expiry is None else duration_us(expiry),
+        max_topic_size_bytes=None if max_size is None else size_bytes(max_size),
+        compression_algorithm=streams_pb2.CompressionAlgorithm.Value(
+            f"COMPRESSION_ALGORITHM_{algorithm}"
+        ),
+        replication_factor=replication_factor,
+        segment_size_bytes=None if segment_size is None else size_bytes(segment_size),
+    )
+
+
+@app.command()
+def create(
+    context: typer.Context,
+    stream: StreamArgument,
+    name: Annotated[str, typer.Argument(help="1 to 255 bytes, unique in the stream.")],
+    partitions: Annotated[
+        int, typer.Option(min=0, max=limits.PARTITIONS_PER_REQUEST_MAX, help="How many.")
+    ] = 1,
+    message_expiry: Expiry = None,
+    max_size: MaxSize = None,
+    compression: CompressionOption = None,
+    replication_factor: Replication = None,
+    segment_size: SegmentSize = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Create a topic with its partitions."""
+    options = _options(message_expiry, max_size, compression, replication_factor, segment_size)
+    response = run(
+        context,
+        lambda client: client.topics.create(
+            entity(stream),
+            name,
+            partitions_count=partitions,
+            options=options,
+            validate_only=dry_run,
+        ),
+    )
+    sentence = f"created topic {name!r} with id {response.topic_id} and {partitions} partitions"
+    done(settings_of(context), response, sentence, dry_run=dry_run)
+
+
+@app.command()
+def update(
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    name: Annotated[str | None, typer.Option(help="The new name.")] = None,
+    message_expiry: Expiry = None,
+    max_size: MaxSize = None,
+    compression: CompressionOption = None,
+    replication_factor: Replication = None,
+    expected_revision: ExpectedRevision = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Rename a topic or change its options; what is not given stays."""
+    options = _options(message_expiry, max_size, compression, replication_factor)
+    response = run(
+        context,
+        lambda client: client.topics.update(
+            entity(stream),
+            entity(topic),
+            name=name,
+            options=options,
+            expected_revision=expected_revision,
+            validate_only=dry_run,
+        ),
+    )
+    done(settings_of(context), response, f"updated topic {topic}", dry_run=dry_run)
+
+
+@app.command()
+def delete(
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    expected_revision: ExpectedRevision = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Delete a topic with its groups and every grant on it."""
+    settings = settings_of(context)
+    question = f"Delete topic {topic} of stream {stream} with its groups and grants?"
+    confirm(settings, question, yes=yes, dry_run=dry_run)
+    response = run(
+        context,
+        lambda client: client.topics.delete(
+            entity(stream),
+            entity(topic),
+            expected_revision=expected_revision,
+            validate_only=dry_run,
+        ),
+    )
+    done(settings, response, f"deleted topic {topic}", dry_run=dry_run)
+
+
+@app.command()
+def purge(
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    expected_revision: ExpectedRevision = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Tell the data plane to drop every message of a topic."""
+    settings = settings_of(context)
+    question = f"Drop every message of topic {topic} of stream {stream}?"
+    confirm(settings, question, yes=yes, dry_run=dry_run)
+    response = run(
+        context,
+        lambda client: client.topics.purge(
+            entity(stream),
+            entity(topic),
+            expected_revision=expected_revision,
+            validate_only=dry_run,
+        ),
+    )
+    done(settings, response, f"purged topic {topic}", dry_run=dry_run)
+
+
+@app.command("list")
+def list_(context: typer.Context, stream: StreamArgument) -> None:
+    """List the topics of a stream by id."""
+
+    async def collect(client: Client) -> list[streams_pb2.Topic]:
+        return [topic async for topic in client.topics.list(entity(stream))]
+
+    topics = run(context, collect)
+    empty = f"no topics yet: create one with `viewstamp topic create {stream} NAME`"
+    show_list(settings_of(context), topics, COLUMNS, empty)
+
+
+@app.command()
+def get(context: typer.Context, stream: StreamArgument, topic: TopicArgument) -> None:
+    """Show one topic with its options."""
+    found = run(context, lambda client: client.topics.get(entity(stream), entity(topic)))
+    show(settings_of(context), found, f"topic {found.name}")
+
+
+@partitions_app.command("add")
+def add_partitions(
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    count: Count,
+    expected_revision: ExpectedRevision = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Add partitions at the end; groups of the topic are rebalanced."""
+    response = run(
+        context,
+        lambda client: client.topics.add_partitions(
+            entity(stream),
+            entity(topic),
+            count,
+            expected_revision=expected_revision,
+            validate_only=dry_run,
+        ),
+    )
+    sentence = f"added {count} partitions to topic {topic}, now {response.partitions_count}"
+    done(settings_of(context), response, sentence, dry_run=dry_run)
+
+
+@partitions_app.command("remove")
+def remove_partitions(
+    context: typer.Context,
+    stream: StreamArgument,
+    topic: TopicArgument,
+    count: Count,
+    expected_revision: ExpectedRevision = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Remove partitions from the end, with the messages in them."""
+    settings = settings_of(context)
+    question = f"Remove the last {count} partitions of topic {topic} with their messages?"
+    confirm(settings, question, yes=yes, dry_run=dry_run)
+    response = run(
+        context,
+        lambda client: client.topics.remove_partitions(
+            entity(stream),
+            entity(topic),
+            count,
+            expected_revision=expected_revision,
+            validate_only=dry_run,
+        ),
+    )
+    sentence = f"removed {count} partitions of topic {topic}, now {response.partitions_count}"
+    done(settings, response, sentence, dry_run=dry_run)
+
+
+@partitions_app.command("list")
+def list_partitions(context: typer.Context, stream: StreamArgument, topic: TopicArgument) -> None:
+    """Show the partitions as runs that were created together."""
+    ranges = run(context, lambda client: client.topics.partitions(entity(stream), entity(topic)))
+    rows = [plain(one) for one in ranges]
+    if settings_of(context).as_json:
+        print_json(rows)
+    else:
+        print_table(PARTITION_COLUMNS, rows)

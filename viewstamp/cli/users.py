@@ -1,0 +1,206 @@
+"""`viewstamp user ...`."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from viewstamp.api.users.v1 import users_pb2
+from viewstamp.cli.grammar import PERMISSIONS_HELP, entity, permissions
+from viewstamp.cli.options import (
+    DryRun,
+    ExpectedRevision,
+    GlobalPermissions,
+    PasswordFile,
+    StreamPermissions,
+    TopicPermissions,
+    UserArgument,
+    Yes,
+    confirm,
+    secret,
+)
+from viewstamp.cli.output import done, show, show_list
+from viewstamp.cli.session import run, settings_of
+from viewstamp.client import Client
+
+app = typer.Typer(
+    help="Users and what they may do.", no_args_is_help=True, rich_markup_mode="markdown"
+)
+
+COLUMNS = ("id", "username", "status", "created_at", "modified_revision")
+
+
+class Status(Enum):
+    """Whether a user may act."""
+
+    active = "active"
+    inactive = "inactive"
+
+
+def _status(status: Status | None) -> users_pb2.UserStatus.ValueType:
+    if status is None:
+        return users_pb2.USER_STATUS_UNSPECIFIED
+    return users_pb2.UserStatus.Value(f"USER_STATUS_{status.value.upper()}")
+
+
+@app.command(help=f"Create a user.\n{PERMISSIONS_HELP}")
+def create(
+    context: typer.Context,
+    username: Annotated[str, typer.Argument(help="3 to 50 bytes, unique.")],
+    password_file: PasswordFile = None,
+    status: Annotated[Status, typer.Option(help="Whether the user may act.")] = Status.active,
+    everywhere: GlobalPermissions = None,
+    stream: StreamPermissions = None,
+    topic: TopicPermissions = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Create a user."""
+    settings = settings_of(context)
+    granted = permissions(everywhere or (), stream or (), topic or ())
+    password = secret(settings, password_file, f"Password for {username}", confirmed=True)
+    response = run(
+        context,
+        lambda client: client.users.create(
+            username,
+            password,
+            status=_status(status),
+            permissions=granted,
+            validate_only=dry_run,
+        ),
+    )
+    sentence = f"created user {username!r} with id {response.user_id}"
+    done(settings, response, sentence, dry_run=dry_run)
+
+
+@app.command()
+def update(
+    context: typer.Context,
+    user: UserArgument,
+    username: Annotated[str | None, typer.Option(help="The new name.")] = None,
+    status: Annotated[
+        Status | None, typer.Option(help="Inactive users lose sessions and tokens at once.")
+    ] = None,
+    expected_revision: ExpectedRevision = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Rename a user or change the status; what is not given stays."""
+    response = run(
+        context,
+        lambda client: client.users.update(
+            entity(user),
+            username=username,
+            status=_status(status),
+            expected_revision=expected_revision,
+            validate_only=dry_run,
+        ),
+    )
+    done(settings_of(context), response, f"updated user {user}", dry_run=dry_run)
+
+
+@app.command()
+def delete(
+    context: typer.Context,
+    user: UserArgument,
+    expected_revision: ExpectedRevision = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Delete a user with tokens, sessions, group memberships and grants."""
+    settings = settings_of(context)
+    question = f"Delete user {user} with tokens, sessions, memberships and grants?"
+    confirm(settings, question, yes=yes, dry_run=dry_run)
+    response = run(
+        context,
+        lambda client: client.users.delete(
+            entity(user), expected_revision=expected_revision, validate_only=dry_run
+        ),
+    )
+    done(settings, response, f"deleted user {user}", dry_run=dry_run)
+
+
+@app.command()
+def password(
+    context: typer.Context,
+    user: Annotated[
+        str | None, typer.Argument(help="Id or name; your own if left out.", metavar="[USER]")
+    ] = None,
+    password_file: PasswordFile = None,
+    current_password_file: Annotated[
+        Path | None,
+        typer.Option(help="Your current password; asked for otherwise.", metavar="FILE"),
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Change a password. Every session and access token of that user ends.
+
+    Your own needs the current password, another's the permission manage_users.
+    """
+    settings = settings_of(context)
+    current = ""
+    if user is None or current_password_file is not None:
+        current = secret(settings, current_password_file, "Current password")
+    new = secret(settings, password_file, "New password", confirmed=True)
+    response = run(
+        context,
+        lambda client: client.users.change_password(
+            new,
+            user=None if user is None else entity(user),
+            current_password=current,
+            validate_only=dry_run,
+        ),
+    )
+    whose = "your password: log in again" if user is None else f"the password of user {user}"
+    done(settings, response, f"changed {whose}", dry_run=dry_run)
+
+
+@app.command("permissions", help=f"Replace all permissions of a user.\n{PERMISSIONS_HELP}")
+def permissions_(
+    context: typer.Context,
+    user: UserArgument,
+    everywhere: GlobalPermissions = None,
+    stream: StreamPermissions = None,
+    topic: TopicPermissions = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Take every permission away.")] = False,
+    expected_revision: ExpectedRevision = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Replace all permissions of a user."""
+    granted = permissions(everywhere or (), stream or (), topic or ())
+    if (granted is None) != clear:
+        raise typer.BadParameter("give the permissions the user shall have, or --clear for none")
+    response = run(
+        context,
+        lambda client: client.users.update_permissions(
+            entity(user), granted, expected_revision=expected_revision, validate_only=dry_run
+        ),
+    )
+    sentence = f"replaced the permissions of user {user}"
+    done(settings_of(context), response, sentence, dry_run=dry_run)
+
+
+@app.command("list")
+def list_(context: typer.Context) -> None:
+    """List all users by id."""
+
+    async def collect(client: Client) -> list[users_pb2.User]:
+        return [user async for user in client.users.list()]
+
+    users = run(context, collect)
+    show_list(settings_of(context), users, COLUMNS, "no users")
+
+
+@app.command()
+def get(context: typer.Context, user: UserArgument) -> None:
+    """Show one user with permissions."""
+    found = run(context, lambda client: client.users.get(entity(user)))
+    show(settings_of(context), found, f"user {found.username}")
+
+
+@app.command()
+def whoami(context: typer.Context) -> None:
+    """Show who you are and what you may do."""
+    found = run(context, lambda client: client.users.who_am_i())
+    show(settings_of(context), found, f"user {found.username}")
