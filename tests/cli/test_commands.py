@@ -157,7 +157,7 @@ def test_groups_are_created_and_shown(viewstamp: CommandLine) -> None:
     assert "billing" in viewstamp("group", "list", "orders", "payments").out
     shown = viewstamp("group", "get", "orders", "payments", "billing").out
     assert "range" in shown
-    assert "members" in shown
+    assert "members_count" in shown
     removed = viewstamp("group", "delete", "orders", "payments", "billing", "--yes")
     assert removed.out.startswith("deleted group billing")
 
@@ -179,7 +179,10 @@ def test_user_is_created_with_permissions(viewstamp: CommandLine) -> None:
     assert stream["stream"] == {"id": None, "name": "orders"}
     assert stream["read_stream"] is True
     assert stream["topics"][0]["send_messages"] is True
-    assert "manage_streams" in viewstamp("user", "get", "ann").out
+    shown = viewstamp("user", "get", "ann").out
+    assert "everywhere: read_users, manage_streams" in shown
+    assert "stream orders: read_stream" in shown
+    assert "topic orders/payments: send_messages" in shown
     assert "ann" in viewstamp("user", "list").out
 
 

@@ -118,7 +118,7 @@ def get(
     if settings.as_json:
         show(settings, found, "")
         return
-    members = [plain(member) for member in found.members]
-    del found.members[:]
-    show(settings, found, f"group {found.name}")
-    print_table(MEMBER_COLUMNS, members, "members")
+    show(settings, found, f"group {found.name}", without=("members",))
+    if found.members:
+        members = [plain(member) for member in found.members]
+        print_table(MEMBER_COLUMNS, members, "members")

@@ -46,8 +46,8 @@ def enum_name(field: FieldDescriptor, number: int) -> str:
     return str(value.name).removeprefix(prefix).lower()
 
 
-def show(settings: Settings, message: Message, title: str) -> None:
-    """Print one entity: its fields as JSON, or as a table of two columns."""
+def show(settings: Settings, message: Message, title: str, without: Sequence[str] = ()) -> None:
+    """Print one entity: its fields as JSON, or (but for those `without`) as a table."""
     values = plain(message)
     if settings.as_json:
         print_json(values)
@@ -56,7 +56,10 @@ def show(settings: Settings, message: Message, title: str) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in values.items():
-        table.add_row(name, escape(_text(name, value)))
+        if name in without:
+            continue
+        text = _permissions(value) if name == "permissions" and value else _text(name, value)
+        table.add_row(name, escape(text))
     console().print(table)
 
 
@@ -142,6 +145,25 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(_text("", item) for item in value) or "-"
     return str(value)
+
+
+def _permissions(granted: dict[str, Any]) -> str:
+    """Return permissions with a line for each place where some were granted."""
+    lines = [f"everywhere: {_granted(granted['global'] or {})}"]
+    for stream in granted["streams"]:
+        stream_name = _identifier(stream["stream"])
+        lines.append(f"stream {stream_name}: {_granted(stream)}")
+        for topic in stream["topics"]:
+            lines.append(f"topic {stream_name}/{_identifier(topic['topic'])}: {_granted(topic)}")
+    return "\n".join(line for line in lines if not line.endswith(": ")) or "-"
+
+
+def _granted(permissions: dict[str, Any]) -> str:
+    return ", ".join(name for name, value in permissions.items() if value is True)
+
+
+def _identifier(named: dict[str, Any]) -> str:
+    return str(named["id"] if named["name"] is None else named["name"])
 
 
 def _nested(values: dict[str, Any]) -> str:

@@ -23,7 +23,9 @@ RESTART_PAUSE_MAX_S: Final = 2.0
 FAILED_STARTS_MAX: Final = 5
 # What our programs exit with when another try cannot help.
 EXIT_CANNOT_START: Final = 2
-LOG_LINES_SHOWN: Final = 15
+LOG_LINES_SHOWN: Final = 5
+# Of a longer line its end is shown: there a traceback says what went wrong.
+LOG_LINE_CHARACTERS_SHOWN: Final = 1000
 LOG_FILE_MODE: Final = 0o600
 _LOG_TAIL_BYTES: Final = 16 * 1024
 _CHILD: Final = Path(__file__).with_name("child.py")
@@ -174,12 +176,13 @@ class Supervised:
 
 
 def last_lines(path: Path, count: int = LOG_LINES_SHOWN) -> list[str]:
-    """Return the last lines of a log, none if it does not exist."""
+    """Return the last lines of a log, long ones cut at their start; none if there is no log."""
     if not path.exists():
         return []
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LOG_TAIL_BYTES))
-        return file.read().decode(errors="replace").splitlines()[-count:]
+        lines = file.read().decode(errors="replace").splitlines()[-count:]
+    return [line[-LOG_LINE_CHARACTERS_SHOWN:] for line in lines]
 
 
 def _open_log(path: Path) -> IO[bytes]:
