@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+import ssl
 import time
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -230,12 +231,23 @@ class Coordinator:
         for proposal in reply.proposals:
             self._proposals.add(proposal)
         self.driver.stage_replied(codec.decode_reply(stage, reply))
+        self._look_for_trouble(stage, reply)
+
+    def _look_for_trouble(self, stage: mux_types.Stage, reply: domain_pb2.BatchReply) -> None:
+        name = stage.name.lower()
+        for outcome in reply.outcomes:
+            for error in outcome.command.errors:
+                if error.error.reason == Reason.REASON_INTERNAL:
+                    message = f"service {name} took a command back: {error.error.message}"
+                    self.alarms.raise_alarm(
+                        cluster_pb2.ALARM_KIND_COMMAND_REVERTED, message, error.error.message
+                    )
         if self._clients[stage].item_log.dropped:
             self.alarms.raise_alarm(
                 cluster_pb2.ALARM_KIND_ITEM_LOG_DROPPED,
-                f"the item log of {stage.name.lower()} passed its limit: should that service die,"
-                " the whole replica restarts",
-                stage.name.lower(),
+                f"the item log of {name} passed its limit: should that service die, the whole"
+                " replica restarts",
+                name,
             )
 
     def _connected(self, stage: mux_types.Stage, describe: domain_pb2.DescribeResponse) -> None:
@@ -357,9 +369,16 @@ def _credentials(config: Config) -> grpc.ServerCredentials | None:
     if config.tls_certificate is None or config.tls_key is None:
         return None
     try:
+        # Looks at both files and whether they belong together; gRPC would only fail to listen.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+            config.tls_certificate, config.tls_key
+        )
         pair = (config.tls_key.read_bytes(), config.tls_certificate.read_bytes())
     except OSError as error:
-        raise ConfigError(f"--tls-certificate or --tls-key cannot be read: {error}") from error
+        raise ConfigError(
+            f"--tls-certificate {config.tls_certificate} and --tls-key {config.tls_key} cannot be"
+            f" used: {error}; give a PEM chain and the PEM key that belongs to it"
+        ) from error
     return grpc.ssl_server_credentials([pair])
 
 

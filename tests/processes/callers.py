@@ -127,7 +127,9 @@ class Caller:
 
     def create_stream(self, name: str, **entries: object) -> Any:
         """Create a stream."""
-        return self.call(self.streams.CreateStream, streams.CreateStreamRequest(name=name), **entries)
+        return self.call(
+            self.streams.CreateStream, streams.CreateStreamRequest(name=name), **entries
+        )
 
     def create_topic(self, stream: str, name: str, partitions: int = 1) -> Any:
         """Create a topic."""

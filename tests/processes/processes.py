@@ -95,10 +95,14 @@ class Replica:
     def start(self, *names: str) -> None:
         """Start processes, all by default, and wait until each serves."""
         chosen = names or (*SERVICES, COORDINATOR)
-        for name in chosen:
-            self.spawn(name)
-        for name in chosen:
-            self.wait_ready(name)
+        try:
+            for name in chosen:
+                self.spawn(name)
+            for name in chosen:
+                self.wait_ready(name)
+        except BaseException:
+            self.stop()
+            raise
 
     @property
     def address(self) -> str:

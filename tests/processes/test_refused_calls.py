@@ -144,7 +144,7 @@ def test_token_after_password_change(root: Caller) -> None:
     for attempt in (
         lambda: old.create_stream(unique("never")),
         lambda: old.call(old.streams.ListStreams, streams.ListStreamsRequest()),
-        lambda: old.with_session(),
+        old.with_session,
     ):
         with refused() as failure:
             attempt()
@@ -238,9 +238,7 @@ def test_sessions_are_demanded_where_needed(root: Caller) -> None:
     root.create_stream(stream)
     root.create_topic(stream, "paid")
     where = {"stream": named(stream), "topic": named("paid")}
-    root.call(
-        root.groups.CreateConsumerGroup, groups.CreateConsumerGroupRequest(**where, name="g")
-    )
+    root.call(root.groups.CreateConsumerGroup, groups.CreateConsumerGroupRequest(**where, name="g"))
     with refused() as failure:
         join = groups.JoinConsumerGroupRequest(**where, group=named("g"))
         root.call(root.groups.JoinConsumerGroup, join)

@@ -1,0 +1,97 @@
+"""The streams service with a made-up RPC of each kind: `python -m tests.processes.made_up`.
+
+Only the service knows of them: the coordinator that serves them is the unchanged one.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import grpc_tools
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import FileDescriptor
+from grpc_tools import protoc
+
+from services.runtime.domain import Call, Entity
+from services.runtime.process import run
+from services.runtime.tables import Table, UndoLog
+from services.streams.domain import DOMAIN
+from services.streams.model import State
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+
+PROTO: Final = Path(__file__).with_suffix(".proto")
+PROTOS: Final = Path(__file__).parents[2] / "protos"
+NOTE_KIND: Final = 99
+
+
+def _compiled() -> FileDescriptor:
+    """Return made_up.proto in the default pool, where the files it imports already are."""
+    includes = (PROTOS, PROTO.parent, Path(grpc_tools.__file__).parent / "_proto")
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "made_up.binpb"
+        arguments = ["protoc", *(f"-I{path}" for path in includes), f"-o{out}", PROTO.name]
+        assert protoc.main(arguments) == 0
+        files = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
+    file: FileDescriptor = descriptor_pool.Default().AddSerializedFile(
+        files.file[0].SerializeToString()
+    )
+    return file
+
+
+FILE: Final = _compiled()
+
+
+def message(kind: str, **fields: object) -> Any:
+    """Return a message of made_up.proto."""
+    return message_factory.GetMessageClass(FILE.message_types_by_name[kind])(**fields)
+
+
+class NotedState(State):
+    """The streams state and one note beside it."""
+
+    def __init__(self, undo: UndoLog) -> None:
+        """Begin without a note."""
+        super().__init__(undo)
+        self.notes: Table[int, str] = Table(undo)
+
+
+def put_note(state: NotedState, request: Any, call: Call) -> Any:
+    """Replace the note."""
+    if not request.text:
+        raise Refusal(Reason.REASON_INVALID_OPTION, "the note is empty: write something")
+    before = state.notes.rows.get(0, "")
+    if request.text == "defect":
+        raise AssertionError("planted: what a defect of the code would look like")
+    state.notes.put(0, request.text)
+    return message("PutNoteResponse", before=before)
+
+
+def get_note(state: NotedState, request: Any, call: Call) -> Any:
+    """Read the note."""
+    return message("GetNoteResponse", text=state.notes.rows.get(0, ""))
+
+
+def entities(state: State) -> Iterator[Entity]:
+    """Yield the entities of streams, then the note."""
+    yield from DOMAIN.entities(state)
+    assert isinstance(state, NotedState)
+    yield NOTE_KIND, b"", (state.notes.rows.get(0, "")).encode()
+
+
+NOTED: Final = replace(
+    DOMAIN,
+    files=(*DOMAIN.files, FILE),
+    new_state=NotedState,
+    commands={**DOMAIN.commands, "PutNote": put_note},
+    queries={**DOMAIN.queries, "GetNote": get_note},
+    entities=entities,
+)
+
+if __name__ == "__main__":
+    sys.exit(run("streams", lambda options: NOTED))

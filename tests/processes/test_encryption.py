@@ -1,0 +1,91 @@
+"""The gateway behind TLS, with a certificate of the test's own making."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.processes.callers import Caller
+from tests.processes.processes import Replica, short_directory, unique
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+
+def write_certificate(directory: Path) -> tuple[Path, Path]:
+    """Write a self-signed certificate for 127.0.0.1 and its key; return both paths."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "viewstamp test")])
+    now = datetime.datetime.now(datetime.UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    certificate_path, key_path = directory / "tls.crt", directory / "tls.key"
+    certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key_path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return certificate_path, key_path
+
+
+def test_tls() -> None:
+    """Who trusts the certificate is served; plain callers and strangers to it are not."""
+    with short_directory() as directory:
+        certificate, key = write_certificate(directory)
+        flags = (f"--tls-certificate={certificate}", f"--tls-key={key}")
+        running = Replica(directory, flags=flags)
+        try:
+            running.start()
+            trusting = grpc.ssl_channel_credentials(certificate.read_bytes())
+            with grpc.secure_channel(running.address, trusting) as channel:
+                root = Caller(channel).logged_in("root", running.root_password())
+                assert root.create_stream(unique("tls")).header.revision
+            for channel in (
+                grpc.insecure_channel(running.address),
+                grpc.secure_channel(running.address, grpc.ssl_channel_credentials()),
+            ):
+                with channel, pytest.raises(grpc.RpcError) as caught:
+                    Caller(channel).logged_in("root", running.root_password())
+                code = caught.value.code()  # type: ignore[attr-defined]
+                assert code is grpc.StatusCode.UNAVAILABLE
+        finally:
+            running.stop()
+
+
+def test_tls_files_that_cannot_be_used() -> None:
+    """A missing or meaningless certificate, or one without its key, is refused at the start."""
+    with short_directory() as directory:
+        certificate, key = write_certificate(directory)
+        nonsense = directory / "nonsense"
+        nonsense.write_text("no certificate")
+        pairs = {
+            (directory / "none", key): "No such file",
+            (nonsense, key): "give a PEM chain",
+            (certificate, nonsense): "give a PEM chain",
+        }
+        for (certificate_path, key_path), why in pairs.items():
+            flags = (f"--tls-certificate={certificate_path}", f"--tls-key={key_path}")
+            assert why in Replica(directory, flags=flags).refusal()
+        lone = Replica(directory, flags=(f"--tls-certificate={certificate}",))
+        assert "go together" in lone.refusal()

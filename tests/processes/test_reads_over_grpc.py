@@ -1,0 +1,112 @@
+"""Reads, status, health and reflection over real gRPC, with the standard stubs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
+
+from tests.processes.callers import Caller, SubmitStream, named, refused
+from tests.processes.processes import Replica, unique
+from viewstamp.api.common.v1.common_pb2 import Consistency
+from viewstamp.api.streams.v1 import streams_service_pb2 as streams
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+GET_STREAM_CODE = 250
+
+
+def get(caller: Caller, name: str, **entries: object) -> Any:
+    """Read a stream."""
+    request = streams.GetStreamRequest(stream=named(name))
+    return caller.call(caller.streams.GetStream, request, **entries)
+
+
+def test_every_consistency(root: Caller) -> None:
+    """Linearizable, at-least and stale reads answer, and say which revision they saw."""
+    name = unique("read")
+    revision = root.create_stream(name).header.revision
+    for consistency in ("linearizable", f"at-least={revision}", "stale"):
+        found = get(root, name, consistency=consistency)
+        assert found.header.revision >= revision
+        assert len(found.header.cluster_id) == 16
+    assert get(root, name).header.revision >= revision
+
+
+@pytest.mark.parametrize("text", ["", "eventual", "at-least=", "at-least=-1", "AT-LEAST=1"])
+def test_malformed_consistency(root: Caller, text: str) -> None:
+    """Anything else is refused with the three that are possible."""
+    with refused() as failure:
+        get(root, "any", consistency=text)
+    assert failure.it.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert failure.it.reason == "MALFORMED_REQUEST"
+    assert "use linearizable, stale or at-least=<revision>" in failure.it.message
+
+
+def test_read_waits_for_its_revision(root: Caller) -> None:
+    """A read of the next revision is answered as soon as that command is committed."""
+    name = unique("read")
+    revision = root.create_stream(name).header.revision
+    stream = SubmitStream(root)
+    spans = [submit.Span(code=GET_STREAM_CODE, count=1, items=_get_item(name))]
+    level = Consistency(at_least_revision=revision + 1)
+    request = submit.ReadRequest(read_id=1, spans=spans, consistency=level)
+    stream.put(submit.SubmitRequest(read=request))
+    root.create_stream(unique("next"))
+    answer = stream.receive().read
+    assert not answer.HasField("error")
+    assert answer.header.revision >= revision + 1
+
+
+def _get_item(name: str) -> bytes:
+    encoded = streams.GetStreamRequest(stream=named(name)).SerializeToString()
+    return bytes((0x0A, len(encoded))) + encoded
+
+
+def test_future_revision_ends_at_the_deadline(root: Caller) -> None:
+    """A revision that never comes is given up after 5 seconds with a reason."""
+    with refused() as failure:
+        get(root, "any", consistency=f"at-least={2**63}")
+    assert failure.it.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert failure.it.reason == "READ_DEADLINE"
+    assert failure.it.details["deadline_ms"] == "5000"
+
+
+def test_status(root: Caller, shared: Replica) -> None:
+    """Status names the cluster, its replica, its services and, if asked, every digest."""
+    status = root.status(digests=True)
+    assert bytes.fromhex(status.cluster) == status.header.cluster_id
+    (replica,) = status.replicas
+    assert replica.address == shared.address
+    assert [service.connected for service in status.services] == [True] * 3
+    assert all(len(service.state_digest) == 64 for service in status.services)
+    assert len(status.sessions_digest) == 64
+    assert not status.alarms and not root.alarms()
+    assert not any(service.state_digest for service in root.status().services)
+
+
+@pytest.mark.parametrize("service", ["", "liveness", "readiness"])
+def test_health(shared: Replica, service: str) -> None:
+    """The standard health service says SERVING, alive and ready apart."""
+    with shared.channel() as channel:
+        answer = HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service))
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_reflection(shared: Replica) -> None:
+    """Standard reflection lists the services and gives the file of each."""
+    list_all = reflection_pb2.ServerReflectionRequest(list_services="")
+    symbol = "viewstamp.api.streams.v1.StreamsService"
+    ask_file = reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol)
+    with shared.channel() as channel:
+        stub = ServerReflectionStub(channel)
+        listed, file = stub.ServerReflectionInfo(iter([list_all, ask_file]))
+    names = {service.name for service in listed.list_services_response.service}
+    assert {symbol, "grpc.health.v1.Health"} <= names
+    assert file.file_descriptor_response.file_descriptor_proto
