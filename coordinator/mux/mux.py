@@ -132,7 +132,8 @@ class Mux:
     def read(self, *reads: Read) -> list[MuxEffect]:
         """Answer reads at the position after the last prepare that came in. Raises MuxError."""
         run = self._newest
-        if not isinstance(run, ReadRun) or run.has_begun:
+        # A prepare without commands has no run, and yet reads behind it include its op.
+        if not isinstance(run, ReadRun) or run.has_begun or run.op != self._op:
             run = ReadRun(self._op, self._revision, self._feature_level)
         works = [self._read_work(read) for read in reads]
         queued = frozenset(run.stages())

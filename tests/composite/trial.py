@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from coordinator.mux.types import Read, ReadSpan, Stage
+from coordinator.mux.types import Read, ReadSpan
 from tests.composite.comparison import check_read, check_reply
 from tests.composite.harness import STAGES, Entry, Replica, Service, entry
 from tests.composite.model import CODES, METHODS, Call, Model, Outcome
@@ -174,9 +174,17 @@ def mirror_batches(mirror: Service, live: Service) -> None:
     assert answers == live.answered[done:], f"{live.stage.name}: a replay answers otherwise"
 
 
-def stages_sent(replica: Replica) -> dict[Stage, list[bytes]]:
-    """Return every logged batch, by stage."""
-    return {stage: service.sent for stage, service in replica.services.items()}
+def check_same(one: Replica, other: Replica) -> None:
+    """Fail unless two replicas answered the same bytes, and sent the same bytes to every stage."""
+    assert one.replies == other.replies, "replies depend on who answers when"
+    assert one.ended == other.ended, "the order in which sessions end depends on who answers when"
+    for stage, service in one.services.items():
+        assert service.sent == other.services[stage].sent, f"batches of {stage.name} differ"
+        assert service.answered == other.services[stage].answered, f"answers of {stage.name} differ"
+    assert one.digests() == other.digests(), "the state depends on who answers when"
+    for token, answered in other.reads.items():
+        # A read whose service died was answered by an error, and may be repeated.
+        assert answered.error is not None or answered == one.reads[token], f"read {token} differs"
 
 
 assert all(CODES[name] in METHODS for name in READS), "a read has no method"

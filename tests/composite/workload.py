@@ -58,6 +58,10 @@ _ALL_OF_STREAMS: Final = {"global": {"manage_streams": True}}
 _MEMBERS_ONLY: Final = frozenset(
     {"LeaveConsumerGroup", "HeartbeatConsumerGroup", "SyncConsumerGroup"}
 )
+_OF_MEMBERS: Final = (
+    "HeartbeatConsumerGroup", "HeartbeatConsumerGroup", "HeartbeatConsumerGroup",
+    "LeaveConsumerGroup", "JoinConsumerGroup",
+)  # fmt: skip
 _ON_GROUPS: Final = _MEMBERS_ONLY | {
     "JoinConsumerGroup", "DeleteConsumerGroup", "GetConsumerGroup", "CreatePartitions",
     "DeletePartitions",
@@ -197,8 +201,17 @@ class Workload:
         if kind == 29:
             return self._any_internal(user_id)
         name = self._pick(self._deck)
+        if session_id and self._chance(3):
+            name = self._member_command(session_id)
         items = [self._item(name, user_id, session_id) for _ in range(count)]
         return self._spoiled(_span(CODES[name], items, user_id, stamp))
+
+    def _member_command(self, session_id: int) -> str:
+        """Return a command of a member if the session is one, else one that makes it one."""
+        groups = self.model.world.groups()
+        is_member = any(session_id in group.members for _, _, group in groups)
+        chosen: str = self._pick(_OF_MEMBERS if is_member else ("JoinConsumerGroup",))
+        return chosen
 
     def _spoiled(self, span: log_pb2.LoggedSpan) -> log_pb2.LoggedSpan:
         """Return the span, now and then refused in part before the log, or not as it claims."""

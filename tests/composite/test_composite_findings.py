@@ -1,0 +1,25 @@
+"""What the composite properties have found, each as the smallest history that shows it."""
+
+from __future__ import annotations
+
+from random import Random
+
+from coordinator.mux.types import Read, ReadSpan
+from tests.composite.harness import Replica, entry
+from tests.composite.model import CODES, Model
+from tests.composite.workload import Workload
+from viewstamp.api.log.v1 import log_pb2
+from viewstamp.framing import EMPTY_FRAME
+
+
+def test_a_read_behind_a_prepare_without_commands_names_its_op() -> None:
+    """A read does not join one that waits in front of a prepare, even if that has no commands."""
+    replica = Replica(Random(0))
+    listing = ReadSpan(CODES["ListStreams"], 1, EMPTY_FRAME)
+    # The founding is not answered yet, so the first read waits, and could be joined.
+    replica.commit(entry(1, [Workload(Random(0), Model()).founding()]))
+    replica.read(Read(1, (listing,), 0, 1))
+    replica.commit(entry(2, [log_pb2.LoggedRequest(session_id=1, acked=1)]))
+    replica.read(Read(2, (listing,), 0, 1))
+    replica.settle()
+    assert [replica.reads[token].op for token in (1, 2)] == [1, 2]
