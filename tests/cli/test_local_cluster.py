@@ -20,6 +20,12 @@ from viewstamp.cluster import ClusterFailed, LocalCluster, PreflightError, Progr
 READY = "import json, signal, time; print(json.dumps({'ready': True}), flush=True)"
 SERVE = f"{READY}; signal.pause()"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {READY}; time.sleep(600)"
+POLITE = f"""
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: (print("good bye", flush=True), sys.exit(0)))
+{READY}
+signal.pause()
+"""
 BROKEN = "import sys; print('the disk is on fire', file=sys.stderr); sys.exit(1)"
 HOPELESS = "import sys; print('no such flag', file=sys.stderr); sys.exit(2)"
 SILENT = "import time; time.sleep(600)"
@@ -39,9 +45,10 @@ def cluster(directory: Path, stop_grace_s: float = 10.0, **codes: str) -> LocalC
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; the test's own runner bounds the wait."""
-    while not condition():  # noqa: ASYNC110 - of other processes there is no event to wait for
-        await asyncio.sleep(0.01)
+    """Wait for a condition; a minute is for ever."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - other processes give no event to wait for
+            await asyncio.sleep(0.01)
 
 
 async def test_all_are_started_and_none_is_left(tmp_path: Path) -> None:
@@ -98,16 +105,25 @@ async def test_late_process_is_named(tmp_path: Path) -> None:
     await late.stop()
 
 
-async def test_stubborn_and_paused_processes_are_stopped(tmp_path: Path) -> None:
-    """What ignores SIGTERM is killed after the grace period; what is paused is woken to end."""
-    running = cluster(tmp_path, 0.2, coordinator=STUBBORN, users=SERVE)
+async def test_stubborn_process_is_killed(tmp_path: Path) -> None:
+    """What ignores SIGTERM is killed after the grace period."""
+    running = cluster(tmp_path, 0.2, coordinator=STUBBORN)
     await running.start()
     await running.wait_ready()
     pids = running.pids
+    await running.stop()
+    assert not any(psutil.pid_exists(pid) for pid in pids.values())
+
+
+async def test_paused_process_is_woken_to_end_by_itself(tmp_path: Path) -> None:
+    """A pause does not end readiness, and a stop wakes what is paused instead of killing it."""
+    running = cluster(tmp_path, 2.0, users=POLITE)
+    await running.start()
+    await running.wait_ready()
     running.kill("users", signal.SIGSTOP)
     await running.wait_ready()
     await running.stop()
-    assert not any(psutil.pid_exists(pid) for pid in pids.values())
+    assert running.log_path("users").read_text().splitlines()[-1] == "good bye"
 
 
 async def test_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Session:
 class FakeGateway:
     """Serves one domain. Tests look at `received` and `applied`, and set the faults."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: grpc.ServerCredentials | None = None) -> None:
         self.domain = Domain()
         self.sessions: dict[int, Session] = {}
         self.nonces: dict[bytes, int] = {}
@@ -70,7 +70,10 @@ class FakeGateway:
         self._breaking: set[asyncio.Event] = set()
         self._server = grpc.aio.server()
         self._server.add_generic_rpc_handlers((self._handlers(),))
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        if tls is None:
+            self.port = self._server.add_insecure_port("127.0.0.1:0")
+        else:
+            self.port = self._server.add_secure_port("127.0.0.1:0", tls)
 
     @property
     def address(self) -> str:

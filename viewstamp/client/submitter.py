@@ -17,7 +17,6 @@ import grpc.aio
 
 from viewstamp import limits
 from viewstamp.api.errors.v1 import errors_pb2
-from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client.commands import Commands
@@ -265,15 +264,11 @@ class Submitter:
             self._endpoints.advance(refusal.details.get(PRIMARY_DETAIL))
         elif verdict is Verdict.ENDED and self.commands.session_id:
             self.commands.end_session(refusal)
-        elif verdict is Verdict.RENEW and self._may_renew(refusal):
+        elif verdict is Verdict.RENEW and self._identity.can_renew and not self._has_renewed:
             self._has_renewed = True
             self._identity.forget()
         else:
             await self._give_up(refusal)
-
-    def _may_renew(self, refusal: Refusal) -> bool:
-        wrong_credentials = refusal.reason == Reason.REASON_INVALID_CREDENTIALS
-        return self._identity.can_renew and not self._has_renewed and not wrong_credentials
 
     async def _on_failed(self, error: grpc.aio.AioRpcError) -> None:
         refusal = refusal_in(error)
