@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from viewstamp.loadtest.generator import LoadGenerator
+from viewstamp.loadtest.oracle import Check, Violation
 
 PROCESSES: Final = ("coordinator", "users", "streams", "consumer_groups")
 IN_FLIGHT_MIN: Final = 100
@@ -51,3 +54,21 @@ async def kill_under_load(
     restored = await load.until_restored(time.monotonic_ns(), unanswered)
     await cluster.wait_ready()
     return Kill(process, in_flight, restored.first_new_ms, restored.in_flight_ms)
+
+
+def check_kills(
+    wanted: Sequence[str], kills: Sequence[Kill], restarts: Mapping[str, int]
+) -> list[Violation]:
+    """Return where the kills were not those asked for, too quiet, or not survived."""
+    evidence = [
+        f"{kill.process} was killed with only {kill.in_flight} commands in flight"
+        for kill in kills
+        if kill.in_flight < IN_FLIGHT_MIN
+    ]
+    if [kill.process for kill in kills] != list(wanted):
+        evidence.append(f"{len(wanted)} kills were asked for, {len(kills)} were made")
+    for process, count in sorted(Counter(kill.process for kill in kills).items()):
+        if restarts.get(process, 0) != count:
+            text = f"{process} was killed {count} times and restarted {restarts.get(process, 0)}"
+            evidence.append(f"{text} times")
+    return [Violation(Check.KILLS, line) for line in evidence]

@@ -24,6 +24,7 @@ class Check(StrEnum):
     OUTCOMES = "answers are those of a sequential model"
     IDS = "no id is given twice"
     ENTITIES = "paged reads find what was acknowledged, and nothing else"
+    KILLS = "every kill came with 100 commands or more in flight, and was recovered from"
     DIGESTS = "a replay from scratch has the same digests"
 
 

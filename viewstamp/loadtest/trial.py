@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from viewstamp.client import Client, Endpoint, connect, unary
 from viewstamp.cluster import LocalCluster
 from viewstamp.limits import ROOT_USERNAME
 from viewstamp.loadtest.generator import LoadGenerator, LoadOptions
-from viewstamp.loadtest.kills import Kill, kill_under_load
+from viewstamp.loadtest.kills import Kill, check_kills, kill_under_load
 from viewstamp.loadtest.observation import digests, observe, reader, root_password, wait_until_quiet
 from viewstamp.loadtest.oracle import Check, Violation, check_digests, check_records
 from viewstamp.loadtest.records import Answer, Record, RecordFile, read_records
@@ -23,9 +24,6 @@ from viewstamp.loadtest.workload import GroupName
 
 # Existing groups that sessions join and leave: few enough to be crowded.
 GROUPS_CONTENDED: Final = 60
-
-# Told the name of the step that begins.
-Step = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +62,14 @@ class TrialReport:
     violations: list[Violation] = field(default_factory=list)
 
     @property
+    def checks(self) -> dict[Check, list[Violation]]:
+        """Every check, and what it found."""
+        return {check: [one for one in self.violations if one.check is check] for check in Check}
+
+    @property
     def succeeded(self) -> bool:
         """Whether every promise was kept."""
         return not self.violations and self.commands > 0 and self.duplicates > 0
-
-    def violations_of(self, check: Check) -> list[Violation]:
-        """Return what one check found."""
-        return [violation for violation in self.violations if violation.check is check]
 
     def to_json(self) -> dict[str, Any]:
         """Return the report for machines."""
@@ -86,20 +85,14 @@ class TrialReport:
 
 
 class Trial:
-    """One trial; `run` does it. `step` and `killed` are told how far it is."""
+    """One trial; `run` does it. What is public may be looked at meanwhile."""
 
-    def __init__(
-        self,
-        options: TrialOptions,
-        *,
-        step: Step = lambda name: None,
-        killed: Callable[[Kill], None] = lambda kill: None,
-    ) -> None:
+    def __init__(self, options: TrialOptions) -> None:
         self.report = TrialReport(options.seed)
         self.load: LoadGenerator | None = None
+        self.loading = asyncio.Event()
+        self.current_step = "start"
         self._options = options
-        self._step = step
-        self._killed = killed
         self._data = options.directory / "cluster"
         self._records = options.directory / "acknowledged.jsonl"
         self._archive = options.directory / "archive"
@@ -109,7 +102,6 @@ class Trial:
 
         Raises LoadFailed, ClusterError, Refusal, ClientError if it could not be brought to an end.
         """
-        self._step("start")
         self._archive.mkdir(mode=0o700)
         cluster = LocalCluster(
             self._data,
@@ -121,7 +113,7 @@ class Trial:
             async with reader(cluster.address, root_password(cluster)) as client:
                 before = await observe(client)
                 await self._run_load(cluster, self._contended(before))
-                self._step("check")
+                self.current_step = "check"
                 await wait_until_quiet(client)
                 after = await observe(client)
                 live = await digests(client)
@@ -129,17 +121,21 @@ class Trial:
         records = read_records(self._records)
         self._count(records)
         self.report.entities = after.counts()
+        self.report.violations += check_kills(
+            self._options.kills, self.report.kills, self.report.restarts
+        )
         self.report.violations += check_records(records, before, after)
-        self._step("replay")
+        self.current_step = "replay"
         replayed = await replay_digests(self._data, self._options.directory / "replay")
         self.report.revision, self.report.digests = live.revision, dict(live.stages)
         self.report.violations += check_digests(live, replayed)
+        self.current_step = "done"
         return self.report
 
     async def _prepare(self, cluster: LocalCluster) -> None:
         if self._options.prepare is None:
             return
-        self._step("prepare")
+        self.current_step = "prepare"
         client = await connect(
             cluster.address, username=ROOT_USERNAME, password=root_password(cluster)
         )
@@ -147,7 +143,7 @@ class Trial:
             await self._options.prepare(client)
 
     async def _run_load(self, cluster: LocalCluster, groups: Sequence[GroupName]) -> None:
-        self._step("load")
+        self.current_step = "load"
         options = LoadOptions(
             self._options.sessions, self._options.seed, groups, self._options.partitions_max
         )
@@ -157,12 +153,12 @@ class Trial:
             load = LoadGenerator(endpoint, await _access_token(cluster), options, records)
             self.load = load
             load.start()
+            self.loading.set()
             try:
                 for process in self._options.kills:
                     delay_s = delays.uniform(0.0, self._options.delay_max_s)
                     kill = await kill_under_load(cluster, load, process, delay_s)
                     self.report.kills.append(kill)
-                    self._killed(kill)
                 await load.finish()
             finally:
                 await load.cancel()

@@ -13,12 +13,14 @@ from typing import Final
 
 from viewstamp.loadtest.commands import Command, Kind
 
-STREAMS: Final = 12
-TOPICS_PER_STREAM: Final = 5
-GROUPS_PER_TOPIC: Final = 3
+STREAMS: Final = 8
+TOPICS_PER_STREAM: Final = 4
+GROUPS_PER_TOPIC: Final = 2
 USERS: Final = 6
 TOKENS: Final = 16
 COMMANDS_PER_REQUEST_MAX: Final = 3
+# How often a group is one that existed before the load, out of 10.
+EXISTING_OF_10: Final = 8
 # How often a session leaves a group it believes to be in, out of 10.
 LEAVES_JOINED_OF_10: Final = 8
 # How many memberships a session remembers.
@@ -28,12 +30,12 @@ JOINED_MAX: Final = 32
 WEIGHTS: Final[Mapping[Kind, int]] = {
     Kind.JOIN: 320,
     Kind.LEAVE: 240,
-    Kind.CREATE_TOPIC: 100,
-    Kind.DELETE_TOPIC: 60,
-    Kind.CREATE_GROUP: 90,
-    Kind.DELETE_GROUP: 50,
-    Kind.CREATE_STREAM: 50,
-    Kind.DELETE_STREAM: 20,
+    Kind.CREATE_TOPIC: 90,
+    Kind.DELETE_TOPIC: 50,
+    Kind.CREATE_GROUP: 100,
+    Kind.DELETE_GROUP: 40,
+    Kind.CREATE_STREAM: 30,
+    Kind.DELETE_STREAM: 8,
     Kind.GRANT: 40,
     Kind.CREATE_TOKEN: 20,
     Kind.DELETE_TOKEN: 18,
@@ -100,7 +102,7 @@ class Workload:
         return Command(kind, joined.stream, joined.topic, joined.group)
 
     def _some_group(self, kind: Kind) -> Command:
-        if self._groups and self._random.randrange(2):
+        if self._groups and self._random.randrange(10) < EXISTING_OF_10:
             group = self._random.choice(self._groups)
             return Command(kind, group.stream, group.topic, group.group)
         return self._on_group(kind)

@@ -1,0 +1,170 @@
+"""The guided demonstration: real input, many consumers, every process killed, nothing lost.
+
+Starts a cluster in a directory of its own, imports the event stream catalogue of the Wikimedia
+Foundation, lets dozens of sessions join and leave its consumer groups while streams, topics,
+groups, users and tokens come and go, and kills the coordinator and each domain service with SIGKILL
+while at least 100 commands are in flight. Then everything that was acknowledged is looked for, and
+the log is told to fresh processes, whose state must have the same digests.
+
+Exit code: 0 if every promise was kept, 1 if not, 130 if interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import grpc.aio
+from rich.console import Console
+from rich.markup import escape
+
+from viewstamp.client import Client, ClientError, Refusal
+from viewstamp.cluster import ClusterError
+from viewstamp.importer import PasswordFile, Report, import_plan, read_plan
+from viewstamp.importer.display import print_report, progress_bars
+from viewstamp.loadtest import Trial, TrialOptions
+from viewstamp.loadtest.display import live_progress, print_checks, print_kills
+from viewstamp.loadtest.kills import PROCESSES
+from viewstamp.loadtest.session import LoadFailed
+
+CATALOGUE: Final = Path(__file__).with_name("wikimedia_event_streams.json")
+SESSIONS: Final = 36
+DELAY_MAX_S: Final = 2.0
+EXIT_KEPT: Final = 0
+EXIT_BROKEN: Final = 1
+EXIT_INTERRUPTED: Final = 130
+# What a run that cannot be brought to an end raises; anything else is a defect of this script.
+FAILURES: Final = (
+    LoadFailed,
+    ClusterError,
+    ClientError,
+    Refusal,
+    grpc.aio.AioRpcError,
+    TimeoutError,
+    OSError,
+)
+
+
+class Demo:
+    """One demonstration in one directory."""
+
+    def __init__(self, console: Console, directory: Path, seed: int) -> None:
+        self.imports: list[Report] = []
+        self._console = console
+        self._directory = directory
+        self._seed = seed
+        self._plan = read_plan(CATALOGUE)
+        self._kills = random.Random(seed).sample(PROCESSES, len(PROCESSES))
+        self.trial = Trial(
+            TrialOptions(
+                directory=directory,
+                seed=seed,
+                kills=self._kills,
+                sessions=SESSIONS,
+                delay_max_s=DELAY_MAX_S,
+                prepare=self._import,
+            )
+        )
+
+    @property
+    def imported(self) -> bool:
+        """Whether the import succeeded, and importing again found everything there."""
+        first, again = self.imports
+        changes = sum(counts.created + counts.updated for counts in again.kinds.values())
+        return first.succeeded and again.succeeded and not changes
+
+    async def run(self) -> bool:
+        """Do it, print it, and return whether every promise was kept. Raises FAILURES."""
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        self._console.rule("Viewstamp: a demonstration")
+        self._console.print(f"seed {self._seed}, directory {self._directory}")
+        self._console.print("starting coordinator, users, streams and consumer_groups")
+        async with live_progress(self._console, self.trial, len(self._kills)):
+            report = await self.trial.run()
+        print_kills(self._console, report.kills)
+        print_checks(self._console, report)
+        return report.succeeded and self.imported
+
+    async def _import(self, client: Client) -> None:
+        passwords = PasswordFile(self._directory / "imported_passwords.json")
+        with progress_bars(self._console, self._plan) as progress:
+            first = await import_plan(client, self._plan, passwords, progress=progress)
+        again = await import_plan(client, self._plan, passwords)
+        self.imports += [first, again]
+        print_report(self._console, first)
+        existing = sum(counts.existing for counts in again.kinds.values())
+        self._console.print(f"imported once more: all {existing:,} were recognised")
+        self._console.print(f"now {SESSIONS} sessions join and leave groups, create and delete")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the demonstration and return the exit code."""
+    options = _options(arguments)
+    logging.getLogger("viewstamp").addHandler(logging.NullHandler())
+    console = Console(quiet=options.json, highlight=False)
+    directory = Path(tempfile.mkdtemp(prefix="viewstamp-demo-"))
+    keep = options.keep
+    try:
+        exit_code = _run(console, directory, options)
+        keep = keep or exit_code == EXIT_BROKEN
+        return exit_code
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print("interrupted")
+        return EXIT_INTERRUPTED
+    finally:
+        if keep:
+            print(f"kept for a look: {directory}", file=sys.stderr)
+        else:
+            shutil.rmtree(directory)
+
+
+def _run(console: Console, directory: Path, options: argparse.Namespace) -> int:
+    started_s = time.monotonic()
+    demo = Demo(console, directory, options.seed)
+    try:
+        kept = asyncio.run(demo.run())
+    except FAILURES as error:
+        text = f"{type(error).__name__}: {error}"
+        console.print(f"[red]the demonstration failed[/red]: {escape(text)}")
+        if options.json:
+            print(json.dumps({"succeeded": False, "error": text}))
+        return EXIT_BROKEN
+    took_s = round(time.monotonic() - started_s, 1)
+    if options.json:
+        print(json.dumps(_as_json(demo, kept, took_s), indent=1))
+    verdict = "[green]every promise was kept" if kept else "[red]a promise was broken"
+    console.rule(f"{verdict}[/] ({took_s} s)")
+    return EXIT_KEPT if kept else EXIT_BROKEN
+
+
+def _as_json(demo: Demo, kept: bool, took_s: float) -> dict[str, Any]:
+    return {
+        "succeeded": kept,
+        "took_s": took_s,
+        "imports": [report.to_json() for report in demo.imports],
+        "trial": demo.trial.report.to_json(),
+    }
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Show what a cluster survives.")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    parser.add_argument("--seed", type=int, default=1, help="of commands, order and times of kills")
+    parser.add_argument("--keep", action="store_true", help="keep the directory")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

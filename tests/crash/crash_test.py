@@ -1,0 +1,150 @@
+"""Kill every process of a loaded cluster again and again, and check all that was acknowledged.
+
+SIGKILL of the coordinator and of each domain service, at random moments, with at least 100 commands
+in flight each time. Every request in flight is sent again under its number, and once more after its
+answer. What the load wrote down of the answers must agree with a sequential model, with paged
+reads, and with the digests of a replay from scratch (`viewstamp/loadtest`).
+
+Exit code: 0 if every promise was kept, 1 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import grpc.aio
+from rich.console import Console
+from rich.markup import escape
+
+from viewstamp.client import Client, ClientError, Refusal
+from viewstamp.cluster import ClusterError
+from viewstamp.loadtest import Trial, TrialOptions
+from viewstamp.loadtest.display import (
+    live_progress,
+    print_checks,
+    print_kill_summary,
+)
+from viewstamp.loadtest.kills import PROCESSES
+from viewstamp.loadtest.session import LoadFailed
+
+KILLS_PER_PROCESS: Final = 10
+KILLS_PER_PROCESS_SHORT: Final = 2
+DELAY_MAX_S: Final = 1.0
+PARTITIONS_MAX: Final = 4
+# Streams that the load never deletes, each with topics and groups that sessions crowd into.
+LASTING_STREAMS: Final = 4
+LASTING_TOPICS: Final = 3
+LASTING_GROUPS: Final = 3
+EXIT_KEPT: Final = 0
+EXIT_BROKEN: Final = 1
+FAILURES: Final = (
+    LoadFailed,
+    ClusterError,
+    ClientError,
+    Refusal,
+    grpc.aio.AioRpcError,
+    TimeoutError,
+    OSError,
+)
+
+
+def kills_in_random_order(per_process: int, seed: int) -> list[str]:
+    """Return every process so many times, shuffled."""
+    kills = [process for process in PROCESSES for _ in range(per_process)]
+    random.Random(seed).shuffle(kills)
+    return kills
+
+
+async def create_lasting_groups(client: Client) -> None:
+    """Create the groups that exist from before the load to its end."""
+    for stream in (f"lasting-{index}" for index in range(LASTING_STREAMS)):
+        await client.streams.create(stream)
+        for topic in (f"topic-{index}" for index in range(LASTING_TOPICS)):
+            await client.topics.create(stream, topic, partitions_count=PARTITIONS_MAX)
+            for group in (f"group-{index}" for index in range(LASTING_GROUPS)):
+                await client.groups.create(stream, topic, group)
+
+
+async def crash(console: Console, directory: Path, per_process: int, seed: int) -> Trial:
+    """Run the whole test and return it, with its report. Raises FAILURES."""
+    kills = kills_in_random_order(per_process, seed)
+    trial = Trial(
+        TrialOptions(
+            directory=directory,
+            seed=seed,
+            kills=kills,
+            delay_max_s=DELAY_MAX_S,
+            partitions_max=PARTITIONS_MAX,
+            prepare=create_lasting_groups,
+        )
+    )
+    async with live_progress(console, trial, len(kills)):
+        await trial.run()
+    return trial
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the crash test and return the exit code."""
+    options = _options(arguments)
+    per_process = KILLS_PER_PROCESS_SHORT if options.short else options.kills_per_process
+    logging.getLogger("viewstamp").addHandler(logging.NullHandler())
+    console = Console(quiet=options.json, highlight=False)
+    directory = Path(tempfile.mkdtemp(prefix="viewstamp-crash-"))
+    console.print(f"{per_process} kills per process, seed {options.seed}, directory {directory}")
+    keep = False
+    try:
+        kept = _run(console, directory, per_process, options)
+        keep = not kept
+        return EXIT_KEPT if kept else EXIT_BROKEN
+    finally:
+        if keep:
+            print(f"kept as evidence: {directory}", file=sys.stderr)
+        else:
+            shutil.rmtree(directory)
+
+
+def _run(console: Console, directory: Path, per_process: int, options: argparse.Namespace) -> bool:
+    started_s = time.monotonic()
+    try:
+        report = asyncio.run(crash(console, directory, per_process, options.seed)).report
+    except FAILURES as error:
+        text = f"{type(error).__name__}: {error}"
+        console.print(f"[red]the crash test could not be brought to an end[/red]: {escape(text)}")
+        if options.json:
+            print(json.dumps({"succeeded": False, "error": text}))
+        return False
+    print_kill_summary(console, report.kills)
+    print_checks(console, report)
+    took_s = round(time.monotonic() - started_s, 1)
+    if options.json:
+        print(json.dumps({**report.to_json(), "took_s": took_s}, indent=1))
+    verdict = "[green]every promise was kept" if report.succeeded else "[red]a promise was broken"
+    console.print(f"{verdict}[/] ({len(report.kills)} kills, {took_s} s)")
+    return report.succeeded
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Kill processes of a loaded cluster.")
+    parser.add_argument(
+        "--kills-per-process", type=int, default=KILLS_PER_PROCESS, help="default: %(default)s"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of commands, order and times of kills")
+    parser.add_argument(
+        "--short", action="store_true", help=f"{KILLS_PER_PROCESS_SHORT} kills per process"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
