@@ -60,7 +60,7 @@ The invariants (`invariants.py` holds every step to them, also under `python -O`
 - log view <= view; in status normal both are on the disk.
 - A replica vouches only for what is durable, in the present view, to its primary.
 - What a primary commits is durable on a replication quorum; alone, on its disk.
-- Normal comes only after the inherited log was handed out for execution.
+- Normal comes only after the inherited log has retired: went through every stage.
 - At most 8 entries are uncommitted at a primary, and at most 16 unretired anywhere.
 """
 

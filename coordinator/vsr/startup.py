@@ -95,6 +95,16 @@ def begin_blank(state: State, superblock: SuperblockState) -> None:
 
 def finish_founding(state: State, superblock: SuperblockState) -> None:
     """The founding crashed after op 1 was durable: nobody was told, and the lone entry is good."""
+    take_over_alone(state)
+
+
+def take_over_alone(state: State) -> None:
+    """Move to the next view, and let the disk know with it that the whole log is committed.
+
+    A lone replica is its own quorum, so what its journal holds durably is committed. Once the
+    superblock says so, damage to the last entries is never again taken for a torn tail.
+    """
+    state.commit_max = state.log.op
     view_change.begin(state)
 
 
@@ -111,8 +121,7 @@ def recover_alone(state: State, superblock: SuperblockState) -> None:
             "bring back both from one backup, or restore a snapshot into a new cluster",
         )
     else:
-        state.commit_max = superblock.commit_max
-        view_change.begin(state)
+        take_over_alone(state)
 
 
 def halt_short_log(state: State, superblock: SuperblockState) -> None:

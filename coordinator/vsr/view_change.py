@@ -2,7 +2,8 @@
 
 The order is what makes it safe, alone or among several: the new view is durable before the replica
 votes in it; the log is chosen once a view-change quorum voted; the log view is durable before
-anything of that log is vouched for; the inherited log is committed before the status is normal.
+anything of that log is vouched for; the inherited log is committed, and applied by every stage,
+before the status is normal.
 """
 
 from __future__ import annotations
@@ -69,8 +70,12 @@ def take_up_log(state: State) -> None:
 
 
 def finish(state: State) -> None:
-    """Settle rule: normal as soon as the inherited log is committed and handed out, all of it."""
+    """Settle rule: normal as soon as the inherited log is committed and retired, all of it.
+
+    Handed out is not enough: until its last entry went through the stages, sessions and replies
+    are missing that clients know of. They would be told that their session ended, or never was.
+    """
     awaited = (Status.BLANK, Status.VIEW_CHANGE)
-    if state.status in awaited and state.is_installed and state.commit_min >= state.inherited_op:
+    if state.status in awaited and state.is_installed and state.retired_op >= state.inherited_op:
         check(state.log.op > 0, "a view begins with a founded log", state.log.op)
         normal.enter(state)

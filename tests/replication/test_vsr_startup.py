@@ -112,7 +112,7 @@ def test_the_new_view_is_durable_before_anything_else_happens() -> None:
 
     assert cluster.start(0) == [
         StatusChanged(Status.VIEW_CHANGE, 1, 0),
-        PersistSuperblock(SuperblockState(view=1, log_view=0, commit_max=0)),
+        PersistSuperblock(SuperblockState(view=1, log_view=0, commit_max=1)),
     ]
 
 
@@ -123,8 +123,41 @@ def test_the_log_view_is_durable_before_status_normal() -> None:
 
     effects = cluster.sync_superblock(0)
 
-    assert effects == [PersistSuperblock(SuperblockState(view=1, log_view=1, commit_max=0))]
+    assert effects == [PersistSuperblock(SuperblockState(view=1, log_view=1, commit_max=1))]
     assert cluster.machines[0].replica.status is Status.VIEW_CHANGE
+
+
+def test_a_lone_replica_records_that_its_whole_log_is_committed() -> None:
+    """What its disk holds is committed, and the superblock says so before anything is served."""
+    cluster = founded(1)
+    for _ in range(3):
+        cluster.batch(0)
+    cluster.settle()
+
+    cluster.start(0)
+    cluster.settle()
+
+    assert cluster.machines[0].superblock == SuperblockState(view=1, log_view=1, commit_max=4)
+
+
+def test_normal_comes_only_after_the_inherited_log_has_retired() -> None:
+    """Handed out is not applied: clients would be told that sessions of the last entries ended."""
+    cluster = founded(1)
+    for _ in range(3):
+        cluster.batch(0)
+    cluster.settle()
+    machine = cluster.machines[0]
+    cluster.start(0)
+    cluster.sync_superblock(0)
+    cluster.sync_superblock(0)
+
+    seen = []
+    for _ in range(4):
+        seen.append((machine.executed_op, machine.replica.status))
+        cluster.retire(0)
+
+    assert seen == [(4, Status.VIEW_CHANGE)] * 4
+    assert machine.replica.status is Status.NORMAL
 
 
 def damaged(headers: list[PrepareHeader], name: str) -> list[PrepareHeader]:
