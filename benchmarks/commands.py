@@ -39,19 +39,22 @@ QUICK_ROUNDS: Final = 1
 class Bench:
     """Both systems, running, and how to measure either."""
 
-    def __init__(self, cluster: LocalCluster, etcd: EtcdServer, seconds: float) -> None:
+    def __init__(
+        self, cluster: LocalCluster, etcd: EtcdServer, options: argparse.Namespace
+    ) -> None:
         self._cluster = cluster
         self._etcd = etcd
-        self._seconds = seconds
+        self._options = options
 
     def command(self, workload: str) -> list[str]:
         """Return the command line of one measurement."""
         command = [sys.executable, "-m", "benchmarks.load", workload]
-        command += ["--seconds", str(self._seconds)]
+        command += ["--seconds", str(self._options.seconds)]
         if workload.startswith(ETCD_PREFIX):
             return [*command, "--address", self._etcd.address]
         password = self._cluster.root_password_path
-        return [*command, "--address", self._cluster.address, "--password-file", str(password)]
+        command += ["--address", self._cluster.address, "--password-file", str(password)]
+        return [*command, "--request-bytes", str(self._options.request_bytes)]
 
     async def measure(self, workload: str) -> dict[str, Any]:
         """Run one measurement; add the CPU seconds that each server process spent on it."""
@@ -137,7 +140,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure in rounds, with new systems for each, and return the result."""
     rounds: dict[str, list[Figures]] = {name: [] for name in options.only}
     for number in range(options.rounds):
-        async with both(options.seconds) as bench:
+        async with both(options) as bench:
             for workload in in_turns(options.only):
                 figures = await bench.measure(workload)
                 rounds[workload].append(figures)
@@ -147,13 +150,13 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def both(seconds: float) -> AsyncIterator[Bench]:
+async def both(options: argparse.Namespace) -> AsyncIterator[Bench]:
     """Start both systems with empty data directories; end them and delete the data."""
     with tempfile.TemporaryDirectory(prefix="viewstamp-benchmark-") as name:
         directory = Path(name)
         cluster = LocalCluster(directory / "viewstamp", "127.0.0.1:0")
         async with EtcdServer(directory / "etcd") as etcd, cluster:
-            yield Bench(cluster, etcd, seconds)
+            yield Bench(cluster, etcd, options)
 
 
 def report(rounds: Mapping[str, list[Figures]]) -> dict[str, Any]:
@@ -177,6 +180,7 @@ def parse() -> argparse.Namespace:
     add("--quick", action="store_true", help="one short round, to see that everything runs")
     add("--rounds", type=int, help=f"how often each workload is measured (default {ROUNDS})")
     add("--seconds", type=float, help=f"how long, each time (default {SECONDS})")
+    add("--request-bytes", type=int, default=0, help="size of a CreateTopic (default: natural)")
     add("--only", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="WORKLOAD")
     options = parser.parse_args()
     options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)

@@ -1,8 +1,9 @@
 """One measurement in a process of its own: prints one JSON object.
 
 `python -m benchmarks.load --help`. Every workload warms up, then counts what is answered within its
-duration. A failed call fails the measurement. Payloads have 256 bytes for every system: the value
-of a put, the whole encoded request of a CreateTopic.
+duration. A failed call fails the measurement. The value of a put has 256 bytes, about what the
+record of a topic takes that a client of etcd would have to store; a CreateTopic has a name of 32
+bytes and says nothing else, or is as large as `--request-bytes` says.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client.methods import method_of
 
-PAYLOAD_BYTES: Final = 256
+VALUE_BYTES: Final = 256
+NAME_BYTES: Final = 32
 WARM_UP_S: Final = 1.0
 CALLERS: Final = 256
 CONNECTIONS: Final = 8
@@ -44,12 +46,22 @@ CREATE_TOPIC_PATH: Final = method_of(streams_pb2.CreateTopicRequest()).path
 
 
 class Topics:
-    """Makes CreateTopic requests of one size, each for a topic that is not there yet."""
+    """Makes CreateTopic requests of one size, each for a topic that is not there yet.
 
-    def __init__(self, stream_ids: list[int]) -> None:
+    With `request_bytes` 0 names have 32 bytes.
+    """
+
+    def __init__(self, stream_ids: list[int], request_bytes: int) -> None:
         self._streams = [common_pb2.Identifier(id=number) for number in stream_ids]
-        self._numbers = count()
         self._room = len(stream_ids) * limits.TOPICS_PER_STREAM_MAX
+        self._numbers = count()
+        self._padding = ""
+        first = self.request()
+        missing = NAME_BYTES - len(first.name)
+        if request_bytes:
+            missing = request_bytes - first.ByteSize()
+        self._padding = "x" * missing
+        self._numbers = count()
 
     def request(self) -> streams_pb2.CreateTopicRequest:
         """Return the next request. Raises RuntimeError when every stream is full."""
@@ -57,9 +69,8 @@ class Topics:
         if number >= self._room:
             raise RuntimeError(f"{self._room} topics are there already: make more streams")
         stream = self._streams[number // limits.TOPICS_PER_STREAM_MAX]
-        request = streams_pb2.CreateTopicRequest(stream=stream, name=f"topic-{number:012}-")
-        request.name += "x" * (PAYLOAD_BYTES - request.ByteSize() - 1)
-        return request
+        name = f"topic-{number:012}-{self._padding}"
+        return streams_pb2.CreateTopicRequest(stream=stream, name=name)
 
     def encoded(self) -> bytes:
         """Return the next request, encoded."""
@@ -73,6 +84,7 @@ class Target:
         self.address: str = options.address
         self.password_file: Path | None = options.password_file
         self.duration_s: float = options.seconds
+        self.request_bytes: int = options.request_bytes
 
     def samples(self) -> Samples:
         """Return empty samples whose time begins now."""
@@ -90,7 +102,7 @@ class Target:
                 for number in range(STREAMS)
             )
             stream_ids = [response.stream_id for response in map(answered, made)]
-            yield client, Topics(stream_ids)
+            yield client, Topics(stream_ids, self.request_bytes)
             for number in stream_ids:
                 stream = common_pb2.Identifier(id=number)
                 await client.call(streams_pb2.DeleteStreamRequest(stream=stream))
@@ -213,7 +225,7 @@ class Puts:
 
     def __init__(self) -> None:
         self._numbers = count()
-        self._value = os.urandom(PAYLOAD_BYTES)
+        self._value = os.urandom(VALUE_BYTES)
 
     def request(self) -> Any:
         """Return the next put."""
@@ -314,6 +326,7 @@ def main() -> int:
     parser.add_argument("--address", required=True, help="host:port")
     parser.add_argument("--password-file", type=Path, help="root's password, for Viewstamp")
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--request-bytes", type=int, default=0, help="size of a CreateTopic")
     options = parser.parse_args()
     # What a generator keeps lives as long as it: to look for garbage in it costs and finds none.
     gc.disable()

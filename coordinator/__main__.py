@@ -21,6 +21,7 @@ from coordinator.replica.driver import HaltedError
 from coordinator.stages.client import FencedError, WrongServiceError
 from coordinator.storage import DirectoryInUse
 from viewstamp.format import FormatError
+from viewstamp.garbage import collect_when_quiet
 from viewstamp.telemetry import configure_logging
 from viewstamp.tokens import ClusterKeyError, read_cluster_key
 
@@ -75,14 +76,18 @@ async def _serve(config: Config, files: ReplicaFiles, cluster_key: bytes) -> int
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    coordinator = Coordinator(config, files, cluster_key)
+    garbage = asyncio.create_task(collect_when_quiet(lambda: coordinator.driver.progress.op))
     try:
-        await Coordinator(config, files, cluster_key).run(stop)
+        await coordinator.run(stop)
     except _CANNOT_GO_ON as error:
         print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START
     except Exception:
         _log.critical("the replica cannot go on", exc_info=True)
         return EXIT_FAILED
+    finally:
+        garbage.cancel()
     return EXIT_STOPPED
 
 

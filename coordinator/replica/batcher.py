@@ -1,5 +1,9 @@
 """Packs what waits into the next prepare, as soon as the pipeline has room: there is no timer.
 
+A prepare costs about as much as a hundred commands in it. So while some are under way, a few
+commands wait until the next of those retires, and share a prepare then: nobody waits when nothing
+is under way, and a crowd of single callers does not take a prepare each.
+
 Two kinds of callers wait: sessions, whose requests are never split and keep their number, and
 loose callers without a session, whose commands are packed into requests of the gateway's own
 session. A lone command therefore never waits for company, and a crowd shares one prepare.
@@ -27,6 +31,10 @@ LOOSE_COMMAND_OVERHEAD_BYTES: Final = 192
 WAITING_OVERHEAD_BYTES: Final = 512
 # A transaction takes one revision and a run of its own, so it never shares a span.
 TRANSACT_CODE: Final = 10
+# For each prepare under way so many commands must wait until another one is worth its cost...
+GATHERED_COMMANDS: Final = 32
+# ... or so many bytes, which cost more than the prepare itself.
+GATHERED_BYTES: Final = 128 * limits.KIB
 WAITING_BYTES_MAX: Final = 64 * limits.MIB
 
 
@@ -123,9 +131,17 @@ class Batcher:
     def __init__(self) -> None:
         self._waiting: deque[SessionRequest | LooseCommand] = deque()
         self._waiting_bytes = 0
+        self._waiting_commands = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def is_worth_a_prepare(self, under_way: int) -> bool:
+        """Whether enough waits for one more prepare beside those that are under way."""
+        return (
+            self._waiting_commands >= GATHERED_COMMANDS * under_way
+            or self._waiting_bytes >= GATHERED_BYTES
+        )
 
     def add(self, waiting: SessionRequest | LooseCommand) -> None:
         """Queue a request.
@@ -143,6 +159,7 @@ class Batcher:
                 waiting_bytes=self._waiting_bytes,
             )
         self._waiting_bytes += size
+        self._waiting_commands += _command_count(waiting)
         self._waiting.append(waiting)
 
     def take(self) -> Batch | None:
@@ -191,6 +208,7 @@ class Batcher:
     def _pop(self) -> SessionRequest | LooseCommand:
         waiting = self._waiting.popleft()
         self._waiting_bytes -= _size(waiting) + WAITING_OVERHEAD_BYTES
+        self._waiting_commands -= _command_count(waiting)
         return waiting
 
 

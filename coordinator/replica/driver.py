@@ -148,7 +148,7 @@ class Driver:
         if refusal in _NOT_SERVING:
             raise self._not_serving(refusal)
         self.batcher.add(waiting)
-        if len(self.batcher) == 1:
+        if len(self.batcher) == 1 or not self._is_gathering:
             # Whoever else arrives in this turn of the loop shares the prepare.
             asyncio.get_running_loop().call_soon(self.pump)
 
@@ -249,11 +249,15 @@ class Driver:
             if room is Room.FULL:
                 self.batcher.refuse_all(_no_space())
                 return
-            if refusal is not None or room is Room.SOON:
-                return  # what makes room calls again
+            if refusal is not None or room is Room.SOON or self._is_gathering:
+                return  # what makes room, or retires, calls again
             batch = self.batcher.take()
             assert batch is not None
             self._admit(batch)
+
+    @property
+    def _is_gathering(self) -> bool:
+        return not self.batcher.is_worth_a_prepare(self._core.unretired_count)
 
     def _admit(self, batch: Batch) -> None:
         self._batch = batch

@@ -6,7 +6,8 @@ An invariant is a name and a predicate, so that a breach says which one and in w
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from operator import lt
+from typing import NamedTuple
 
 from coordinator.vsr.effects import Status
 from coordinator.vsr.errors import check
@@ -14,8 +15,7 @@ from coordinator.vsr.state import State
 from viewstamp.limits import PIPELINE_PREPARES_MAX, UNRETIRED_PREPARES_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
+class Marks(NamedTuple):
     """The numbers that never go back, as they were at one moment."""
 
     view: int
@@ -98,10 +98,13 @@ def check_step(before: Marks, state: State) -> None:
     """Raise InvariantViolation unless the step from `before` left `state` sound."""
     after = Marks.of(state)
     for invariant in INVARIANTS:
-        check(invariant(state), invariant.__name__, (state.status, after, state.durable))
-    for mark in Marks.__dataclass_fields__:
-        went_back = getattr(after, mark) < getattr(before, mark)
-        check(not went_back, f"{mark} never goes back", (before, after))
+        # The details are put together only for a breach: this runs after every step.
+        if not invariant(state):
+            check(False, invariant.__name__, (state.status, after, state.durable))
+    if any(map(lt, after, before)):
+        marks = zip(Marks._fields, before, after, strict=True)
+        went_back = [mark for mark, old, new in marks if new < old]
+        check(False, f"{went_back[0]} never goes back", (before, after))
     check_new_commits(before, state)
 
 

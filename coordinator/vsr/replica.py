@@ -188,6 +188,11 @@ class Replica:
         return normal.refusal_of_batch(self._state)
 
     @property
+    def unretired_count(self) -> int:
+        """How many entries of the log are not retired yet."""
+        return self._state.log.op - self._state.retired_op
+
+    @property
     def status(self) -> Status:
         """The status after the last step."""
         return self._state.status

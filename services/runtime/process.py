@@ -25,8 +25,8 @@ from typing import Any, Final
 import grpc
 
 from services.runtime.domain import Domain
-from services.runtime.garbage import collect_when_quiet
 from services.runtime.server import DomainServer, new_server
+from viewstamp.garbage import collect_when_quiet
 from viewstamp.limits import UNIX_SOCKET_PATH_BYTES_MAX
 from viewstamp.telemetry import LOG_LEVELS, configure_logging, fields
 

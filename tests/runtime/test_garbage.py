@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from services.runtime import garbage
+from viewstamp import garbage
 
 
 class Collector:
