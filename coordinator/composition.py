@@ -134,10 +134,15 @@ class Coordinator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for client in self._clients.values():
             await client.close()
+        if grace_ms:
+            await self._writer.call(self._record_commit)
         self._writer.close()
         self._files.journal.close()
         self._files.lock.release()
         (self._config.data_directory / READY_FILE).unlink(missing_ok=True)
+
+    def _record_commit(self) -> None:
+        self._files.record_commit(self.driver.progress.committed_op)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

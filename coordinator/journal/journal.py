@@ -154,6 +154,7 @@ class Journal:
             replica_id=replica_id,
             replica_count=replica_count,
             commit_max=0,
+            log_view=None,
             segment_bytes=segment_bytes,
             archive=archive,
         )
@@ -168,21 +169,23 @@ class Journal:
         replica_id: int,
         replica_count: int,
         commit_max: int,
+        log_view: int | None,
         replay_op: int = 1,
         segment_bytes: int = SEGMENT_BYTES,
         archive: str | None = None,
     ) -> tuple[Journal, Recovery]:
         """Open an existing journal and recover it by the decision table.
 
-        `commit_max` comes from the superblock, `replay_op` is one past the cut of the snapshot that
-        the replica restarts from. `archive` is a directory that receives dropped segments. Raises
-        DirectoryInUse, JournalNotFound, MissingSegment, WrongCluster, WrongReplica,
-        FormatVersionError (a newer build wrote this), CorruptJournal (a single replica alone) and
-        JournalFailed (the disk refused a write).
+        `commit_max` and `log_view` come from the superblock; a `log_view` of None says that there
+        is none yet. `replay_op` is one past the cut of the snapshot that the replica restarts from.
+        `archive` is a directory that receives dropped segments. Raises DirectoryInUse,
+        JournalNotFound, MissingSegment, WrongCluster, WrongReplica, FormatVersionError (a newer
+        build wrote this), CorruptJournal (a single replica alone) and JournalFailed (the disk
+        refused a write).
         """
         if not storage.exists(directory):
             raise JournalNotFound(directory)
-        identity = Identity(cluster_id, replica_id, replica_count, commit_max, replay_op)
+        identity = Identity(cluster_id, replica_id, replica_count, commit_max, log_view, replay_op)
         lock = storage.lock(directory)
         try:
             recovered = recover(storage, directory, identity)

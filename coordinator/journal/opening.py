@@ -59,13 +59,14 @@ class Identity:
     """Whose journal is expected, and what the superblock knows about it.
 
     `replay_op` is the first op that a restart must find in the journal: one past the cut of the
-    snapshot that it starts from, or 1.
+    snapshot that it starts from, or 1. `log_view` is None if there is no superblock.
     """
 
     cluster_id: bytes
     replica_id: int
     replica_count: int
     commit_max: int
+    log_view: int | None
     replay_op: int
 
     @property
@@ -272,6 +273,7 @@ def make_plan(opened: OpenSegments, contents: Contents, identity: Identity) -> P
     plan = Plan(kept, live, judged, evidence, cut, max(live, default=0) + 1)
     if identity.single:
         _check_single(opened, plan, identity)
+        _check_superblock(opened, contents, identity)
     return plan
 
 
@@ -323,6 +325,24 @@ def _check_single(opened: OpenSegments, plan: Plan, identity: Identity) -> None:
     if ops and ops[0] > identity.replay_op:
         reason = f"the log begins with op {ops[0]}, but must be replayed from {identity.replay_op}"
         raise CorruptJournal(opened.files[min(opened.files)].path, 0, identity.replay_op, reason)
+
+
+def _check_superblock(opened: OpenSegments, contents: Contents, identity: Identity) -> None:
+    """A superblock that is lost, or older than the journal, is noticed before a tail is cut.
+
+    It may know that the tail was committed, and where it comes back it finds the tail still there.
+    """
+    if identity.log_view is None:
+        beyond = [entry for entry in contents.entries if entry.frame.sequence > 1]
+        what = "but there is no superblock: it was lost"
+    else:
+        log_view = identity.log_view
+        beyond = [e for e in contents.entries if e.header and e.header.view > log_view]
+        what = f"but the superblock never reached its view (log view {log_view}): it is older"
+    if beyond:
+        entry = beyond[0]
+        reason = f"op {entry.frame.op} was journaled, {what}; bring back the one of this journal"
+        raise CorruptJournal(opened.files[entry.segment].path, entry.offset, entry.frame.op, reason)
 
 
 def carry_out(opened: OpenSegments, contents: Contents, plan: Plan, identity: Identity) -> Recovery:

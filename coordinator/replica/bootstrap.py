@@ -4,6 +4,9 @@ The order is what recovery relies on. A blank replica makes its journal first, w
 which cluster it is going to be; the superblock comes with the core's first write of it, once op 1
 is durable. So a journal without a superblock is a founding that was cut short, and the core tells
 whether it can be finished.
+
+Nothing is written before everything was looked at: what refuses a start leaves the journal as it
+was found, for whoever brings the missing part back.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from viewstamp.limits import BOOT_NONCE_BYTES, CLUSTER_ID_BYTES, PIPELINE_PREPAR
 
 SUPERBLOCK_FILE: Final = "superblock"
 JOURNAL_DIRECTORY: Final = "journal"
+FOUNDED_OP: Final = 1
 
 
 class WrongDirectoryError(Exception):
@@ -55,6 +59,15 @@ class ReplicaFiles:
             log_view=state.log_view,
             commit_max=state.commit_max,
         )
+
+    def record_commit(self, committed_op: int) -> None:
+        """Durably note how far the log is committed, for a stop: the core never does so alone.
+
+        From then on damage to the last records is refused; without it they would pass for torn.
+        """
+        state = self.superblock.state
+        if self.superblock.exists and committed_op > state.commit_max:
+            self.superblock.write(replace(state, commit_max=committed_op))
 
 
 class SuperblockFile:
@@ -114,6 +127,9 @@ def open_replica(options: DirectoryOptions, storage: Storage | None = None) -> R
     try:
         superblock = _open_superblock(storage, options)
         journal, recovery = _open_journal(storage, options, superblock)
+        if superblock.exists:
+            # The opening write: services tell this process from an older one by its sequence.
+            superblock.write(superblock.state)
     except BaseException:
         lock.release()
         raise
@@ -133,9 +149,6 @@ def _open_superblock(storage: Storage, options: DirectoryOptions) -> SuperblockF
     )
     superblock = SuperblockFile(storage, str(options.path / SUPERBLOCK_FILE), identity)
     _check_identity(options, superblock.state)
-    if superblock.exists:
-        # The opening write: services tell this process from an older one by its sequence.
-        superblock.write(superblock.state)
     return superblock
 
 
@@ -198,7 +211,9 @@ def _open_journal(
         cluster_id=state.cluster_id,
         replica_id=state.replica_id,
         replica_count=state.replica_count,
-        commit_max=state.commit_max,
+        # The first superblock is written once op 1 is durable, and before it is known as committed.
+        commit_max=max(FOUNDED_OP, state.commit_max) if superblock.exists else 0,
+        log_view=state.log_view if superblock.exists else None,
         segment_bytes=options.segment_bytes,
         archive=archive,
     )

@@ -17,6 +17,8 @@ CLUSTER_ID = bytes(range(16))
 OTHER_CLUSTER_ID = bytes(range(1, 17))
 JOURNAL_ID = b"journal-identity"
 DIRECTORY = "data/journal"
+# No view that a test journals is above it.
+LOG_VIEW = 99
 RECORDS_PER_SEGMENT = 3
 SEGMENT_BYTES = (1 + RECORDS_PER_SEGMENT) * SECTOR_BYTES
 
@@ -86,6 +88,7 @@ def reopen(
     replica_count: int = 1,
     replica_id: int = 0,
     commit_max: int = 0,
+    log_view: int | None = LOG_VIEW,
     replay_op: int = 1,
     cluster_id: bytes = CLUSTER_ID,
     segment_bytes: int = SEGMENT_BYTES,
@@ -98,6 +101,7 @@ def reopen(
         replica_id=replica_id,
         replica_count=replica_count,
         commit_max=commit_max,
+        log_view=log_view,
         replay_op=replay_op,
         segment_bytes=segment_bytes,
     )

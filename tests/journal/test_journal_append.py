@@ -397,6 +397,7 @@ def test_dropped_segments_can_be_archived() -> None:
         replica_id=0,
         replica_count=1,
         commit_max=0,
+        log_view=None,
         segment_bytes=SEGMENT_BYTES,
         archive="archive",
     )

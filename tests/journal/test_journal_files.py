@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -132,7 +133,7 @@ def test_a_prepare_of_another_cluster_is_refused() -> None:
     filled(storage, [[prepare(1, NO_PARENT)]], replica_count=3)
     record = intact_records(storage.content(segment(1)), 1)[0]
     journal, _ = reopen(storage, replica_count=3)
-    journal._identity = journal._identity.__class__(OTHER_CLUSTER_ID, 0, 3, 0, 1)
+    journal._identity = replace(journal._identity, cluster_id=OTHER_CLUSTER_ID)
     journal.append([prepare(2, record.frame.content_checksum, cluster_id=OTHER_CLUSTER_ID)])
     journal.close()
     refused(storage, WrongCluster, OTHER_CLUSTER_ID.hex(), replica_count=3)

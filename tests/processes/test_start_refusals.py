@@ -209,6 +209,17 @@ def test_corrupted_record(copy: Replica) -> None:
     assert path.read_bytes() == before, "a refused start must change nothing"
 
 
+def test_rot_in_the_last_record(copy: Replica) -> None:
+    """After a graceful stop the last record is known to be committed: it is never cut as torn."""
+    path = segment(copy)
+    offset = record_offsets(path)[-1]
+    flip(path, offset + 200)
+    damaged = path.read_bytes()
+    line = copy.refusal()
+    assert f"at offset {offset}" in line
+    assert path.read_bytes() == damaged, "a refused start must change nothing"
+
+
 def test_one_damaged_superblock_copy(copy: Replica) -> None:
     """One bad copy of four is repaired at the start."""
     path = copy.data / "superblock"
