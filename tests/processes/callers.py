@@ -97,11 +97,11 @@ class Caller:
         own = (("authorization", f"Bearer {self.token}"),) if self.token else ()
         return (*own, *((f"viewstamp-{key}", str(value)) for key, value in entries.items()))
 
-    def call(self, method: Any, request: Any, **entries: object) -> Any:
+    def call(self, method: Any, request: Any, /, **entries: object) -> Any:
         """Call a stub's method."""
         return method(request, metadata=self.metadata(**entries), timeout=CALL_TIMEOUT_S)
 
-    def raw(self, path: str, payload: bytes, **entries: object) -> bytes:
+    def raw(self, path: str, payload: bytes, /, **entries: object) -> bytes:
         """Call a path with bytes."""
         method = self.channel.unary_unary(path)
         answer: bytes = method(payload, metadata=self.metadata(**entries), timeout=CALL_TIMEOUT_S)

@@ -10,10 +10,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc
 
@@ -24,6 +25,7 @@ SERVICES: Final = ("users", "streams", "consumer_groups")
 COORDINATOR: Final = "coordinator"
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
 STOP_TIMEOUT_S: Final = 60
+EVENTUALLY_TIMEOUT_S: Final = 30
 CLUSTER_KEY: Final = "ab" * 32
 
 
@@ -57,11 +59,13 @@ class Replica:
     def command(self, name: str) -> list[str]:
         """Return the command line of a process."""
         if name == COORDINATOR:
+            # Once chosen, the port stays: clients find a restarted coordinator again.
+            listen = self.ready.get(COORDINATOR, {}).get("address", "127.0.0.1:0")
             services = [f"--service={s}=unix:{self.sockets / s}.sock" for s in SERVICES]
             # What `flags` say comes last and wins.
             arguments = [
                 f"--data-directory={self.data}",
-                "--listen=127.0.0.1:0",
+                f"--listen={listen}",
                 f"--journal-segment-bytes={SEGMENT_BYTES}",
                 f"--cluster-key={self.key}",
                 *services,
@@ -139,6 +143,7 @@ class Replica:
 
     def refusal(self, name: str = COORDINATOR) -> str:
         """Start a process that must refuse to start; return the one line it says."""
+        self.ready.pop(name, None)  # whatever is refused, it is not for the port
         done = subprocess.run(
             self.command(name),
             cwd=ROOT,
@@ -166,7 +171,9 @@ class Replica:
     def root(self) -> Iterator[Caller]:
         """Yield a caller who is logged in as root."""
         with self.channel() as channel:
-            yield Caller(channel).logged_in("root", self.root_password())
+            caller = Caller(channel)
+            # After a death the users service may not be back yet.
+            yield eventually(lambda: caller.logged_in("root", self.root_password()))
 
     def copy_to(self, directory: Path) -> Replica:
         """Return a replica with a copy of this one's data; both are stopped."""
@@ -199,6 +206,25 @@ def replica(
             yield made
         finally:
             made.stop()
+
+
+Value = TypeVar("Value")
+
+
+def eventually(attempt: Callable[[], Value | None]) -> Value:
+    """Repeat until the attempt gives something and no call fails; return what it gave."""
+    deadline = time.monotonic() + EVENTUALLY_TIMEOUT_S
+    while True:
+        try:
+            value = attempt()
+        except grpc.RpcError:
+            if time.monotonic() > deadline:
+                raise
+            value = None
+        if value:
+            return value
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
 
 
 def unique(stem: str) -> str:

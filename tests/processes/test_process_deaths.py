@@ -1,0 +1,269 @@
+"""Killed, paused and fenced processes: nothing acknowledged is lost, nothing happens twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.processes.callers import Caller, named, refused
+from tests.processes.processes import (
+    COORDINATOR,
+    SERVICES,
+    Replica,
+    eventually,
+    replica,
+    short_directory,
+    unique,
+)
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain
+from viewstamp.api.domain.v1.domain_service_pb2_grpc import DomainServiceStub
+from viewstamp.api.streams.v1 import streams_service_pb2 as streams
+from viewstamp.limits import STAGE_TIMEOUT_MS
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+COMMANDS = 300
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[Replica]:
+    """A replica whose processes are killed; each test leaves it whole."""
+    with replica() as running:
+        with running.root() as root:
+            root.create_stream("orders")
+            root.create_topic("orders", "paid", partitions=4)
+            where = {"stream": named("orders"), "topic": named("paid")}
+            request = groups.CreateConsumerGroupRequest(name="billing", **where)  # type: ignore[arg-type]
+            root.call(root.groups.CreateConsumerGroup, request)
+        yield running
+
+
+class Load:
+    """One session that creates streams, and sends each request until it is answered."""
+
+    def __init__(self, mortal: Replica) -> None:
+        """Register, and begin."""
+        self.names = [unique("load") for _ in range(COMMANDS)]
+        self.done = 0
+        self._mortal = mortal
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def until(self, count: int) -> None:
+        """Wait until that many commands were answered."""
+        eventually(lambda: self.done >= count)
+
+    def finish(self) -> None:
+        """Wait for all commands."""
+        self._thread.join()
+        assert self.done == COMMANDS
+
+    def _run(self) -> None:
+        with self._mortal.root() as root:
+            caller = root.with_session()
+            for number, name in enumerate(self.names, start=1):
+                eventually(lambda: self._send(caller, number, name))  # noqa: B023
+                self.done = number
+
+    def _send(self, caller: Caller, number: int, name: str) -> Any:
+        return caller.create_stream(name, session=caller.session, request=number, acked=number - 1)
+
+
+def restart(mortal: Replica, name: str) -> None:
+    """SIGKILL a process and start it again."""
+    mortal.kill(name)
+    mortal.start(name)
+
+
+def names_of(root: Caller, stem: str) -> list[str]:
+    """Return the names of all streams that begin so, from every page."""
+    found: list[str] = []
+    cursor = ""
+    while True:
+        request = streams.ListStreamsRequest(page_size=1000, page_token=cursor)
+        page = root.call(root.streams.ListStreams, request)
+        found += [stream.name for stream in page.streams]
+        cursor = page.next_page_token
+        if not cursor:
+            return [name for name in found if name.startswith(stem)]
+
+
+@pytest.mark.parametrize("name", [*SERVICES, COORDINATOR])
+def test_killed_under_load(mortal: Replica, name: str) -> None:
+    """Every command takes effect exactly once over the death of any process; digests agree."""
+    load = Load(mortal)
+    load.until(COMMANDS // 4)
+    mortal.kill(name)
+    at_death = load.done
+    mortal.start(name)
+    assert at_death < COMMANDS, "the load was over before the death"
+    load.finish()
+    with mortal.root() as root:
+        found = names_of(root, "load")
+        assert sorted(set(found) & set(load.names)) == sorted(load.names)
+        assert len(found) == len(set(found))
+        before = eventually(root.digests)
+        restart(mortal, name)
+        assert eventually(root.digests) == before
+
+
+def test_from_scratch(mortal: Replica) -> None:
+    """Fresh processes that replay a copy of the journal reach the digests of the survivors."""
+    with mortal.root() as root:
+        before = root.digests()
+    mortal.stop()
+    with short_directory() as directory:
+        fresh = mortal.copy_to(directory)
+        fresh.start()
+        try:
+            with fresh.root() as root:
+                assert root.digests() == before
+        finally:
+            fresh.stop()
+    mortal.start()
+    with mortal.root() as root:
+        assert root.digests() == before
+
+
+def get_group(root: Caller) -> Any:
+    """Read the group."""
+    request = groups.GetConsumerGroupRequest(
+        stream=named("orders"), topic=named("paid"), group=named("billing")
+    )
+    return root.call(root.groups.GetConsumerGroup, request)
+
+
+def test_other_domains_go_on(mortal: Replica) -> None:
+    """Without groups, streams and users are served; reads of groups say DOMAIN_RESTARTING."""
+    with mortal.root() as root:
+        mortal.kill("consumer_groups")
+        eventually(lambda: root.alarms() == ["ALARM_KIND_SERVICE_DOWN"])
+        with refused() as failure:
+            get_group(root)
+        assert tuple(failure) == (UNAVAILABLE, "DOMAIN_RESTARTING")
+        assert "consumer_groups is restarting: try again" in failure.it.message
+        root.create_stream(unique("on"))
+        root.create_user(unique("on"), "password")
+        connected = {s.stage: s.connected for s in root.status().services}
+        assert connected == {2: True, 3: True, 4: False}
+        mortal.start("consumer_groups")
+        eventually(lambda: get_group(root))
+        assert not root.alarms()
+
+
+def test_without_users(mortal: Replica) -> None:
+    """Without users nobody logs in and no secret is made loggable; streams are served."""
+    with mortal.root() as root:
+        mortal.kill("users")
+        eventually(lambda: root.alarms() == ["ALARM_KIND_SERVICE_DOWN"])
+        for attempt in (
+            lambda: root.logged_in("root", mortal.root_password()),
+            lambda: root.create_user(unique("on"), "password"),
+            lambda: root.status(digests=True),
+        ):
+            with refused() as failure:
+                attempt()
+            assert tuple(failure) == (UNAVAILABLE, "DOMAIN_RESTARTING")
+        root.create_stream(unique("on"))
+        mortal.start("users")
+        eventually(lambda: root.logged_in("root", mortal.root_password()))
+
+
+def test_paused_service(mortal: Replica) -> None:
+    """A service that hangs is reported down after its time, and recovers when it goes on."""
+    import signal
+
+    with mortal.root() as root:
+        before = root.digests()
+        restarts = root.status().services[2].restarts
+        mortal.signal("consumer_groups", signal.SIGSTOP)
+        begun = time.monotonic()
+        with refused() as failure:
+            get_group(root)
+        assert tuple(failure) == (UNAVAILABLE, "DOMAIN_RESTARTING")
+        assert time.monotonic() - begun >= STAGE_TIMEOUT_MS / 1000
+        assert root.alarms() == ["ALARM_KIND_SERVICE_DOWN"]
+        root.create_stream(unique("on"))
+        mortal.signal("consumer_groups", signal.SIGCONT)
+        eventually(lambda: get_group(root))
+        assert root.digests()[2:] == before[2:]
+        assert root.status().services[2].restarts == restarts + 1
+        assert not root.alarms()
+
+
+def test_proposals_after_a_restart(mortal: Replica) -> None:
+    """An Assign that nobody could propose before the coordinator died is proposed by the next."""
+    import signal
+
+    with mortal.root() as root:
+        caller = root.with_session()
+        mortal.signal("consumer_groups", signal.SIGSTOP)
+        join = groups.JoinConsumerGroupRequest(
+            stream=named("orders"), topic=named("paid"), group=named("billing")
+        )
+        before = last_op(root)
+        entries = caller.metadata(session=caller.session, request=1)
+        joining = caller.groups.JoinConsumerGroup.future(join, metadata=entries)
+        eventually(lambda: last_op(root) > before)
+        assert not joining.done()
+        mortal.kill(COORDINATOR)
+        mortal.signal("consumer_groups", signal.SIGCONT)
+        with pytest.raises(grpc.RpcError):
+            joining.result(timeout=30)
+        mortal.start(COORDINATOR)
+        again = eventually(
+            lambda: caller.call(
+                caller.groups.JoinConsumerGroup, join, session=caller.session, request=1
+            )
+        )
+        assert again.member_epoch
+        group = eventually(lambda: _settled(get_group(root).group))
+        (member,) = group.members
+        assert (member.session_id, len(member.target_partitions)) == (caller.session, 4)
+
+
+def last_op(root: Caller) -> int:
+    """Return the last op that streams has applied."""
+    listed = root.call(root.streams.ListStreams, streams.ListStreamsRequest(page_size=1))
+    return int(listed.header.op)
+
+
+def _settled(group: Any) -> Any:
+    return group if group.assignment_epoch == group.group_epoch else None
+
+
+def hello(mortal: Replica, service: str, sequence: int) -> Any:
+    """Open an Apply stream as a coordinator of that sequence; return its first answer."""
+    with mortal.root() as root:
+        cluster_id = bytes.fromhex(root.status().cluster)
+    request = domain.ApplyRequest(
+        hello=domain.Hello(cluster_id=cluster_id, replica_id=0, coordinator_sequence=sequence)
+    )
+    with grpc.insecure_channel(f"unix:{mortal.sockets}/{service}.sock") as channel:
+        return next(iter(DomainServiceStub(channel).Apply(iter([request]))))
+
+
+def test_older_coordinators_are_fenced(mortal: Replica) -> None:
+    """A service serves the newest coordinator alone; the older one ends with exit code 2."""
+    with pytest.raises(grpc.RpcError, match="is fenced off") as caught:
+        hello(mortal, "streams", 0)
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION  # type: ignore[attr-defined]
+    with mortal.root() as root:
+        before = root.digests()
+    assert hello(mortal, "streams", 10**6).HasField("hello")
+    assert mortal.wait(COORDINATOR) == 2
+    assert "coordinator 1000000 took over" in mortal.errors(COORDINATOR)
+    mortal.spawn(COORDINATOR)
+    assert mortal.wait(COORDINATOR) == 2
+    assert "1000000 was here already" in mortal.errors(COORDINATOR)
+    restart(mortal, "streams")
+    mortal.start(COORDINATOR)
+    with mortal.root() as root:
+        assert root.digests() == before
