@@ -30,7 +30,13 @@ from rich.markup import escape
 
 from viewstamp.client import Client, ClientError, Refusal
 from viewstamp.cluster import ClusterError
-from viewstamp.importer import PasswordFile, Report, import_plan, read_plan
+from viewstamp.importer import (
+    PasswordFile,
+    PasswordFileError,
+    Report,
+    import_plan,
+    read_plan,
+)
 from viewstamp.importer.display import print_report, progress_bars
 from viewstamp.loadtest import Trial, TrialOptions
 from viewstamp.loadtest.display import live_progress, print_checks, print_kills
@@ -46,6 +52,7 @@ EXIT_INTERRUPTED: Final = 130
 # What a run that cannot be brought to an end raises; anything else is a defect of this script.
 FAILURES: Final = (
     LoadFailed,
+    PasswordFileError,
     ClusterError,
     ClientError,
     Refusal,

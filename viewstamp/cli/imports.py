@@ -11,7 +11,14 @@ from rich.console import Console
 from viewstamp.cli.output import console, print_json
 from viewstamp.cli.session import EXIT_REFUSED, fail, run, settings_of
 from viewstamp.client import Client
-from viewstamp.importer import CatalogueError, PasswordFile, Report, import_plan, read_plan
+from viewstamp.importer import (
+    CatalogueError,
+    PasswordFile,
+    PasswordFileError,
+    Report,
+    import_plan,
+    read_plan,
+)
 from viewstamp.importer.display import print_report, progress_bars
 
 app = typer.Typer(
@@ -60,7 +67,7 @@ def wikimedia(
 
     try:
         report = run(context, action)
-    except ValueError as error:
+    except PasswordFileError as error:
         fail(settings, "CANNOT_WRITE", str(error), "choose another file with --passwords")
     if settings.as_json:
         print_json(report.to_json())

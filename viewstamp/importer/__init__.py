@@ -8,7 +8,7 @@ catalogue again creates nothing.
 from __future__ import annotations
 
 from viewstamp.importer.execution import import_plan
-from viewstamp.importer.passwords import PasswordFile
+from viewstamp.importer.passwords import PasswordFile, PasswordFileError
 from viewstamp.importer.plan import CatalogueError, GroupKey, Plan, Skipped, TopicKey
 from viewstamp.importer.report import Counts, Report
 from viewstamp.importer.wikimedia import plan_of, read_plan
@@ -24,5 +24,6 @@ __all__ = [
     "Report",
     "Counts",
     "PasswordFile",
+    "PasswordFileError",
     "CatalogueError",
 ]

@@ -49,7 +49,7 @@ async def import_plan(
 
     A refused item is counted as failed and the import goes on. With `dry_run` nothing is changed,
     on the cluster or in the file. Raises Refusal or ClientError if a request as a whole failed,
-    OSError if the file of passwords cannot be written.
+    PasswordFileError before a user is created whose password cannot be kept.
     """
     report = Report(plan, dry_run, {})
     existing = await read_existing(client, plan)

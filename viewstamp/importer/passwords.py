@@ -12,6 +12,10 @@ from typing import Final
 PASSWORD_RANDOM_BYTES: Final = 24
 
 
+class PasswordFileError(Exception):
+    """The file of passwords cannot be read or written; the message says why."""
+
+
 class PasswordFile:
     """A JSON object of usernames and passwords, mode 0600. Never printed, never logged."""
 
@@ -21,12 +25,16 @@ class PasswordFile:
     def generate(self, usernames: Iterable[str]) -> dict[str, str]:
         """Return a new password for each user, on disk before anybody uses it.
 
-        Users of earlier imports keep theirs in the file. Raises OSError, or ValueError if the file
-        is no such object.
+        Users of earlier imports keep theirs in the file. Raises PasswordFileError.
         """
         passwords = {name: secrets.token_urlsafe(PASSWORD_RANDOM_BYTES) for name in usernames}
         if passwords:
-            self._write({**self._read(), **passwords})
+            try:
+                self._write({**self._read(), **passwords})
+            except (OSError, ValueError) as error:
+                raise PasswordFileError(f"passwords cannot be kept in {self.path}: {error}") from (
+                    error
+                )
         return passwords
 
     def _read(self) -> dict[str, str]:
@@ -35,7 +43,7 @@ class PasswordFile:
         except FileNotFoundError:
             return {}
         if not isinstance(kept, dict):
-            raise ValueError(f"{self.path} must hold a JSON object of usernames and passwords")
+            raise ValueError("it must hold a JSON object of usernames and passwords")
         return kept
 
     def _write(self, passwords: dict[str, str]) -> None:

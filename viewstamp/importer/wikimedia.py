@@ -78,9 +78,10 @@ class _Builder:
         stream = _service_of(entry, place)
         self._streams[stream] = None
         groups = tuple(_groups_of(entry, place))
-        producers = [who for who in _names(entry, "producers", place) if self._is_username(who)]
-        for topic in _names(entry, "topics", place):
-            self._add_topic(TopicKey(stream, topic), groups, producers)
+        producers = [who for who in _texts(entry, "producers", place) if self._is_username(who)]
+        for index, topic in enumerate(_texts(entry, "topics", place)):
+            key = TopicKey(stream, _name(topic, f"{place}.topics[{index}]"))
+            self._add_topic(key, groups, producers)
 
     def _add_topic(self, key: TopicKey, groups: Sequence[str], producers: Sequence[str]) -> None:
         self._mentions += 1
@@ -136,15 +137,17 @@ def _groups_of(entry: Mapping[str, Any], place: str) -> Iterator[str]:
         yield HIVE_GROUP
 
 
-def _names(entry: Mapping[str, Any], field: str, place: str) -> list[str]:
-    names: list[Any] = _field(entry, field, list, place)
-    return [_name(name, f"{place}.{field}[{index}]") for index, name in enumerate(names)]
+def _texts(entry: Mapping[str, Any], field: str, place: str) -> list[str]:
+    values: list[Any] = _field(entry, field, list, place)
+    for index, value in enumerate(values):
+        if not isinstance(value, str):
+            found = json.dumps(value)[:40]
+            raise CatalogueError(f"{place}.{field}[{index}] must be text, not {found}")
+    return values
 
 
-def _name(name: Any, place: str) -> str:
+def _name(name: str, place: str) -> str:
     """Return a name that stream, topic and group may have. Raises CatalogueError."""
-    if not isinstance(name, str):
-        raise CatalogueError(f"{place} must be text, not {json.dumps(name)[:40]}")
     try:
         check_name(
             name,

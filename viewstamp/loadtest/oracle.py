@@ -109,7 +109,12 @@ def _revisions(answers: Iterable[Answer]) -> Iterator[Violation]:
             taken[revision] = _name(answer)
 
 
-def _same_bytes(answers: Iterable[Answer], duplicates: Iterable[Duplicate]) -> Iterator[Violation]:
+def _same_bytes(answers: Sequence[Answer], duplicates: Sequence[Duplicate]) -> Iterator[Violation]:
+    compared = {(duplicate.session, duplicate.number) for duplicate in duplicates}
+    for answer in answers:
+        if answer.sends > 1 and (answer.session, answer.number) not in compared:
+            text = f"{_name(answer)} was sent {answer.sends} times, and never compared"
+            yield Violation(Check.SAME_BYTES, text)
     digests = {(answer.session, answer.number): answer.digest for answer in answers}
     for duplicate in duplicates:
         first = digests.get((duplicate.session, duplicate.number), "nothing")

@@ -103,7 +103,12 @@ class LoadSession:
                     self.session_id = stream.session_id
                     await self._converse(stream, backoff)
                     return
-            except (grpc.aio.AioRpcError, EOFError, _Interrupted):
+            except (
+                grpc.aio.AioRpcError,
+                asyncio.InvalidStateError,  # the stream ended between two messages of ours
+                EOFError,
+                _Interrupted,
+            ):
                 self.reconnects += 1
             except Refusal as refusal:
                 self._check_passing(refusal, "the stream")

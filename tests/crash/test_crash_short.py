@@ -1,0 +1,22 @@
+"""The crash test itself, with one kill per process."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.crash.crash_test import EXIT_KEPT, main
+from viewstamp.loadtest.kills import IN_FLIGHT_MIN, PROCESSES
+
+
+@pytest.mark.long
+def test_every_process_may_die_under_load(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each process dies once with 100 commands in flight, and every promise is kept."""
+    exit_code = main(["--kills-per-process", "1", "--json", "--seed", "3"])
+    report = json.loads(capsys.readouterr().out)
+
+    assert report["violations"] == []
+    assert exit_code == EXIT_KEPT
+    assert sorted(kill["process"] for kill in report["kills"]) == sorted(PROCESSES)
+    assert all(kill["in_flight"] >= IN_FLIGHT_MIN for kill in report["kills"])
