@@ -26,11 +26,9 @@ from viewstamp.api.domain.v1 import domain_service_pb2_grpc as domain_grpc
 
 RECONNECT_DELAY_MIN_MS: Final = 20
 RECONNECT_DELAY_MAX_MS: Final = 500
-# A batch holds a prepare's worth of commands with their contexts: somewhat more than its body.
-APPLY_MESSAGE_BYTES_MAX: Final = 4 * limits.MESSAGE_BYTES_MAX
 CHANNEL_OPTIONS: Final = (
-    ("grpc.max_send_message_length", APPLY_MESSAGE_BYTES_MAX),
-    ("grpc.max_receive_message_length", APPLY_MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", limits.APPLY_MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", limits.APPLY_MESSAGE_BYTES_MAX),
     ("grpc.initial_reconnect_backoff_ms", RECONNECT_DELAY_MIN_MS),
     ("grpc.min_reconnect_backoff_ms", RECONNECT_DELAY_MIN_MS),
     ("grpc.max_reconnect_backoff_ms", RECONNECT_DELAY_MAX_MS),
@@ -151,12 +149,8 @@ class StageClient:
         Raises FencedError, WrongServiceError, ItemLogDroppedError or ReplayDivergedError where
         going on would be wrong: the process must end.
         """
-        first = True
         while True:
-            if not first and self.item_log.dropped:
-                raise ItemLogDroppedError(
-                    f"the service at {self.target} died and its item log had been dropped"
-                )
+            self._check_item_log()
             try:
                 await self._stream(identity)
                 reason = "the service closed the stream"
@@ -166,7 +160,6 @@ class StageClient:
                 reason = f"{error.code().name}: {error.details()}"
             except TimeoutError:
                 reason = f"no answer for {limits.STAGE_TIMEOUT_MS} ms"
-            first = False
             self._lost(reason)
             await asyncio.sleep(RECONNECT_DELAY_MIN_MS / 1000)
 
@@ -199,7 +192,16 @@ class StageClient:
             self._has_lost_reads = False
             self._events.lost("not connected")
 
+    def _check_item_log(self) -> None:
+        if self.item_log.dropped:
+            raise ItemLogDroppedError(
+                f"the service at {self.target} died and its item log had been dropped"
+            )
+
     def _opened(self, describe: domain_pb2.DescribeResponse) -> None:
+        # Once more: what was sent while the service was away may have been too much. A machine
+        # that was told nothing would answer reads from its empty state.
+        self._check_item_log()
         # Before the first read of this connection, which must not be taken for one of those.
         self._tell_lost_reads()
         self._outgoing = deque(_Outgoing(entry.message, entry) for entry in self.item_log)

@@ -194,7 +194,7 @@ def retire_unexecuted(state: State) -> None:
 
 
 def skip_inheritance(state: State) -> None:
-    """Be normal with inherited entries still to hand out."""
+    """Be normal with inherited entries still to be applied."""
     state.inherited_op = state.commit_min + 1
 
 
@@ -205,7 +205,7 @@ PLANTED = [
     (regress_view, "view never goes back"),
     (overtake_view, "views_in_order"),
     (retire_unexecuted, "ops_in_order"),
-    (skip_inheritance, "normal_has_committed_inheritance"),
+    (skip_inheritance, "normal_has_applied_inheritance"),
 ]
 
 

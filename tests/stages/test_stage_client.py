@@ -1,0 +1,131 @@
+"""The coordinator's way to a service, over a real stream to a real service in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from coordinator.stages.client import Identity, ItemLogDroppedError, StageClient, StageEvents
+from coordinator.stages.item_log import ItemLog
+from services.runtime.server import DomainServer, new_server
+from tests.runtime import echo
+from tests.runtime.echo import GET, PUT, batch, command, message, put_request, query
+from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+from viewstamp.limits import MIB
+
+IDENTITY = Identity(b"c" * 16, 0, 1)
+WAIT_S = 20
+
+
+@dataclass
+class Told:
+    """What the client told its owner."""
+
+    replies: asyncio.Queue[pb.BatchReply] = field(default_factory=asyncio.Queue)
+    lost: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    connections: int = 0
+
+    def events(self) -> StageEvents:
+        """Return the events that end up here."""
+
+        def connected(_: pb.DescribeResponse) -> None:
+            self.connections += 1
+
+        return StageEvents(
+            replied=self.replies.put_nowait,
+            deferred=lambda outcome: None,
+            connected=connected,
+            lost=self.lost.put_nowait,
+        )
+
+    async def reply(self) -> pb.BatchReply:
+        """Return the next answer."""
+        return await asyncio.wait_for(self.replies.get(), WAIT_S)
+
+
+@contextlib.asynccontextmanager
+async def service(address: str) -> AsyncIterator[None]:
+    """Serve the echo domain until the block is left."""
+    domain_server, server = DomainServer(echo.DOMAIN), new_server()
+    server.add_insecure_port(address)
+    await domain_server.start(server)
+    try:
+        yield
+    finally:
+        await domain_server.stop(server)
+
+
+@contextlib.asynccontextmanager
+async def running(client: StageClient) -> AsyncIterator[asyncio.Task[None]]:
+    """Run the client until the block is left."""
+    task = asyncio.create_task(client.run(IDENTITY))
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await client.close()
+
+
+def put(sequence: int, name: str, text: str) -> pb.Batch:
+    """Return a logged batch that stores a word."""
+    return batch(sequence, command(PUT, put_request(name, text), revision=sequence))
+
+
+async def test_a_restarted_service_is_told_everything_again(tmp_path: Path) -> None:
+    """What was answered before is replayed in silence, what came meanwhile is answered now."""
+    address, told = f"unix:{tmp_path}/echo.sock", Told()
+    client = StageClient(echo.DOMAIN.stage, address, told.events())
+    async with running(client):
+        async with service(address):
+            client.send(put(1, "one", "1"))
+            assert (await told.reply()).sequence == 1
+        client.send(put(2, "two", "2"))
+        async with service(address):
+            assert (await told.reply()).sequence == 2
+            client.send(batch(0, query(GET, message("GetRequest", name="one"))))
+            answer = (await told.reply()).outcomes[0].query
+    assert not answer.errors
+    assert told.connections == 2
+
+
+async def test_no_stream_is_opened_once_the_item_log_was_dropped(tmp_path: Path) -> None:
+    """A log that overflows while the service is away ends the client, before an empty machine is
+    asked for anything: it would answer reads as if nothing had ever been written."""
+    address, told = f"unix:{tmp_path}/echo.sock", Told()
+    client = StageClient(echo.DOMAIN.stage, address, told.events())
+    client.item_log = ItemLog(bytes_max=1_000)
+    async with running(client) as task:
+        async with service(address):
+            client.send(put(1, "one", "1"))
+            await told.reply()
+        await asyncio.wait_for(told.lost.get(), WAIT_S)
+        await asyncio.sleep(0.1)  # so that it waits for the service to come back
+        assert not client.item_log.dropped
+        client.send(put(2, "two", "2" * 1_000))
+        client.send(batch(0, query(GET, message("GetRequest", name="one"))))
+        async with service(address):
+            with pytest.raises(ItemLogDroppedError, match="item log had been dropped"):
+                await asyncio.wait_for(task, WAIT_S)
+    assert told.connections == 1
+    assert told.replies.empty()
+
+
+async def test_answers_as_large_as_a_service_may_give_arrive(tmp_path: Path) -> None:
+    """Many packed reads are answered in one message, which both sides must agree to be possible."""
+    address, told = f"unix:{tmp_path}/echo.sock", Told()
+    client = StageClient(echo.DOMAIN.stage, address, told.events())
+    get = message("GetRequest", name="large")
+    async with service(address), running(client):
+        client.send(put(1, "large", "x" * (3 * MIB)))
+        await told.reply()
+        client.send(batch(0, *(query(GET, get, query_id=number) for number in range(1, 9))))
+        reply = await told.reply()
+    assert [outcome.query.query_id for outcome in reply.outcomes] == list(range(1, 9))
+    assert reply.ByteSize() > 24 * MIB
+    assert told.connections == 1
