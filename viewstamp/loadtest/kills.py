@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from viewstamp.loadtest.generator import LoadGenerator
+from viewstamp.loadtest.generator import SILENCE_MAX_S, LoadGenerator
 from viewstamp.loadtest.oracle import Check, Violation
 
 PROCESSES: Final = ("coordinator", "users", "streams", "consumer_groups")
@@ -22,8 +22,8 @@ class Killable(Protocol):
     def kill(self, name: str) -> None:
         """Send SIGKILL to a process. Raises ProcessLookupError if it is not running."""
 
-    async def wait_ready(self) -> None:
-        """Wait until every process is ready."""
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Wait until every process is ready. Raises ClusterFailed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ async def kill_under_load(
     Returns once all of these are acknowledged and every process is ready again. Raises LoadFailed
     if they never are, ClusterFailed if a process does not come back.
     """
-    await cluster.wait_ready()
+    await cluster.wait_ready(SILENCE_MAX_S)
     await asyncio.sleep(delay_s)
     while load.in_flight < IN_FLIGHT_MIN:
         await load.until_in_flight(IN_FLIGHT_MIN)
@@ -52,7 +52,7 @@ async def kill_under_load(
     in_flight, unanswered = load.in_flight, load.unanswered()
     cluster.kill(process)
     restored = await load.until_restored(time.monotonic_ns(), unanswered)
-    await cluster.wait_ready()
+    await cluster.wait_ready(SILENCE_MAX_S)
     return Kill(process, in_flight, restored.first_new_ms, restored.in_flight_ms)
 
 
