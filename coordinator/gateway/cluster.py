@@ -218,8 +218,8 @@ def _parsed(item: mux.QueryItem) -> tuple[dict[int, Any], tuple[mux.IndexedError
             requests[index] = _METHODS[item.code].request.FromString(items[index])
         except DecodeError:
             name = _METHODS[item.code].request.DESCRIPTOR.full_name
-            why = f"its bytes are not a {name}: send its protobuf encoding"
-            errors.append(mux.IndexedError(index, _malformed(why)))
+            malformed = _malformed(f"its bytes are not a {name}: send its protobuf encoding")
+            errors.append(mux.IndexedError(index, malformed))
     return requests, tuple(errors)
 
 

@@ -94,11 +94,15 @@ def _parse_items(
         try:
             values[index] = parse(item, span)
         except DecodeError:
-            why = "its bytes are not the message that its method takes: send its protobuf encoding"
-            errors[index] = mux.IndexedError(index, _malformed(why))
+            errors[index] = mux.IndexedError(index, _malformed(_NOT_ITS_MESSAGE))
         except ValueError as error:
             errors[index] = mux.IndexedError(index, _malformed(str(error)))
     return values, tuple(errors[index] for index in sorted(errors))
+
+
+_NOT_ITS_MESSAGE: Final = (
+    "its bytes are not the message that its method takes: send its protobuf encoding"
+)
 
 
 def _malformed(why: str) -> bytes:

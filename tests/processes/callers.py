@@ -14,7 +14,7 @@ import pytest
 
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
 from viewstamp.api.cluster.v1.cluster_service_pb2_grpc import ClusterServiceStub
-from viewstamp.api.common.v1.common_pb2 import Identifier
+from viewstamp.api.common.v1.common_pb2 import Consistency, Identifier
 from viewstamp.api.consumer_groups.v1.consumer_groups_service_pb2_grpc import (
     ConsumerGroupsServiceStub,
 )
@@ -68,7 +68,7 @@ def refused() -> Iterator[Failure]:
         yield failure
     refusal = refusal_of(caught.value)
     assert refusal is not None, f"no ErrorInfo: {caught.value}"
-    code: grpc.StatusCode = caught.value.code()  # type: ignore[attr-defined]
+    code: grpc.StatusCode = caught.value.code()
     failure.found = Refused(code, refusal.name, refusal.message, refusal.details)
 
 
@@ -103,7 +103,7 @@ class Caller:
 
     def raw(self, path: str, payload: bytes, /, **entries: object) -> bytes:
         """Call a path with bytes."""
-        method = self.channel.unary_unary(path)
+        method: Any = self.channel.unary_unary(path)
         answer: bytes = method(payload, metadata=self.metadata(**entries), timeout=CALL_TIMEOUT_S)
         return answer
 
@@ -182,7 +182,9 @@ class SubmitStream:
         request = submit.CommandRequest(number=number, acked=acked, spans=spans)
         self._feed.put(submit.SubmitRequest(command=request))
 
-    def send_read(self, read_id: int, *spans: submit.Span, **consistency: Any) -> None:
+    def send_read(
+        self, read_id: int, *spans: submit.Span, consistency: Consistency | None = None
+    ) -> None:
         """Send reads."""
         request = submit.ReadRequest(read_id=read_id, spans=spans, consistency=consistency)
         self._feed.put(submit.SubmitRequest(read=request))

@@ -61,7 +61,7 @@ class NotedState(State):
         self.notes: Table[int, str] = Table(undo)
 
 
-def put_note(state: NotedState, request: Any, call: Call) -> Any:
+def put_note(state: Any, request: Any, call: Call) -> Any:
     """Replace the note."""
     if not request.text:
         raise Refusal(Reason.REASON_INVALID_OPTION, "the note is empty: write something")
@@ -72,7 +72,7 @@ def put_note(state: NotedState, request: Any, call: Call) -> Any:
     return message("PutNoteResponse", before=before)
 
 
-def get_note(state: NotedState, request: Any, call: Call) -> Any:
+def get_note(state: Any, request: Any, call: Call) -> Any:
     """Read the note."""
     return message("GetNoteResponse", text=state.notes.rows.get(0, ""))
 

@@ -67,7 +67,7 @@ def test_tls() -> None:
             ):
                 with channel, pytest.raises(grpc.RpcError) as caught:
                     Caller(channel).logged_in("root", running.root_password())
-                code = caught.value.code()  # type: ignore[attr-defined]
+                code = caught.value.code()
                 assert code is grpc.StatusCode.UNAVAILABLE
         finally:
             running.stop()

@@ -73,7 +73,7 @@ def test_a_caller_that_leaves_cancels_nothing(root: Caller) -> None:
     caller = root.with_session()
     payload = stream_named("left")
     entries = caller.metadata(session=caller.session, request=1)
-    method = caller.channel.unary_unary(CREATE_STREAM)
+    method: Any = caller.channel.unary_unary(CREATE_STREAM)
     leaving = [method.future(payload, metadata=entries) for _ in range(20)]
     staying = method.future(payload, metadata=entries)
     for call in leaving:

@@ -39,8 +39,8 @@ def mortal() -> Iterator[Replica]:
         with running.root() as root:
             root.create_stream("orders")
             root.create_topic("orders", "paid", partitions=4)
-            where = {"stream": named("orders"), "topic": named("paid")}
-            request = groups.CreateConsumerGroupRequest(name="billing", **where)  # type: ignore[arg-type]
+            where: dict[str, Any] = {"stream": named("orders"), "topic": named("paid")}
+            request = groups.CreateConsumerGroupRequest(name="billing", **where)
             root.call(root.groups.CreateConsumerGroup, request)
         yield running
 
@@ -254,7 +254,7 @@ def test_older_coordinators_are_fenced(mortal: Replica) -> None:
     """A service serves the newest coordinator alone; the older one ends with exit code 2."""
     with pytest.raises(grpc.RpcError, match="is fenced off") as caught:
         hello(mortal, "streams", 0)
-    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION  # type: ignore[attr-defined]
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     with mortal.root() as root:
         before = root.digests()
     assert hello(mortal, "streams", 10**6).HasField("hello")

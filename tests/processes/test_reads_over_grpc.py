@@ -95,7 +95,8 @@ def test_status(root: Caller, shared: Replica) -> None:
 def test_health(shared: Replica, service: str) -> None:
     """The standard health service says SERVING, alive and ready apart."""
     with shared.channel() as channel:
-        answer = HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service))
+        stub: Any = HealthStub(channel)
+        answer = stub.Check(health_pb2.HealthCheckRequest(service=service))
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
@@ -105,7 +106,7 @@ def test_reflection(shared: Replica) -> None:
     symbol = "viewstamp.api.streams.v1.StreamsService"
     ask_file = reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol)
     with shared.channel() as channel:
-        stub = ServerReflectionStub(channel)
+        stub: Any = ServerReflectionStub(channel)
         listed, file = stub.ServerReflectionInfo(iter([list_all, ask_file]))
     names = {service.name for service in listed.list_services_response.service}
     assert {symbol, "grpc.health.v1.Health"} <= names

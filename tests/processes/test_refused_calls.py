@@ -61,8 +61,9 @@ def test_oversized_command(root: Caller) -> None:
         metadata = (*root.metadata(), ("traceparent", traceparent))
         payload = b"\xa2\x06" + b"\x80\x80\x40" + bytes(size - 5)
         with pytest.raises(grpc.RpcError) as caught:
-            root.channel.unary_unary(CREATE_STREAM)(payload, metadata=metadata)
-        assert caught.value.code() is INVALID  # type: ignore[attr-defined]
+            call: Any = root.channel.unary_unary(CREATE_STREAM)
+            call(payload, metadata=metadata)
+        assert caught.value.code() is INVALID
     with refused() as failure:
         root.create_stream("x" * (limits.PREPARE_BODY_BYTES_MAX + 1))
     assert (failure.it.code, failure.it.reason) == (INVALID, "COMMAND_TOO_LARGE")
@@ -237,7 +238,7 @@ def test_sessions_are_demanded_where_needed(root: Caller) -> None:
     stream = unique("orders")
     root.create_stream(stream)
     root.create_topic(stream, "paid")
-    where = {"stream": named(stream), "topic": named("paid")}
+    where: dict[str, Any] = {"stream": named(stream), "topic": named("paid")}
     root.call(root.groups.CreateConsumerGroup, groups.CreateConsumerGroupRequest(**where, name="g"))
     with refused() as failure:
         join = groups.JoinConsumerGroupRequest(**where, group=named("g"))
@@ -299,7 +300,7 @@ def test_reads_of_the_cluster_are_refused_one_by_one(root: Caller) -> None:
 def test_streams_that_do_not_open(root: Caller) -> None:
     """A stream needs `open` first and well-formed messages; each breach ends it with a reason."""
     path = "/viewstamp.api.submit.v1.SubmitService/Submit"
-    call = root.channel.stream_stream(path)
+    call: Any = root.channel.stream_stream(path)
     command = submit.SubmitRequest(command=submit.CommandRequest(number=1)).SerializeToString()
     opening = submit.SubmitRequest(open=submit.OpenStream()).SerializeToString()
     cases = {
