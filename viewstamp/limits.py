@@ -89,10 +89,15 @@ STREAMS_PER_CONNECTION_MAX: Final = 100
 PREPARE_RESEND_MS: Final = 250
 FOUNDING_QUERY_MS: Final = 500
 READ_INDEXES_WAITING_MAX: Final = 65_536
+# Reads that share a message to a stage. Any one read fits: it came in one message itself.
+READS_TOGETHER_MAX: Final = REQUEST_COMMANDS_MAX
+READS_TOGETHER_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX
 
 # --- Domain services (services.runtime) ---
 # An Apply message holds up to a prepare and its contexts, or the answers of many packed reads.
 APPLY_MESSAGE_BYTES_MAX: Final = 64 * MIB
+# All answers to reads in one batch, which leaves room for as many refusals.
+APPLY_ANSWERS_BYTES_MAX: Final = 48 * MIB
 APPLY_REPLIES_WAITING_MAX: Final = 64
 SERVICE_THREADS_MAX: Final = 4
 DEFERRED_QUERIES_MAX: Final = 1024

@@ -131,18 +131,11 @@ class Mux:
 
     def read(self, *reads: Read) -> list[MuxEffect]:
         """Answer reads at the position after the last prepare that came in. Raises MuxError."""
-        run = self._newest
-        # A prepare without commands has no run, and yet reads behind it include its op.
-        if not isinstance(run, ReadRun) or run.has_begun or run.op != self._op:
-            run = ReadRun(self._op, self._revision, self._feature_level)
-        works = [self._read_work(read) for read in reads]
-        queued = frozenset(run.stages())
-        for work in works:
-            run.add(work)
-        self._read_runs[run] = None
-        self._newest = run
-        self._turnstiles.queue(run, [stage for stage in run.stages() if stage not in queued])
-        self._settle(run)
+        runs: dict[ReadRun, None] = {}
+        for read in reads:
+            runs[self._line_up(self._read_work(read))] = None
+        for run in runs:
+            self._settle(run)
         return self._finish()
 
     def deferred(self, outcome: QueryOutcome) -> list[MuxEffect]:
@@ -268,6 +261,19 @@ class Mux:
             self._query_id += 1
             segments.append(QuerySegment(read, span, route_of(span, self._routes), self._query_id))
         return ReadWork(read, segments)
+
+    def _line_up(self, work: ReadWork) -> ReadRun:
+        """Let a read travel with others that wait at this place, or behind them; return its run."""
+        run = self._newest
+        # A prepare without commands has no run, and yet reads behind it include its op.
+        if not isinstance(run, ReadRun) or run.op != self._op or not run.takes(work):
+            run = ReadRun(self._op, self._revision, self._feature_level)
+        queued = frozenset(run.stages())
+        run.add(work)
+        self._read_runs[run] = None
+        self._newest = run
+        self._turnstiles.queue(run, [stage for stage in run.stages() if stage not in queued])
+        return run
 
     def _queue(self, run: Run) -> None:
         """Line up the newest run."""

@@ -25,6 +25,7 @@ from coordinator.mux.types import (
     SpanReply,
     Stage,
 )
+from viewstamp import limits
 
 
 class QuerySegment:
@@ -119,6 +120,8 @@ class ReadWork:
         """Begin unanswered."""
         self.token = read.token
         self.segments = segments
+        self.count = sum(span.count for span in read.spans)
+        self.items_bytes = sum(len(span.items) for span in read.spans)
         self.is_answered = False
 
     def answer(self, run: ReadRun, error: Error | None) -> ReadAnswered:
@@ -148,6 +151,8 @@ class ReadRun(Run):
         super().__init__(op, feature_level)
         self.revision = revision
         self.has_begun = False
+        self._count = 0
+        self._items_bytes = 0
         self._reads: list[ReadWork] = []
         # The stages still to be visited, ascending.
         self._left: tuple[Stage, ...] = ()
@@ -156,10 +161,20 @@ class ReadRun(Run):
         self._pending: list[QuerySegment] = []
         self._deferred: list[QuerySegment] = []
 
+    def takes(self, work: ReadWork) -> bool:
+        """Return whether one more read may travel along: all share one message to each stage."""
+        return (
+            not self.has_begun
+            and self._count + work.count <= limits.READS_TOGETHER_MAX
+            and self._items_bytes + work.items_bytes <= limits.READS_TOGETHER_BYTES_MAX
+        )
+
     def add(self, work: ReadWork) -> None:
         """Let one more read travel along; only before the first visit."""
         assert not self.has_begun, "the reads of this position are on their way"
         self._reads.append(work)
+        self._count += work.count
+        self._items_bytes += work.items_bytes
         added = (stage for segment in work.segments for stage in segment.unsent())
         self._left = tuple(sorted(frozenset((*self._left, *added))))
         # A read without spans is complete.

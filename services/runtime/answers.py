@@ -21,19 +21,35 @@ class Answers:
 
     A Refusal is answered as it says, a defect as INTERNAL with an alarm; failures of the process
     itself pass through. Together the answers fit one message; those past that are refused.
+    `bytes` is what they take so far.
     """
 
-    __slots__ = ("errors", "is_deferred", "_where", "_revision", "_alarms", "_results", "_bytes")
+    __slots__ = (
+        "errors",
+        "is_deferred",
+        "bytes",
+        "_where",
+        "_revision",
+        "_alarms",
+        "_results",
+        "_room_bytes",
+    )
 
-    def __init__(self, where: str, revision: int, alarms: list[Alarm]) -> None:
-        """Collect for the method `where`, at `revision`; defects are appended to `alarms`."""
+    def __init__(
+        self, where: str, revision: int, alarms: list[Alarm], room_bytes: int = MESSAGE_BYTES_MAX
+    ) -> None:
+        """Collect for the method `where`, at `revision`; defects are appended to `alarms`.
+
+        `room_bytes` is less than a message where other answers have to share it.
+        """
         self.errors: list[errors_pb2.IndexedError] = []
         self.is_deferred = False
         self._where = where
         self._revision = revision
         self._alarms = alarms
         self._results: list[bytes | Deferred] = []
-        self._bytes = 0
+        self._room_bytes = room_bytes
+        self.bytes = 0
 
     def skip(self, error: errors_pb2.Error | None) -> None:
         """Leave the next index empty: with this error, or with none if it was refused earlier."""
@@ -78,13 +94,18 @@ class Answers:
         return done
 
     def _take_room(self, count: int) -> None:
-        if self._bytes + count > MESSAGE_BYTES_MAX:
+        if self.bytes + count > MESSAGE_BYTES_MAX:
             raise Refusal(
                 Reason.REASON_COMMAND_TOO_LARGE,
                 f"the answers exceed {MESSAGE_BYTES_MAX} bytes together: ask for less at once",
                 limit=MESSAGE_BYTES_MAX,
             )
-        self._bytes += count
+        if self.bytes + count > self._room_bytes:
+            raise Refusal(
+                Reason.REASON_OVERLOADED,
+                "too many large answers were asked for at the same moment: try again",
+            )
+        self.bytes += count
 
 
 def _compute(deferred: Deferred) -> bytes:

@@ -32,7 +32,7 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.errors import Refusal
 from viewstamp.format.digest import StateDigest
-from viewstamp.limits import FEATURE_LEVEL
+from viewstamp.limits import APPLY_ANSWERS_BYTES_MAX, FEATURE_LEVEL
 
 # Items that a batch outside the log may hold: they change nothing.
 _READ_KINDS: Final = frozenset({"resolve", "query", "proposals"})
@@ -69,6 +69,7 @@ class Machine(Generic[State]):
         self._held_proposals: list[pb.Proposal] = []  # of commands that may still be taken back
         self._feature_level = 0
         self._deferred: list[DeferredQuery] = []
+        self._answers_bytes = 0  # of the batch under way
         self._items: dict[str, Callable[[Any, pb.Outcome], None]] = {
             "command": self._command,
             "resolve": self._resolve,
@@ -90,6 +91,7 @@ class Machine(Generic[State]):
         self._admit(batch)
         reply = pb.BatchReply(sequence=batch.sequence)
         outcomes = reply.outcomes
+        self._answers_bytes = 0
         for item in batch.items:
             kind = item.WhichOneof("kind")
             if kind is None:
@@ -329,7 +331,9 @@ class Machine(Generic[State]):
             session_id=item.session_id,
             feature_level=self._feature_level,
         )
-        answers = Answers(record.full_name, self.revision, self.alarms)
+        # One message holds the answers to all reads of a batch.
+        room_bytes = APPLY_ANSWERS_BYTES_MAX - self._answers_bytes
+        answers = Answers(record.full_name, self.revision, self.alarms, room_bytes)
         for index, request in enumerate(span.requests):
             if index in span.skipped:
                 answers.skip(span.skipped[index])
@@ -337,6 +341,7 @@ class Machine(Generic[State]):
             if contexts:
                 call.context = contexts[index]
             answers.add(self._read, record.handler, request, call)
+        self._answers_bytes += answers.bytes
         return answers
 
     def _read(

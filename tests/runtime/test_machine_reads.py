@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from services.runtime import machine as machine_module
 from services.runtime.machine import ProtocolError
 from tests.runtime import echo
 from tests.runtime.echo import (
@@ -85,6 +86,23 @@ def test_answers_fit_one_message(harness: Harness) -> None:
     large = message("GetRequest", fault="large")
     answer = harness.read(query(GET, large, large, message("GetRequest", name="a"))).query
     assert reasons(answer.errors) == {1: "COMMAND_TOO_LARGE"}
+
+
+def test_answers_of_a_batch_share_one_message(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads that come together are answered as far as a message holds; others may try again."""
+    text = "x" * 1_000
+    harness.apply(command(PUT, put_request("a", text)), command(PUT, put_request("b", "small")))
+    one, small = (message("GetRequest", name=name) for name in "ab")
+    size = len(harness.read(query(GET, one)).query.results)
+    monkeypatch.setattr(machine_module, "APPLY_ANSWERS_BYTES_MAX", 2 * size + 100)
+
+    for _ in range(2):  # the next batch has its own room
+        items = (query(GET, one), query(GET, one, one), query(GET, small))
+        answers = [o.query for o in harness.machine.apply(batch(0, *items)).reply.outcomes]
+        assert [reasons(answer.errors) for answer in answers] == [{}, {1: "OVERLOADED"}, {}]
+        assert [len(framing.unframe(answer.results)) for answer in answers] == [1, 2, 1]
 
 
 def test_state_digest_is_the_digest_of_the_entities(harness: Harness) -> None:
