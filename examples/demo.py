@@ -17,7 +17,6 @@ import json
 import logging
 import random
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -40,6 +39,7 @@ from viewstamp.importer import (
 from viewstamp.importer.display import print_report, progress_bars
 from viewstamp.loadtest import Trial, TrialOptions
 from viewstamp.loadtest.display import live_progress, print_checks, print_kills
+from viewstamp.loadtest.interrupt import cancel_on_signals
 from viewstamp.loadtest.kills import PROCESSES
 from viewstamp.loadtest.session import LoadFailed
 
@@ -92,9 +92,7 @@ class Demo:
 
     async def run(self) -> bool:
         """Do it, print it, and return whether every promise was kept. Raises FAILURES."""
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        cancel_on_signals()
         self._console.rule("Viewstamp: a demonstration")
         self._console.print(f"seed {self._seed}, directory {self._directory}")
         self._console.print("starting coordinator, users, streams and consumer_groups")

@@ -5,7 +5,7 @@ in flight each time. Every request in flight is sent again under its number, and
 answer. What the load wrote down of the answers must agree with a sequential model, with paged
 reads, and with the digests of a replay from scratch (`viewstamp/loadtest`).
 
-Exit code: 0 if every promise was kept, 1 if not.
+Exit code: 0 if every promise was kept, 1 if not, 130 if interrupted.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from viewstamp.loadtest.display import (
     print_checks,
     print_kill_summary,
 )
+from viewstamp.loadtest.interrupt import cancel_on_signals
 from viewstamp.loadtest.kills import PROCESSES
 from viewstamp.loadtest.session import LoadFailed
 
@@ -47,6 +48,7 @@ LASTING_TOPICS: Final = 3
 LASTING_GROUPS: Final = 3
 EXIT_KEPT: Final = 0
 EXIT_BROKEN: Final = 1
+EXIT_INTERRUPTED: Final = 130
 FAILURES: Final = (
     LoadFailed,
     ClusterError,
@@ -77,6 +79,7 @@ async def create_lasting_groups(client: Client) -> None:
 
 async def crash(console: Console, directory: Path, per_process: int, seed: int) -> Trial:
     """Run the whole test and return it, with its report. Raises FAILURES."""
+    cancel_on_signals()
     kills = kills_in_random_order(per_process, seed)
     trial = Trial(
         TrialOptions(
@@ -106,6 +109,9 @@ def main(arguments: list[str] | None = None) -> int:
         kept = _run(console, directory, per_process, options)
         keep = not kept
         return EXIT_KEPT if kept else EXIT_BROKEN
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print("interrupted")
+        return EXIT_INTERRUPTED
     finally:
         if keep:
             print(f"kept as evidence: {directory}", file=sys.stderr)
