@@ -1,0 +1,100 @@
+"""Proposals: one of each at a time, when due, and again when they were not sequenced."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from coordinator.replica import proposals as module
+from coordinator.replica.batcher import LooseCommand, Reply, SpanReply
+from coordinator.replica.proposals import Proposals
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+from viewstamp.limits import SYSTEM_USER_ID
+
+ASSIGN = 390
+DONE = Reply(1, 1, 1, (SpanReply(b"\x0a\x00", ()),))
+
+
+class Sequencer:
+    """Takes commands, or refuses them."""
+
+    def __init__(self) -> None:
+        """Refuse none."""
+        self.refusals: list[Refusal] = []
+        self.taken: list[LooseCommand] = []
+
+    def submit(self, waiting: LooseCommand) -> None:
+        """Take a command, unless a refusal is planned."""
+        if self.refusals:
+            raise self.refusals.pop()
+        self.taken.append(waiting)
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_DELAY_MS", 1)
+
+
+async def _turns(sequencer: Sequencer, count: int) -> None:
+    for _ in range(1_000):
+        await asyncio.sleep(0.001)
+        if len(sequencer.taken) >= count:
+            return
+    raise AssertionError(f"{len(sequencer.taken)} of {count} were proposed")
+
+
+async def test_the_same_proposal_is_pending_once() -> None:
+    """While it is pending a repeat is dropped; once settled it can be proposed again."""
+    sequencer = Sequencer()
+    proposals = Proposals(sequencer)
+    proposals.activate()
+    proposal = domain.Proposal(code=ASSIGN, request=b"g")
+    proposals.add(proposal)
+    proposals.add(proposal)
+    await _turns(sequencer, 1)
+    proposals.add(proposal)
+    (command,) = sequencer.taken
+    assert (command.code, command.item, command.user_id) == (ASSIGN, b"g", SYSTEM_USER_ID)
+    command.future.set_result(DONE)
+    await asyncio.sleep(0)
+    assert len(proposals) == 0
+    proposals.add(proposal)
+    await _turns(sequencer, 2)
+
+
+async def test_what_was_not_sequenced_is_proposed_again() -> None:
+    """Refused at once or later, for lack of space or service, it is tried until it is decided."""
+    sequencer = Sequencer()
+    sequencer.refusals = [Refusal(Reason.REASON_NO_SPACE, "full")] * 2
+    proposals = Proposals(sequencer)
+    proposals.propose(ASSIGN, b"g", 0)
+    await _turns(sequencer, 1)
+    sequencer.taken[0].future.set_exception(Refusal(Reason.REASON_VIEW_CHANGE, "moved"))
+    await _turns(sequencer, 2)
+    sequencer.taken[1].future.set_result(DONE)
+    await asyncio.sleep(0)
+    assert len(proposals) == 0
+
+
+async def test_nothing_is_proposed_before_its_time() -> None:
+    """Proposals wait for their log time, the earliest first."""
+    sequencer, now = Sequencer(), [1_000_000]
+    proposals = Proposals(sequencer, lambda: now[0])
+    for name, due in ((b"late", 9_000_000), (b"soon", 1_002_000), (b"now", 0)):
+        proposals.propose(ASSIGN, name, due)
+    await _turns(sequencer, 1)
+    assert [command.item for command in sequencer.taken] == [b"now"]
+    now[0] = 1_002_000
+    await _turns(sequencer, 2)
+    assert [command.item for command in sequencer.taken] == [b"now", b"soon"]
+    assert len(proposals) == 3
+
+
+async def test_a_replay_proposes_nothing() -> None:
+    """Before the replica serves, what machines propose is history."""
+    proposals = Proposals(Sequencer())
+    proposals.add(domain.Proposal(code=ASSIGN, request=b"g"))
+    assert len(proposals) == 0

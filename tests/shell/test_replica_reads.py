@@ -1,0 +1,188 @@
+"""Reads in the shell: their deadlines, and that nothing is kept of those nobody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from coordinator import vsr
+from coordinator.gateway.reads import LINEARIZABLE, Consistency, Reads, ReadSpan
+from coordinator.gateway.routes import Routes
+from coordinator.mux import types as mux
+from coordinator.replica import reads as replica_reads
+from coordinator.replica.batcher import Reply
+from coordinator.replica.reads import ReplicaReads
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit
+from viewstamp.errors import Refusal
+from viewstamp.limits import REQUEST_COMMANDS_MAX
+from viewstamp.tokens import AccessToken
+
+DEADLINE_MS = 20
+CODE = 450
+
+
+class FakeMux:
+    """Remembers which reads it leads."""
+
+    def __init__(self) -> None:
+        """Lead none."""
+        self.led: list[int] = []
+        self.failed: list[int] = []
+
+    def read(self, *reads: mux.Read) -> list[mux.MuxEffect]:
+        """Remember the reads."""
+        assert reads
+        self.led += [read.token for read in reads]
+        return []
+
+    def fail_read(self, token: int, error: bytes) -> list[mux.MuxEffect]:
+        """Remember the failure."""
+        self.failed.append(token)
+        return []
+
+
+class FakeReplica:
+    """A replica at revision 10 that grants read indexes when it is told to."""
+
+    view = 1
+
+    def __init__(self) -> None:
+        """Begin at revision 10."""
+        self.revision = 10
+        self.asked: list[vsr.Event] = []
+
+    def is_handed_over(self, op: int, revision: int) -> bool:
+        """Compare with the revision alone."""
+        return revision <= self.revision
+
+    def step(self, event: vsr.Event) -> None:
+        """Remember the event."""
+        self.asked.append(event)
+
+    def lead(self, effects: Callable[[], Sequence[mux.MuxEffect]]) -> None:
+        """Ask for the effects, of which the fake has none."""
+        assert not effects()
+
+
+class Setup:
+    """The gateway's reads over the replica's."""
+
+    def __init__(self) -> None:
+        """Wire them."""
+        self.replica, self.mux = FakeReplica(), FakeMux()
+        self.reads = ReplicaReads(self.replica, self.mux)
+        self.gateway = Reads(Routes(), self, DEADLINE_MS)
+
+    def read(
+        self,
+        spans: Sequence[ReadSpan],
+        principal: AccessToken | None,
+        session_id: int,
+        consistency: Consistency,
+    ) -> asyncio.Future[Reply]:
+        """Start reads as the composition does."""
+        read = mux.Read(self.reads.next_token(), (), None, 0)
+        return self.reads.start(
+            read,
+            linearizable=consistency.linearizable,
+            revision=consistency.at_least_revision,
+        )
+
+    def start(self, consistency: Consistency) -> asyncio.Future[Reply]:
+        """Start one read at the gateway."""
+        span = submit.Span(code=CODE, count=1, items=b"\x0a\x00")
+        return self.gateway.start([span], AccessToken(0, 1, 0), 0, consistency)
+
+
+CONSISTENCIES = {
+    "asked": LINEARIZABLE,
+    "waiting": Consistency(False, 99),
+    "led": Consistency(False, 10),
+}
+
+
+@pytest.mark.parametrize("place", CONSISTENCIES)
+async def test_deadline(place: str) -> None:
+    """Wherever a read waits, its deadline ends it with READ_DEADLINE and leaves nothing."""
+    setup = Setup()
+    future = setup.start(CONSISTENCIES[place])
+    with pytest.raises(Refusal) as caught:
+        await future
+    assert caught.value.reason == Reason.REASON_READ_DEADLINE
+    assert caught.value.details == {"deadline_ms": str(DEADLINE_MS)}
+    await _nothing_is_left(setup, place)
+
+
+@pytest.mark.parametrize("place", CONSISTENCIES)
+async def test_caller_that_leaves(place: str) -> None:
+    """Wherever a read waits, a caller that goes away leaves nothing behind."""
+    setup = Setup()
+    future = setup.start(CONSISTENCIES[place])
+    await asyncio.sleep(0)
+    future.cancel()
+    await _nothing_is_left(setup, place)
+
+
+async def _nothing_is_left(setup: Setup, place: str) -> None:
+    await asyncio.sleep(0)
+    assert (len(setup.reads), setup.reads.waiting) == (0, 0)
+    assert setup.mux.failed == ([1] if place == "led" else [])
+    # Too late to matter: an index granted, a revision reached, an answer of the mux.
+    setup.reads.granted(vsr.ReadIndexGranted(1, 5))
+    setup.replica.revision = 100
+    setup.reads.handed_over()
+    setup.reads.answered(mux.ReadAnswered(1, 100, 100, (), None))
+    await asyncio.sleep(0)
+    assert setup.mux.led == ([1] if place == "led" else [])
+
+
+async def test_caller_that_leaves_before_the_reads_are_led() -> None:
+    """A read that is due but was not sent is not sent for nobody."""
+    setup = Setup()
+    setup.start(CONSISTENCIES["led"]).cancel()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (setup.mux.led, setup.mux.failed, len(setup.reads)) == ([], [], 0)
+
+
+async def test_answers() -> None:
+    """Answers and refusals reach their callers, and leave nothing."""
+    setup = Setup()
+    answered, refused = (setup.start(Consistency(False, 0)) for _ in range(2))
+    await asyncio.sleep(0)
+    assert setup.mux.led == [1, 2]
+    setup.reads.answered(mux.ReadAnswered(1, 10, 7, (), None))
+    error = Refusal(Reason.REASON_DOMAIN_RESTARTING, "gone").to_error().SerializeToString()
+    setup.reads.answered(mux.ReadAnswered(2, 10, 7, (), error))
+    assert (await answered).first_revision == 10
+    with pytest.raises(Refusal, match="gone"):
+        await refused
+    assert len(setup.reads) == 0
+    assert setup.mux.failed == []
+
+
+async def test_too_many_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit reads are refused at once, whatever they wait for."""
+    monkeypatch.setattr(replica_reads, "READ_INDEXES_WAITING_MAX", 3)
+    setup = Setup()
+    futures = [setup.start(each) for each in CONSISTENCIES.values()]
+    with pytest.raises(Refusal) as caught:
+        setup.start(LINEARIZABLE)
+    assert caught.value.reason == Reason.REASON_OVERLOADED
+    for future in futures:
+        future.cancel()
+    gc.collect()
+
+
+@pytest.mark.parametrize("counts", [[], [0], [1, 0], [REQUEST_COMMANDS_MAX, 1], [2**32 - 1]])
+async def test_absurd_counts(counts: list[int]) -> None:
+    """A span that claims no reads, or far too many, never gets to the replica."""
+    setup = Setup()
+    spans = [submit.Span(code=CODE, count=count) for count in counts]
+    with pytest.raises(Refusal, match=r"at least one|at most 8190"):
+        setup.gateway.start(spans, AccessToken(0, 1, 0), 0, LINEARIZABLE)
+    assert not setup.replica.asked
