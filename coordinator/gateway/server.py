@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
+from grpc_channelz.v1 import channelz
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
@@ -111,6 +112,7 @@ class GatewayServer:
         self._server.add_generic_rpc_handlers((_Handlers(unary, submit),))
         self._health = HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        channelz.add_channelz_servicer(self._server)
         names = [s.full_name for m in _MODULES for s in m.DESCRIPTOR.services_by_name.values()]
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
         reflection.enable_server_reflection(

@@ -6,6 +6,8 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_channelz.v1 import channelz_pb2
+from grpc_channelz.v1.channelz_pb2_grpc import ChannelzStub
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_reflection.v1alpha import reflection_pb2
@@ -111,3 +113,11 @@ def test_reflection(shared: Replica) -> None:
     names = {service.name for service in listed.list_services_response.service}
     assert {symbol, "grpc.health.v1.Health"} <= names
     assert file.file_descriptor_response.file_descriptor_proto
+
+
+def test_channelz(shared: Replica) -> None:
+    """The standard channelz service tells of the listening server and its calls."""
+    with shared.channel() as channel:
+        stub: Any = ChannelzStub(channel)
+        servers = stub.GetServers(channelz_pb2.GetServersRequest(start_server_id=0)).server
+    assert any(server.data.calls_started for server in servers)
