@@ -32,8 +32,8 @@ from services.streams.domain import DOMAIN as STREAMS_DOMAIN
 from services.users.domain import build_domain
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
-from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.log.v1 import log_pb2
 from viewstamp.errors import Refusal
 from viewstamp.format.digest import StateDigest
 

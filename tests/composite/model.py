@@ -119,9 +119,7 @@ class Model:
 
     # --- Requests ---
 
-    def _request(
-        self, timestamp: int, request: log_pb2.LoggedRequest
-    ) -> tuple[Answer, bool]:
+    def _request(self, timestamp: int, request: log_pb2.LoggedRequest) -> tuple[Answer, bool]:
         """Check a header, then apply the commands; return whether it is a duplicate instead."""
         first = self.revision + 1
         self.revision += sum(span.count for span in request.spans)

@@ -228,9 +228,7 @@ def _set_targets(group: Group, call: Call) -> None:
     if targets is None:
         size, longer = divmod(len(everything), len(members))
         ends = [size * (i + 1) + min(i + 1, longer) for i in range(len(members))]
-        targets = [
-            set(range(start, end)) for start, end in zip([0, *ends[:-1]], ends, strict=True)
-        ]
+        targets = [set(range(start, end)) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
     holders = {p: m for m in members for p in m.owned | m.revoking}
     for member, target in zip(members, targets, strict=True):
         held = member.owned | member.revoking

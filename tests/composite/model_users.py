@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from tests.composite.model_groups import drop_members
 from tests.composite.world import (
     GLOBAL_FLAGS,
     STREAM_FLAGS,
@@ -20,7 +21,6 @@ from tests.composite.world import (
     find,
     key_of,
 )
-from tests.composite.model_groups import drop_members
 
 ACTIVE, INACTIVE = 1, 2
 TOKEN_HASH_BYTES = 32
@@ -152,9 +152,11 @@ def expire_token(world: World, request: Any, call: Call) -> dict[str, Any]:
     """Delete the very token that is meant, if its time has come."""
     user = world.users.get(request.user_id)
     token = user.tokens.get(request.name) if user is not None else None
-    if user is not None and token is not None and token.created == request.created_revision:
-        if 0 < token.expires_at <= call.timestamp:
-            del user.tokens[request.name]
+    is_meant = token is not None and token.created == request.created_revision
+    if user is not None and token is not None and is_meant:
+        if not token.expires_at or token.expires_at > call.timestamp:
+            return {}
+        del user.tokens[request.name]
     return {}
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from google.protobuf.message import Message
+
 from coordinator.mux.types import Read, ReadSpan
 from tests.composite.comparison import check_read, check_reply
 from tests.composite.harness import STAGES, Entry, Replica, Service, entry
-from tests.composite.model import CODES, METHODS, Call, Model, Outcome
+from tests.composite.indexes import check_indexes, check_session_indexes
+from tests.composite.model import CODES, METHODS, Model, Outcome
 from tests.composite.views import facts_of_model, facts_of_sections
 from tests.composite.workload import Workload
+from tests.composite.world import Call, Refused
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.framing import frame_all
 
@@ -32,18 +37,21 @@ class Trial:
     # Op -> reads behind it, by token; and what the model answered.
     reads: dict[int, list[Read]] = field(default_factory=dict)
     token: int = 0
+    # (command or read, "ok" or the reason) -> how often it came to that.
+    met: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         """Found the cluster."""
         self.workload = Workload(self.random, self.model)
         # A second set of machines is fed the recorded batches alone: no reads, no restarts.
         self.mirrors = {stage: Service(stage) for stage in STAGES}
-        self.commit(self.workload.timestamp, [self.workload.founding()])
+        self.commit(self.workload.writer.timestamp, [self.workload.founding()])
 
     def run(self, prepares: int) -> None:
         """Apply so many random prepares, then let everything come to rest."""
         if self.random.randrange(4):
             self.commit(*self.workload.furnishing())
+            self.commit(*self.workload.joining())
         for _ in range(prepares):
             self.commit(*self.workload.prepare(self.replica.proposals))
             self.look()
@@ -59,18 +67,24 @@ class Trial:
         replies = self.replica.replies[self.model.op]
         for reply, answer in zip(replies, expected, strict=True):
             check_reply(reply, answer)
+            self._count(answer.codes, answer.spans)
         self.check_state()
+        self.check_proposals()
 
     def check_state(self) -> None:
         """Fail unless the state of all stages is the model's, and follows from the log alone."""
         got: dict[Any, Any] = {}
         for stage, service in self.replica.services.items():
-            got |= facts_of_sections(stage, service.entities())
+            entities = service.entities()
+            got |= facts_of_sections(stage, entities)
+            check_indexes(stage, service.machine.state, entities)
         check_equal(got, facts_of_model(self.model))
         self._check_sessions()
+        check_session_indexes(self.replica.mux.sessions)
+        digests = self.replica.digests()
         for stage, mirror in self.mirrors.items():
             mirror_batches(mirror, self.replica.services[stage])
-            assert mirror.machine.state_digest() == self.replica.digests()[stage], stage.name
+            assert mirror.machine.state_digest() == digests[stage], stage.name
 
     def _check_sessions(self) -> None:
         mux, world = self.replica.mux, self.model.world
@@ -82,6 +96,24 @@ class Trial:
         known = self.model.windows.items()
         check_equal(kept, {k: (w.acked, w.last_retired, set(w.replies)) for k, w in known})
 
+    def check_proposals(self) -> None:
+        """Fail unless the primary was told of all that waits to be done, and when."""
+        told = {
+            (METHODS[code].name, *_values(METHODS[code].request.FromString(payload))): due
+            for (code, payload), due in self.replica.proposals.items()
+        }
+        groups_told = {key[1] for key in told if key[0] == "Assign"}
+        for user in self.model.world.users.values():
+            for name, token in user.tokens.items():
+                key = ("ExpirePersonalAccessToken", user.id, name, token.created)
+                assert told.get(key, 0) == token.expires_at, f"{key} was not proposed"
+        for _, _, group in self.model.world.groups():
+            if group.epoch != group.assigned_epoch:
+                assert group.id in groups_told, f"no target was asked for, for group {group.id}"
+            for member in group.members.values():
+                timer = ("CompleteRevocation", group.id, member.session_id, member.deadline)
+                assert told.get(timer, 0) == member.deadline, f"{timer} was not proposed"
+
     def look(self) -> None:
         """Read a few things behind the last prepare; the answers must be the model's."""
         self.reads[self.model.op] = []
@@ -92,6 +124,13 @@ class Trial:
             self.replica.settle()
             codes = [span.code for span in read.spans]
             check_read(codes, self.replica.reads[read.token], expected)
+            self._count(codes, expected)
+
+    def _count(self, codes: list[int], spans: list[list[Outcome]]) -> None:
+        for code, outcomes in zip(codes, spans, strict=False):
+            for outcome in outcomes:
+                came_to = outcome.reason if isinstance(outcome, Refused) else "ok"
+                self.met[METHODS[code].name, came_to] += 1
 
     def _read(self) -> tuple[Read, list[list[Outcome]]]:
         """Return a read, and what the model answers."""
@@ -116,6 +155,7 @@ class Trial:
         elif choice == len(STAGES):
             self.replica.become_primary()
             self.replica.settle()
+            self.check_proposals()
 
     def come_to_rest(self) -> None:
         """Let everything proposed be done; then nothing may be left to do."""
@@ -145,6 +185,8 @@ class Trial:
 
 def check_at_rest(model: Model) -> None:
     """Fail unless every partition of a group with members is owned, as it is meant to be."""
+    tokens = [token for user in model.world.users.values() for token in user.tokens.values()]
+    assert not any(token.expires_at for token in tokens), f"expired tokens are left: {tokens}"
     for _, topic, group in model.world.groups():
         members = group.members.values()
         assert group.epoch == group.assigned_epoch, f"group {group.id} waits for its target"
@@ -155,6 +197,11 @@ def check_at_rest(model: Model) -> None:
         assert not members or owned == list(range(group.partitions_count)), f"group {group.id}"
         sizes = {len(member.owned) for member in members}
         assert not sizes or max(sizes) - min(sizes) <= 1, f"group {group.id} has sizes {sizes}"
+
+
+def _values(message: Message) -> tuple[Any, ...]:
+    """Return the values of all fields of a message."""
+    return tuple(getattr(message, field.name) for field in message.DESCRIPTOR.fields)
 
 
 def check_equal(got: dict[Any, Any], wanted: dict[Any, Any]) -> None:

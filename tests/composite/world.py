@@ -226,11 +226,13 @@ class World:
 
     def find_stream(self, key: int | str) -> Stream | None:
         """Return a stream by id or name."""
-        return find(self.streams, key)
+        found: Stream | None = find(self.streams, key)
+        return found
 
     def find_user(self, named: Identifier) -> User | None:
         """Return a user by id or name."""
-        return find(self.users, key_of(named))
+        found: User | None = find(self.users, key_of(named))
+        return found
 
     def groups(self) -> list[tuple[Stream, Topic, Group]]:
         """Return all groups with where they are."""

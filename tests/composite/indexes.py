@@ -1,0 +1,71 @@
+"""Indexes follow from entities: what a machine holds equals what its section would be loaded to.
+
+An index that an undo has missed may be looked at much later, or never in a short history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from coordinator.mux.sessions import SessionsMachine
+from coordinator.mux.types import Stage
+from services.consumer_groups import section as groups_section
+from services.runtime.tables import Table, UndoLog
+from services.streams import section as streams_section
+from services.streams.model import State as StreamsState
+from services.users import section as users_section
+from services.users.model import State as UsersState
+
+Entity = tuple[int, bytes, bytes]
+# Caches; what may be outdated on purpose; counters, which are entities and may be at their default.
+NOT_COMPARED: Final = frozenset({"undo", "options_pool", "contexts", "waiting", "counters"})
+
+
+def check_indexes(stage: Stage, state: Any, entities: Iterable[Entity]) -> None:
+    """Fail unless every table of a state is what its entities make it."""
+    loaded = _LOADERS[stage](entities)
+    for name in type(state).__slots__:
+        if name not in NOT_COMPARED:
+            got, wanted = rows(getattr(state, name)), rows(getattr(loaded, name))
+            assert got == wanted, f"{stage.name}.{name} is {got}; its entities make it {wanted}"
+
+
+def check_session_indexes(machine: SessionsMachine) -> None:
+    """Fail unless the indexes of sessions are what the sessions make them."""
+    of_user: dict[int, tuple[int, ...]] = {}
+    for session in machine.live():
+        of_user[session.user_id] = (*of_user.get(session.user_id, ()), session.session_id)
+    of_nonce = {(s.user_id, s.nonce): s.session_id for s in machine.live()}
+    assert rows(machine._of_user) == of_user, "the index from users to sessions is wrong"
+    assert rows(machine._of_nonce) == of_nonce, "the index from nonces to sessions is wrong"
+
+
+def rows(table: Any) -> dict[Any, Any]:
+    """Return what a table holds, nested tables and the names of topics too."""
+    held = table.rows if isinstance(table, Table) else table._rows
+    found = {key: rows(value) if isinstance(value, Table) else value for key, value in held.items()}
+    for stream_id, children in getattr(table, "_streams", {}).items():
+        found["children of", stream_id] = (children.ids, children.by_name)
+    return found
+
+
+def _users(entities: Iterable[Entity]) -> UsersState:
+    state = UsersState(UndoLog())
+    for entity in entities:
+        users_section.load(state, *entity)
+    users_section.check_loaded(state)
+    return state
+
+
+def _streams(entities: Iterable[Entity]) -> StreamsState:
+    state = StreamsState(UndoLog())
+    streams_section.load(state, entities)
+    return state
+
+
+_LOADERS: Final[dict[Stage, Callable[[Iterable[Entity]], Any]]] = {
+    Stage.USERS: _users,
+    Stage.STREAMS: _streams,
+    Stage.CONSUMER_GROUPS: lambda entities: groups_section.load(UndoLog(), entities),
+}
