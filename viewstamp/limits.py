@@ -72,6 +72,8 @@ FEATURE_LEVEL: Final = 1
 # --- Time ---
 READ_DEADLINE_MS: Final = 5_000
 STAGE_TIMEOUT_MS: Final = 2_000
+# A walk over millions of entities, at some microseconds each.
+STATE_DIGEST_TIMEOUT_MS: Final = 60_000
 APPLY_STALL_ABDICATE_MS: Final = 5_000
 TICK_MS: Final = 10
 HEARTBEAT_MS: Final = 50

@@ -18,6 +18,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from coordinator.mux.types import STATE_DIGEST_CODE
 from coordinator.stages.item_log import Entry, ItemLog, ReplayDivergedError, settle
 from coordinator.tasks import first_to_end
 from viewstamp import limits
@@ -73,6 +74,7 @@ class StageEvents:
 class _Outgoing:
     message: bytes
     entry: Entry | None  # None for reads
+    timeout_ms: int = limits.STAGE_TIMEOUT_MS
 
 
 class StageClient:
@@ -99,7 +101,7 @@ class StageClient:
         if batch.sequence:
             outgoing = _Outgoing(message, self.item_log.append(batch.sequence, message))
         else:
-            outgoing = _Outgoing(message, None)
+            outgoing = _Outgoing(message, None, read_timeout_ms(batch))
         if self.connected:
             self._outgoing.append(outgoing)
             self._wake.set()
@@ -159,7 +161,7 @@ class StageClient:
                     raise FencedError(f"{self.target}: {error.details()}") from error
                 reason = f"{error.code().name}: {error.details()}"
             except TimeoutError:
-                reason = f"no answer for {limits.STAGE_TIMEOUT_MS} ms"
+                reason = "no answer in time"
             self._lost(reason)
             await asyncio.sleep(RECONNECT_DELAY_MIN_MS / 1000)
 
@@ -258,16 +260,26 @@ class StageClient:
             self._events.replied(reply)
 
     async def _watch_silence(self) -> None:
-        timeout = limits.STAGE_TIMEOUT_MS / 1000
         loop = asyncio.get_running_loop()
         waiting_since = loop.time()
         while True:
-            await asyncio.sleep(timeout / 8)
+            await asyncio.sleep(limits.STAGE_TIMEOUT_MS / 1000 / 8)
             # The clock runs only while an answer is due; each answer of a replay winds it up.
             if not self._unanswered:
                 waiting_since = loop.time()
-            elif loop.time() - max(waiting_since, self._answered_at) > timeout:
+                continue
+            silent_ms = (loop.time() - max(waiting_since, self._answered_at)) * 1000
+            if silent_ms > self._unanswered[0].timeout_ms:
                 raise TimeoutError
+
+
+def read_timeout_ms(batch: domain_pb2.Batch) -> int:
+    """Return how long the answer to reads may take: a state digest walks over the whole state."""
+    walks = any(
+        item.WhichOneof("kind") == "query" and item.query.code == STATE_DIGEST_CODE
+        for item in batch.items
+    )
+    return limits.STATE_DIGEST_TIMEOUT_MS if walks else limits.STAGE_TIMEOUT_MS
 
 
 def _hello(identity: Identity) -> bytes:

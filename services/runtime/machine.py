@@ -70,6 +70,8 @@ class Machine(Generic[State]):
         self._feature_level = 0
         self._deferred: list[DeferredQuery] = []
         self._answers_bytes = 0  # of the batch under way
+        self._is_in_log = False  # the batch under way
+        self._known_digest: bytes | None = None  # of the state since the last logged batch
         self._items: dict[str, Callable[[Any, pb.Outcome], None]] = {
             "command": self._command,
             "resolve": self._resolve,
@@ -92,6 +94,7 @@ class Machine(Generic[State]):
         reply = pb.BatchReply(sequence=batch.sequence)
         outcomes = reply.outcomes
         self._answers_bytes = 0
+        self._is_in_log = batch.sequence > 0
         for item in batch.items:
             kind = item.WhichOneof("kind")
             if kind is None:
@@ -137,6 +140,7 @@ class Machine(Generic[State]):
                 f"{FEATURE_LEVEL}: upgrade it"
             )
         if batch.sequence:
+            self._known_digest = None
             if batch.sequence != self.sequence + 1:
                 raise ProtocolError(
                     f"batch {batch.sequence} follows batch {self.sequence}; "
@@ -307,7 +311,7 @@ class Machine(Generic[State]):
         answer = outcome.query
         answer.query_id = item.query_id
         if item.code == 0:
-            answer.state_digest = self.state_digest()
+            answer.state_digest = self._digest_for_read()
             return
         record = self._handlers.queries.get(item.code)
         if record is None:
@@ -319,6 +323,14 @@ class Machine(Generic[State]):
         else:
             answer.results = answers.joined()
             answer.errors.extend(answers.errors)
+
+    def _digest_for_read(self) -> bytes:
+        """Return the digest; walk the state once, however often it is asked for meanwhile."""
+        if self._is_in_log:
+            return self.state_digest()
+        if self._known_digest is None:
+            self._known_digest = self.state_digest()
+        return self._known_digest
 
     def _answers(self, record: Record, item: pb.QueryItem) -> Answers:
         span = decode(record.request, record.batch, item.items, item.count, item.refused)

@@ -116,6 +116,30 @@ def test_state_digest_is_the_digest_of_the_entities(harness: Harness) -> None:
     assert harness.read(pb.Item(query=pb.QueryItem())).query.state_digest == expected.to_bytes()
 
 
+def test_the_state_is_walked_once_between_changes(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Digests asked for by many at once cost one walk, and never outlive a change."""
+    walks = []
+    walk = harness.machine.state_digest
+
+    def counted() -> bytes:
+        walks.append(1)
+        return walk()
+
+    monkeypatch.setattr(harness.machine, "state_digest", counted)
+    digest = pb.Item(query=pb.QueryItem(query_id=3))
+    seen = []
+    for name in "ab":
+        harness.apply(command(PUT, put_request(name)))
+        together = harness.machine.apply(batch(0, digest, digest)).reply.outcomes
+        outcomes = (*together, harness.read(digest))
+        seen.append({outcome.query.state_digest for outcome in outcomes})
+    assert [len(values) for values in seen] == [1, 1]
+    assert seen[0] != seen[1]
+    assert len(walks) == 2
+
+
 def test_deferred_reads_answer_later_from_their_own_revision(harness: Harness) -> None:
     """A deferred span is marked in the reply and computed from what it read at its position."""
     requests = [message("GetRequest", name="a"), message("GetRequest", name="a", fault="refuse")]

@@ -10,11 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.stages.client import Identity, ItemLogDroppedError, StageClient, StageEvents
+from coordinator.stages.client import (
+    Identity,
+    ItemLogDroppedError,
+    StageClient,
+    StageEvents,
+    read_timeout_ms,
+)
 from coordinator.stages.item_log import ItemLog
 from services.runtime.server import DomainServer, new_server
 from tests.runtime import echo
 from tests.runtime.echo import GET, PUT, batch, command, message, put_request, query
+from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.limits import MIB
 
@@ -129,3 +136,12 @@ async def test_answers_as_large_as_a_service_may_give_arrive(tmp_path: Path) -> 
     assert [outcome.query.query_id for outcome in reply.outcomes] == list(range(1, 9))
     assert reply.ByteSize() > 24 * MIB
     assert told.connections == 1
+
+
+def test_only_a_walk_over_the_state_may_take_long() -> None:
+    """A digest of a large state is waited for; other reads that take as long mean a death."""
+    get = query(GET, message("GetRequest", name="one"))
+    digest = pb.Item(query=pb.QueryItem(query_id=1))
+    assert read_timeout_ms(batch(0, get)) == limits.STAGE_TIMEOUT_MS
+    assert read_timeout_ms(batch(0, get, digest)) == limits.STATE_DIGEST_TIMEOUT_MS
+    assert read_timeout_ms(batch(0, echo.PROPOSALS)) == limits.STAGE_TIMEOUT_MS
