@@ -297,14 +297,17 @@ class Journal:
             op += 1
 
     def space(self) -> Space:
-        """How much room there is before appending needs new disk space."""
-        spares = self._last_segment - self._segment
-        usable = max(0, spares - RESERVE_SEGMENTS)
-        active_bytes = self._files[self._segment].size() - self._offset
+        """How much room there is before appending needs new disk space. Any thread may ask."""
+        # The offset first: with an append under way this gives too little room, never too much.
+        offset, segment = self._offset, self._segment
+        last_segment = self._last_segment
+        # Each by its own size: spares may have been made under another setting.
+        usable = range(segment + 1, last_segment - RESERVE_SEGMENTS + 1)
+        active_bytes = max(0, self._files[segment].size() - offset)
         return Space(
-            free_bytes=active_bytes + usable * (self._segment_bytes - SECTOR_BYTES),
-            spare_segments=spares,
-            reserve_intact=spares >= RESERVE_SEGMENTS,
+            free_bytes=active_bytes + sum(self._files[n].size() - SECTOR_BYTES for n in usable),
+            spare_segments=last_segment - segment,
+            reserve_intact=last_segment - segment >= RESERVE_SEGMENTS,
         )
 
     # --- Appending ---

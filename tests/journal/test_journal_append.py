@@ -281,6 +281,14 @@ def test_spares_are_prepared_ahead() -> None:
     assert journal.space().spare_segments == SPARE_SEGMENTS
 
 
+def test_space_counts_spares_by_their_own_size() -> None:
+    """Spares that were made under a smaller setting do not pass for larger ones."""
+    storage = MemoryStorage()
+    create(storage).close()
+    journal, _ = reopen(storage, segment_bytes=4 * SEGMENT_BYTES)
+    assert journal.space().free_bytes == 2 * 3 * SECTOR_BYTES
+
+
 def test_space_leaves_out_the_reserve() -> None:
     """Free bytes are what an ordinary append can use without asking the disk for more."""
     journal = create(MemoryStorage())
