@@ -51,6 +51,7 @@ def text_files() -> tuple[TextFile, ...]:
     return tuple(files)
 
 
+@functools.cache
 def python_files() -> tuple[PythonFile, ...]:
     """Return the hand-written Python files among them."""
     return tuple(
