@@ -32,9 +32,9 @@ WAITING_OVERHEAD_BYTES: Final = 512
 # A transaction takes one revision and a run of its own, so it never shares a span.
 TRANSACT_CODE: Final = 10
 # For each prepare under way so many commands must wait until another one is worth its cost...
-GATHERED_COMMANDS: Final = 32
+GATHERED_COMMANDS: Final = 128
 # ... or so many bytes, which cost more than the prepare itself.
-GATHERED_BYTES: Final = 128 * limits.KIB
+GATHERED_BYTES: Final = 256 * limits.KIB
 WAITING_BYTES_MAX: Final = 64 * limits.MIB
 
 

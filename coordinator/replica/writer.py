@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 Result = TypeVar("Result")
@@ -42,7 +43,7 @@ class Writer(Generic[State]):
     ) -> None:
         self._journal = journal
         self._superblock = superblock
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+        self._thread = _Thread()
         self._queue: deque[_Prepares | _Superblock[State]] = deque()
         self._wake = asyncio.Event()
 
@@ -66,7 +67,7 @@ class Writer(Generic[State]):
 
     async def call(self, function: Callable[[], Result]) -> Result:
         """Run any other journal call between the writes."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+        return await self._thread.call(function)
 
     async def run(
         self,
@@ -97,7 +98,61 @@ class Writer(Generic[State]):
 
     def close(self) -> None:
         """Wait for the write under way and end the thread."""
-        self._executor.shutdown(wait=True)
+        self._thread.close()
+
+
+class _Thread:
+    """Runs calls one after another. A pool's futures of two kinds would cost several times more.
+
+    It does not keep the process alive: what it has not finished then is as after a crash.
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._thread.start()
+
+    def call(self, function: Callable[[], Result]) -> asyncio.Future[Result]:
+        """Return a future of the result, or of what the function raises."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+
+        def run() -> None:
+            try:
+                result = function()
+            except BaseException as error:
+                tell(_fail, future, error)
+            else:
+                tell(_succeed, future, result)
+
+        def tell(how: Callable[..., None], *arguments: Any) -> None:
+            try:
+                loop.call_soon_threadsafe(how, *arguments)
+            except RuntimeError:
+                # The loop was closed meanwhile: nobody is left to be told.
+                assert loop.is_closed()
+
+        self._calls.put(run)
+        return future
+
+    def close(self) -> None:
+        """Finish what was asked for, and end."""
+        self._calls.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+def _succeed(future: asyncio.Future[Result], result: Result) -> None:
+    if not future.done():  # whoever waited may have been cancelled
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 class _Prepares:

@@ -34,7 +34,7 @@ class Timeout:
 
     def stopped(self) -> Timeout:
         """The same timeout, not armed."""
-        return replace(self, due_ticks=None)
+        return self if self.due_ticks is None else replace(self, due_ticks=None)
 
     def fired(self, now_ticks: int) -> bool:
         """Whether the timeout is armed and due."""
