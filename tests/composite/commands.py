@@ -103,8 +103,13 @@ class CommandWriter:
         request.name = self.pick(BAD_NAMES) if self.chance(20) else self.pick(GROUP_NAMES)
 
     def fill_token_name(self, request: Any, context: dict[str, Any]) -> None:
-        """Choose a token's name."""
-        request.name = "xx" if self.chance(20) else self.pick(TOKEN_NAMES)
+        """Choose a token's name, mostly one of the caller's for a deletion."""
+        caller = self.model.world.users.get(context["user_id"])
+        is_deletion = request.DESCRIPTOR.name == "DeletePersonalAccessTokenRequest"
+        if is_deletion and caller is not None and caller.tokens and not self.chance(4):
+            request.name = self.pick(list(caller.tokens))
+        else:
+            request.name = "xx" if self.chance(20) else self.pick(TOKEN_NAMES)
 
     def fill_username(self, request: Any, context: dict[str, Any]) -> None:
         """Choose a username."""

@@ -33,8 +33,8 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "DeleteUser": 2,
     "ChangePassword": 2,
     "UpdatePermissions": 5,
-    "CreatePersonalAccessToken": 2,
-    "DeletePersonalAccessToken": 1,
+    "CreatePersonalAccessToken": 3,
+    "DeletePersonalAccessToken": 2,
     "CreateStream": 5,
     "UpdateStream": 2,
     "DeleteStream": 1,
@@ -46,9 +46,9 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "CreatePartitions": 3,
     "DeletePartitions": 2,
     "CreateConsumerGroup": 5,
-    "DeleteConsumerGroup": 1,
+    "DeleteConsumerGroup": 2,
     "JoinConsumerGroup": 12,
-    "LeaveConsumerGroup": 2,
+    "LeaveConsumerGroup": 3,
     "HeartbeatConsumerGroup": 8,
 }
 _ALL_OF_STREAMS: Final = {"global": {"manage_streams": True}}
