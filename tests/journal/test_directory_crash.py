@@ -14,7 +14,7 @@ from coordinator.journal import CorruptJournal
 from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
 from tests.journal.builders import CLUSTER_ID, SEGMENT_BYTES
 from tests.journal.memory_storage import Loss, MemoryStorage, SimulatedCrash
-from viewstamp.format.prepare import seal
+from viewstamp.format.prepare import Prepare, seal
 from viewstamp.format.record import SECTOR_BYTES
 
 OPTIONS = DirectoryOptions(Path("data"), 0, 1, CLUSTER_ID, SEGMENT_BYTES)
@@ -53,8 +53,9 @@ class Life:
         if isinstance(effect, vsr.FoundingReady):
             self._events.append(vsr.Found(b"founded", 1))
         elif isinstance(effect, vsr.PersistPrepares):
-            self.files.journal.append(effect.prepares)
-            records = tuple(vsr.RecordId(p.op, p.checksum) for p in effect.prepares)
+            prepares = [each for each in effect.prepares if isinstance(each, Prepare)]
+            self.files.journal.append(prepares)
+            records = tuple(vsr.RecordId(each.op, each.checksum) for each in prepares)
             self._events.append(vsr.RecordsDurable(records))
         elif isinstance(effect, vsr.PersistSuperblock):
             self.files.superblock.write(self.files.encode(effect.state))
