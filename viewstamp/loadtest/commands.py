@@ -46,7 +46,8 @@ class Command:
 
     def to_json(self) -> dict[str, Any]:
         """Return the command for a record, without what is empty."""
-        return {key: value for key, value in asdict(self).items() if value}
+        named = {key: value for key, value in asdict(self).items() if value}
+        return {**named, "kind": str(self.kind)}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Command:
