@@ -24,7 +24,8 @@ What the caller owes:
 
 Invariants: a prepare that `append` returned for is found again by every later `open`, or the
 damage is reported as a fault (cluster) or refused (single replica). Nothing is cut off that was
-acknowledged; with one replica alone, rot in the very last group cannot be told from tearing.
+acknowledged; with one replica alone, rot in the very last group cannot be told from tearing while
+the superblock does not know of it, which is between a crash and the next start.
 """
 
 from __future__ import annotations
