@@ -76,9 +76,9 @@ class Bench:
             "machine": machine(),
             "versions": versions(self._etcd),
             "commands": {
-                "benchmark": sys.orig_argv,
-                "etcd": self._etcd.command,
-                **{workload: self.command(workload) for workload in WORKLOADS},
+                "benchmark": portable(sys.orig_argv),
+                "etcd": portable(self._etcd.command),
+                **{workload: portable(self.command(workload)) for workload in WORKLOADS},
             },
         }
 
@@ -88,6 +88,11 @@ class Bench:
             pids = {"etcd": self._etcd.pid}
         times = {name: psutil.Process(pid).cpu_times() for name, pid in pids.items()}
         return {name: spent.user + spent.system for name, spent in times.items()}
+
+
+def portable(command: Sequence[str]) -> list[str]:
+    """Return a command line without the directories of this machine: last names alone."""
+    return [Path(word).name if Path(word).is_absolute() else word for word in command]
 
 
 def in_turns(workloads: Sequence[str]) -> Iterator[str]:
