@@ -186,6 +186,8 @@ class StageClient:
             watchdog = asyncio.create_task(self._watch_silence())
             reader = asyncio.create_task(self._read(call))
             await first_to_end(reader, writer, watchdog)
+            # The writer only sees that the stream has ended: reading its status tells why.
+            await call.read()
         finally:
             call.cancel()
 
@@ -229,7 +231,10 @@ class StageClient:
             while self._outgoing:
                 outgoing = self._outgoing.popleft()
                 self._unanswered.append(outgoing)
-                await call.write(outgoing.message)
+                try:
+                    await call.write(outgoing.message)
+                except asyncio.InvalidStateError:
+                    return  # the service died since the last write
             self._wake.clear()
             await self._wake.wait()
 
@@ -292,8 +297,9 @@ def _hello(identity: Identity) -> bytes:
 
 
 async def _read_hello_reply(call: Any) -> None:
-    timeout = limits.STAGE_TIMEOUT_MS / 1000
-    message = await asyncio.wait_for(call.read(), timeout)
+    # Not `wait_for`, which loses a cancellation that comes together with the answer.
+    async with asyncio.timeout(limits.STAGE_TIMEOUT_MS / 1000):
+        message = await call.read()
     if message is grpc.aio.EOF:
         # Reading the status raises the error the service ended the stream with.
         await call.read()
