@@ -59,7 +59,8 @@ class Topics:
         first = self.request()
         missing = NAME_BYTES - len(first.name)
         if request_bytes:
-            missing = request_bytes - first.ByteSize()
+            # A name of more than 127 bytes takes one more byte for its length.
+            missing = request_bytes - first.ByteSize() - 1
         self._padding = "x" * missing
         self._numbers = count()
 
@@ -326,7 +327,9 @@ def main() -> int:
     parser.add_argument("--address", required=True, help="host:port")
     parser.add_argument("--password-file", type=Path, help="root's password, for Viewstamp")
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--request-bytes", type=int, default=0, help="size of a CreateTopic")
+    parser.add_argument(
+        "--request-bytes", type=int, default=0, help="size of a CreateTopic, from 160"
+    )
     options = parser.parse_args()
     # What a generator keeps lives as long as it: to look for garbage in it costs and finds none.
     gc.disable()

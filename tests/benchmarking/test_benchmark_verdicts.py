@@ -1,0 +1,93 @@
+"""What the benchmarks say about figures, and what they send to etcd."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from benchmarks.commands import in_turns, portable
+from benchmarks.etcd_client import PutRequest, RangeRequest, RequestOp, TxnRequest
+from benchmarks.load import Topics
+from benchmarks.targets import Figures, Target, judge
+from benchmarks.wire import Samples, header_block
+
+Rounds = dict[str, list[Figures]]
+
+RATIO = Target("ours against theirs", "ours", "etcd_theirs", "commands_per_s", must=2.0, aim=4.0)
+LATENCY = Target("ours, p50", "ours", None, "p50_ms", must=2.0, aim=1.4)
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"), [(199.0, "missed"), (200.0, "must"), (399.0, "must"), (400.0, "aim")]
+)
+def test_ratio_is_judged_from_below(ours: float, verdict: str) -> None:
+    """More is better: a ratio reaches what it equals."""
+    rounds: Rounds = {
+        "ours": [{"commands_per_s": ours}],
+        "etcd_theirs": [{"commands_per_s": 100.0}],
+    }
+    assert judge(RATIO, rounds)["verdict"] == verdict
+
+
+@pytest.mark.parametrize(("ours", "verdict"), [(2.1, "missed"), (2.0, "must"), (1.4, "aim")])
+def test_latency_is_judged_from_above(ours: float, verdict: str) -> None:
+    """Less is better where there is no peer."""
+    assert judge(LATENCY, {"ours": [{"p50_ms": ours}]})["verdict"] == verdict
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    """The median is that of the rounds' ratios, not the ratio of medians."""
+    ours: list[Figures] = [{"commands_per_s": figure} for figure in (100.0, 900.0, 300.0)]
+    theirs: list[Figures] = [{"commands_per_s": figure} for figure in (100.0, 100.0, 300.0)]
+    row = judge(RATIO, {"ours": ours, "etcd_theirs": theirs})
+    assert (row["ratios"], row["measured"]) == ([1.0, 9.0, 1.0], 1.0)
+
+
+def test_systems_are_measured_in_turns() -> None:
+    """Ours and etcd's alternate, and what is left of either follows."""
+    assert list(in_turns(["a", "b", "c", "etcd_x"])) == ["a", "etcd_x", "b", "c"]
+
+
+def test_command_lines_name_no_directory_of_this_machine() -> None:
+    """A stored command line keeps the last names of absolute paths."""
+    assert portable(["/some/where/python", "-m", "benchmarks.load"]) == [
+        "python",
+        "-m",
+        "benchmarks.load",
+    ]
+
+
+def test_requests_to_etcd_have_its_field_numbers() -> None:
+    """Key 1, value 2; a transaction's operations are its field 2, a put in one is field 2."""
+    put = PutRequest(key=b"k", value=b"v")
+    assert put.SerializeToString() == b"\x0a\x01k\x12\x01v"
+    transaction = TxnRequest(success=[RequestOp(request_put=put)])
+    assert transaction.SerializeToString() == b"\x12\x08\x12\x06\x0a\x01k\x12\x01v"
+    # Not serializable is linearizable, and the default.
+    assert RangeRequest(key=b"k").SerializeToString() == b"\x0a\x01k"
+
+
+def test_header_block_is_plain_hpack() -> None:
+    """Indexed method and scheme, then literals that are not added to the dynamic table."""
+    block = header_block("/s/m", "host:1", "secret")
+    assert block.startswith(b"\x83\x86\x04\x04/s/m\x01\x06host:1\x0f\x10\x10application/grpc")
+    assert block.endswith(b"\x00\x02te\x08trailers\x0f\x08\x0dBearer secret")
+
+
+@pytest.mark.parametrize("request_bytes", [0, 256])
+def test_topics_differ_in_name_alone(request_bytes: int) -> None:
+    """Requests have one size, as asked or with a name of 32 bytes, and names never repeat."""
+    topics = Topics([7], request_bytes)
+    requests = [topics.request() for _ in range(3)]
+    assert len({request.name for request in requests}) == 3
+    sizes = {request.ByteSize() if request_bytes else len(request.name) for request in requests}
+    assert sizes == {request_bytes or 32}
+
+
+def test_only_what_lies_within_the_time_counts() -> None:
+    """Answers while warming up, or after the end, are not samples."""
+    samples = Samples(warm_up_s=1.0, duration_s=2.0, started=time.perf_counter())
+    for offset_s in (0.5, 1.0, 2.9, 3.0):
+        samples.add(samples.started, samples.started + offset_s, commands=10)
+    assert (len(samples.latencies_s), samples.commands) == (2, 20)
