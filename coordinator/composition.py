@@ -265,6 +265,9 @@ class Coordinator:
         self._described.add(stage)
         if self._described.issuperset(DOMAIN_STAGES):
             self._all_described.set()
+        if self._proposals.active:
+            # The question of a new primary may have died with the process that was asked.
+            self.driver.ask_proposals()
 
     def _lost(self, stage: mux_types.Stage, why: str) -> None:
         name = stage.name.lower()
