@@ -143,7 +143,6 @@ class Replica:
 
     def refusal(self, name: str = COORDINATOR) -> str:
         """Start a process that must refuse to start; return the one line it says."""
-        self.ready.pop(name, None)  # whatever is refused, it is not for the port
         done = subprocess.run(
             self.command(name),
             cwd=ROOT,

@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 from tests.processes.callers import Caller
 from tests.processes.processes import Replica, short_directory, unique
 
-pytestmark = pytest.mark.xdist_group("processes")
+pytestmark = pytest.mark.xdist_group("processes-start")
 
 
 def write_certificate(directory: Path) -> tuple[Path, Path]:

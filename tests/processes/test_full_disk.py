@@ -22,7 +22,7 @@ from tests.processes.test_reads_over_grpc import get
 from viewstamp.framing import encode_varint
 from viewstamp.limits import KIB
 
-pytestmark = pytest.mark.xdist_group("processes")
+pytestmark = pytest.mark.xdist_group("processes-start")
 
 DISK_BYTES = 8 * SEGMENT_BYTES
 CREATE_STREAM = "/viewstamp.api.streams.v1.StreamsService/CreateStream"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import grpc
@@ -131,6 +132,26 @@ def test_tokens(root: Caller, shared: Replica) -> None:
         basic = (("authorization", "Basic cm9vdA=="),)
         root.streams.CreateStream(streams.CreateStreamRequest(name="x"), metadata=basic)
     assert "must be `Bearer <token>`" in failure.it.message
+
+
+def test_token_that_expires_on_a_stream(root: Caller) -> None:
+    """An open stream ends with the first message after its token's time, and says why."""
+    expires_at_us = time.time_ns() // 1000 + 1_000_000
+    caller = Caller(root.channel, tokens.sign(KEY, 0, 1, expires_at_us))
+    stream = SubmitStream(caller)
+    read = submit.Span(code=LIST_STREAMS_CODE, count=1, items=b"\x0a\x00")
+
+    def read_until_refused() -> None:
+        while True:
+            stream.send_read(1, read)
+            assert not stream.receive().read.HasField("error")
+            time.sleep(0.05)
+
+    with refused() as failure:
+        read_until_refused()
+    assert time.time_ns() // 1000 >= expires_at_us
+    assert (failure.it.code, failure.it.reason) == (UNAUTHENTICATED, "UNAUTHENTICATED")
+    assert "has expired: log in again" in failure.it.message
 
 
 def test_token_after_password_change(root: Caller) -> None:

@@ -14,7 +14,7 @@ from tests.processes.callers import Caller
 from tests.processes.processes import COORDINATOR, Replica, short_directory
 from viewstamp.format.record import SECTOR_BYTES
 
-pytestmark = pytest.mark.xdist_group("processes")
+pytestmark = pytest.mark.xdist_group("processes-start")
 
 STREAMS = [f"stream-{number}" for number in range(12)]
 

@@ -1,0 +1,178 @@
+"""Commands before the log: a request that does not get there gives its number back."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+
+import pytest
+
+from coordinator.gateway.commands import Commands
+from coordinator.gateway.normalize import Normalizer
+from coordinator.gateway.routes import Routes
+from coordinator.mux.mux import Mux
+from coordinator.mux.types import LoggedSpan, RegisterSession
+from coordinator.replica.batcher import LooseCommand, Reply, SessionRequest
+from coordinator.stages.codec import ProtobufCodec
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.streams.v1 import streams_service_pb2
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit
+from viewstamp.api.users.v1 import users_service_pb2
+from viewstamp.errors import Refusal
+from viewstamp.routing import file_closure, methods_of_file
+from viewstamp.tokens import AccessToken
+
+ROOT = AccessToken(0, 1, 2**62)
+SESSION = 17
+CREATE_STREAM, CREATE_USER = 200, 100
+DONE = Reply(1, 1, 1, ())
+
+
+class World:
+    """Commands over a real sessions machine, a log that can refuse, a service that can hang."""
+
+    def __init__(self) -> None:
+        """Register one session of root."""
+        self.logged: list[SessionRequest] = []
+        self.used: list[int] = []
+        self.refusal: Refusal | None = None
+        self.normalized = asyncio.Event()
+        self.normalized.set()
+        self.normalizing = 0
+        self.mux = Mux({}, ProtobufCodec())
+        span = LoggedSpan(code=1, count=1, items=b"", user_id=0, credential_revision=1)
+        self.mux.sessions.apply(RegisterSession(bytes(16)), span, 0, SESSION)
+        self.mux.replies.open(SESSION)
+        routes = Routes()
+        for file in (streams_service_pb2.DESCRIPTOR, users_service_pb2.DESCRIPTOR):
+            methods = [method.full_name for method in methods_of_file(file)]
+            closure = file_closure([file])
+            routes.update(domain.DescribeResponse(file_descriptors=closure, methods=methods))
+        self.commands = Commands(
+            routes,
+            Normalizer(routes, {2: self}),
+            self,
+            self.mux.sessions,
+            self.mux.admission,
+            lambda: 0,
+            self.used.append,
+        )
+
+    def submit(self, waiting: SessionRequest | LooseCommand) -> None:
+        """Take a request into the log, or refuse it."""
+        if self.refusal is not None:
+            raise self.refusal
+        assert isinstance(waiting, SessionRequest)
+        self.logged.append(waiting)
+
+    async def normalize(
+        self, request: domain.NormalizeRequest, timeout_ms: int
+    ) -> domain.NormalizeResponse:
+        """Answer once `normalized` is set."""
+        self.normalizing += 1
+        await self.normalized.wait()
+        return domain.NormalizeResponse(items=request.items)
+
+    async def admit(self, number: int, code: int = CREATE_STREAM) -> asyncio.Future[Reply]:
+        """Admit a request of one command."""
+        spans = [submit.Span(code=code, count=1, items=b"\x0a\x00")]
+        request = submit.CommandRequest(number=number, spans=spans)
+        return (await self.commands.admit(SESSION, request, ROOT)).future
+
+
+async def refused(attempt: Callable[[], object]) -> Refusal:
+    """Return the refusal of an admission."""
+    with pytest.raises(Refusal) as caught:
+        await attempt()  # type: ignore[misc]
+    return caught.value
+
+
+async def test_refused_at_the_door() -> None:
+    """A request that the batcher refuses keeps its number free, and those after it are gaps."""
+    world = World()
+    world.refusal = Refusal(Reason.REASON_OVERLOADED, "full")
+    assert (await refused(lambda: world.admit(1))).reason == Reason.REASON_OVERLOADED
+    world.refusal = None
+    gap = await refused(lambda: world.admit(2))
+    assert (gap.reason, gap.details["resend_from"]) == (Reason.REASON_REQUEST_GAP, "1")
+    await world.admit(1)
+    await world.admit(2)
+    assert [request.logged.number for request in world.logged] == [1, 2]
+
+
+async def test_refused_while_waiting() -> None:
+    """Requests that waited and did not get into the log, for lack of space, can be sent again."""
+    world = World()
+    futures = [await world.admit(number) for number in (1, 2, 3)]
+    for request in world.logged:
+        request.future.set_exception(Refusal(Reason.REASON_NO_SPACE, "full"))
+    for future in futures:
+        with pytest.raises(Refusal, match="full"):
+            await future
+    await asyncio.sleep(0)
+    world.logged.clear()
+    for number in (1, 2, 3):
+        await world.admit(number)
+    assert [request.logged.number for request in world.logged] == [1, 2, 3]
+
+
+async def test_same_number_joins() -> None:
+    """A number in flight is joined, not logged again; a caller that leaves ends it for nobody."""
+    world = World()
+    first, second = await world.admit(1), await world.admit(1)
+    assert first is second
+    waiting = asyncio.ensure_future(asyncio.shield(first))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    world.logged[0].future.set_result(DONE)
+    assert await second is DONE
+
+
+async def test_order_over_normalization() -> None:
+    """What is sent later waits for what is being made loggable: the log has no gap."""
+    world = World()
+    world.normalized.clear()
+    first = asyncio.create_task(world.admit(1, CREATE_USER))
+    again = asyncio.create_task(world.admit(1, CREATE_USER))
+    second = asyncio.create_task(world.admit(2))
+    await asyncio.sleep(0)
+    assert (world.normalizing, world.logged) == (1, [])
+    world.normalized.set()
+    await asyncio.gather(first, again, second)
+    assert [request.logged.number for request in world.logged] == [1, 2]
+
+
+async def test_caller_that_leaves_during_normalization() -> None:
+    """Its number is free, the next in line goes on, and no lock is left behind."""
+    world = World()
+    world.normalized.clear()
+    leaving = asyncio.create_task(world.admit(1, CREATE_USER))
+    staying = asyncio.create_task(world.admit(1, CREATE_USER))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.sleep(0)
+    world.normalized.set()
+    await staying
+    assert [request.logged.number for request in world.logged] == [1]
+    del leaving, staying
+    await asyncio.sleep(0)
+    gc.collect()
+    assert len(world.commands._turns) == 0
+
+
+async def test_sessions_that_are_none() -> None:
+    """Unknown sessions, and none at all, are refused and leave nothing behind."""
+    world = World()
+    spans = [submit.Span(code=CREATE_STREAM, count=1, items=b"\x0a\x00")]
+    cases = ((99, Reason.REASON_SESSION_EVICTED), (0, Reason.REASON_SESSION_REQUIRED))
+    for session_id, reason in cases:
+        for request in (
+            submit.CommandRequest(number=1, spans=spans),
+            submit.CommandRequest(acked=2**63),
+        ):
+            with pytest.raises(Refusal) as caught:
+                await world.commands.admit(session_id, request, ROOT)
+            assert caught.value.reason == reason
+    assert (world.used, world.logged, len(world.commands._turns)) == ([], [], 0)

@@ -1,0 +1,49 @@
+"""The coordinator's command line: each wrong value is refused with what would be right."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.config import ConfigError, parse
+
+SERVICES = [f"--service={name}=unix:/{name}" for name in ("users", "streams", "consumer_groups")]
+GOOD = ["--data-directory=/data", *SERVICES]
+
+
+def test_defaults() -> None:
+    """The directory and the services are enough."""
+    config = parse(GOOD)
+    assert config.listen == "127.0.0.1:7400"
+    assert str(config.cluster_key) == "/data/cluster.key"
+    assert (config.replica_id, config.replica_count, config.cluster_id) == (0, 1, None)
+    assert config.services["streams"] == "unix:/streams"
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--listen=7400"], "HOST:PORT"),
+        (["--listen=unix:/run/socket"], "HOST:PORT"),
+        (["--listen=:7400"], "HOST:PORT"),
+        (["--listen=host:http"], "HOST:PORT"),
+        (["--journal-segment-bytes=4194303"], "multiple of 4096"),
+        (["--journal-segment-bytes=1048576"], "at least 4194304"),
+        (["--journal-segment-bytes=-4194304"], "at least 4194304"),
+        (["--service=groups=unix:/g"], "NAME one of users, streams, consumer_groups"),
+        (["--service=users"], "write NAME=TARGET"),
+        (["--cluster-id=abcd"], "32 hex digits"),
+        (["--replica-count=7"], "1 to 6 are possible"),
+        (["--tls-key=/key"], "go together"),
+    ],
+)
+def test_wrong_values(flags: list[str], says: str) -> None:
+    """The message names the flag's value and the rule."""
+    with pytest.raises(ConfigError) as caught:
+        parse([*GOOD, *flags])
+    assert says in str(caught.value)
+
+
+def test_missing_services() -> None:
+    """Every service must be named."""
+    with pytest.raises(ConfigError, match="missing for streams, consumer_groups"):
+        parse(["--data-directory=/data", SERVICES[0]])

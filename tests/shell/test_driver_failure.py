@@ -1,0 +1,80 @@
+"""After a failure the driver does nothing any more: its state may be half-changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from coordinator import vsr
+from coordinator.mux import types as mux
+from coordinator.replica.driver import Driver, DriverEvents, HaltedError, Room
+
+
+class FakeCore:
+    """A core that answers each event with what is planned."""
+
+    unretired_count = 0
+
+    def __init__(self, *effects: vsr.Effect) -> None:
+        """Plan the effects of the first step."""
+        self.effects: list[vsr.Effect] = list(effects)
+        self.steps: list[vsr.Event] = []
+
+    def step(self, event: vsr.Event, now_ticks: int) -> Sequence[vsr.Effect]:
+        """Remember the event and return the plan."""
+        self.steps.append(event)
+        effects, self.effects = self.effects, []
+        return effects
+
+    def batch_refusal(self) -> None:
+        """Refuse nothing."""
+
+
+class BrokenMux:
+    """A mux that has a defect."""
+
+    def reply(self, reply: mux.StageReply) -> list[mux.MuxEffect]:
+        """Fail."""
+        raise mux.MuxError("planted")
+
+
+def driver_of(core: FakeCore, failures: list[BaseException]) -> Driver:
+    """Return a driver over fakes."""
+
+    def ignore(*_: object) -> Any:
+        return None
+
+    events = DriverEvents(
+        founding_ready=ignore,
+        status_changed=ignore,
+        retired=ignore,
+        fatal=failures.append,
+        room=lambda: Room.FREE,
+        persisting=ignore,
+        persisted=ignore,
+        local_read=ignore,
+    )
+    unused: Any = None
+    return Driver(core, BrokenMux(), unused, events, ignore)  # type: ignore[arg-type]
+
+
+def test_nothing_is_done_after_a_defect() -> None:
+    """What a defect interrupted is not carried on: no step, no reply, one failure."""
+    core, failures = FakeCore(), list[BaseException]()
+    driver = driver_of(core, failures)
+    driver.stage_replied(mux.StageReply(mux.Stage.USERS, 1, ()))
+    driver.stage_replied(mux.StageReply(mux.Stage.USERS, 2, ()))
+    driver.step(vsr.Tick())
+    assert [str(failure) for failure in failures] == ["planted"]
+    assert core.steps == []
+
+
+def test_a_halted_core_ends_the_process() -> None:
+    """The reason reaches whoever ends the process, and no further event the core."""
+    core, failures = FakeCore(vsr.Halted("bring back the superblock")), list[BaseException]()
+    driver = driver_of(core, failures)
+    driver.step(vsr.Tick())
+    driver.step(vsr.Tick())
+    assert isinstance(failures[0], HaltedError)
+    assert str(failures[0]) == "bring back the superblock"
+    assert len(core.steps) == 1

@@ -1,0 +1,60 @@
+"""The way to a service: what is lost with a connection, and that stopping is obeyed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from coordinator.stages.client import StageClient, StageEvents, _read_hello_reply
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain
+
+
+async def test_lost_reads_are_told_before_the_next_connection() -> None:
+    """A read sent without connection fails once, and before the service is said to be back."""
+    told: list[str] = []
+    events = StageEvents(
+        replied=lambda _: None,
+        deferred=lambda _: None,
+        connected=lambda _: told.append("connected"),
+        lost=told.append,
+    )
+    client = StageClient(2, "unix:/nowhere", events)
+    client.send(domain.Batch(sequence=0))
+    client.send(domain.Batch(sequence=0))
+    assert told == []  # the mux is in the middle of a step
+    client._opened(domain.DescribeResponse(stage=2))  # type: ignore[arg-type]
+    client.send(domain.Batch(sequence=0))
+    await asyncio.sleep(0)
+    assert told == ["not connected", "connected"]
+    await client.close()
+
+
+async def test_commands_wait_for_the_connection() -> None:
+    """What is logged is sent from the item log once there is a connection."""
+    ignored = StageEvents(*[lambda _: None] * 4)
+    client = StageClient(2, "unix:/nowhere", ignored)
+    for sequence in (1, 2):
+        client.send(domain.Batch(sequence=sequence))
+    assert (len(client.item_log), client.replaying) == (2, False)
+    client._opened(domain.DescribeResponse(stage=2))  # type: ignore[arg-type]
+    assert client.replaying
+    await client.close()
+
+
+async def test_stopping_is_not_lost_in_an_answer() -> None:
+    """A cancellation that comes together with the service's hello is obeyed."""
+
+    class Call:
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        async def read(self) -> bytes:
+            return await self.answer
+
+    call = Call()
+    reading = asyncio.create_task(_read_hello_reply(call))
+    await asyncio.sleep(0)
+    call.answer.set_result(b"hello")
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading

@@ -1,0 +1,64 @@
+"""Room in the journal: full when no segment can be made, free again when one can."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from coordinator.journal.errors import NoSpace
+from coordinator.journal.journal import SPARE_SEGMENTS, Space
+from coordinator.replica import space as module
+from coordinator.replica.driver import Room
+from coordinator.replica.space import MARGIN_BYTES, RECORD_BYTES_MAX, SpaceWatch
+
+
+class FakeJournal:
+    """A journal that can make segments or not."""
+
+    def __init__(self) -> None:
+        """Begin with a full disk and little room."""
+        self.disk_is_full = True
+        self.free_bytes = MARGIN_BYTES - 1
+
+    def space(self) -> Space:
+        """Return the room there is."""
+        return Space(self.free_bytes, SPARE_SEGMENTS - 1, True)
+
+    def prepare_spares(self) -> int:
+        """Make a segment, if the disk lets us."""
+        if self.disk_is_full:
+            raise NoSpace("free space on its file system")
+        self.free_bytes += 10 * MARGIN_BYTES
+        return 1
+
+
+async def test_full_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SOON until it was tried, FULL with one alarm while it fails, FREE once it worked."""
+    monkeypatch.setattr(module, "RETRY_DELAY_MS", 1)
+    journal, alarms = FakeJournal(), list[str]()
+    tried = asyncio.Event()
+    watch = SpaceWatch(journal, alarms.append, tried.set)
+    running = asyncio.create_task(watch.run())
+    assert watch.room() is Room.SOON
+    for _ in range(3):
+        await tried.wait()
+        tried.clear()
+        assert watch.room() is Room.FULL
+    assert alarms == ["free space on its file system"]
+    journal.disk_is_full = False
+    await tried.wait()
+    assert watch.room() is Room.FREE
+    running.cancel()
+
+
+async def test_what_is_on_its_way_counts() -> None:
+    """Prepares that are not written yet take their room already."""
+    journal = FakeJournal()
+    journal.free_bytes = MARGIN_BYTES + RECORD_BYTES_MAX
+    watch = SpaceWatch(journal, lambda _: None, lambda: None)
+    assert watch.room() is Room.FREE
+    watch.sent([None, None])
+    assert watch.room() is Room.SOON
+    watch.written([None, None])
+    assert watch.room() is Room.FREE
