@@ -154,21 +154,22 @@ class Mux:
         self._in_flight[stage] = deque(sent for sent in self._in_flight[stage] if sent[0] != 0)
         for run in lost:
             run.unanswered -= 1
-        for read_run in list(self._read_runs):
-            self._fail(read_run, stage, None, error)
+        # All of them first: a run that settles lets those behind it go on, with answers they lack.
+        failed = [run for run in list(self._read_runs) if self._fail(run, stage, None, error)]
         self._deferred = {
             query_id: (run, segment)
             for query_id, (run, segment) in self._deferred.items()
             if not segment.awaits(stage)
         }
-        for run in lost:
+        for run in (*failed, *lost):
             self._settle(run)
         return self._finish()
 
     def fail_read(self, token: int, error: Error) -> list[MuxEffect]:
         """Answer one read whose deadline has passed; nothing happens if it was answered."""
         for run in list(self._read_runs):
-            self._fail(run, None, token, error)
+            if self._fail(run, None, token, error):
+                self._settle(run)
         return self._finish()
 
     def poke_proposals(self) -> list[MuxEffect]:
@@ -280,12 +281,11 @@ class Mux:
         self._newest = run
         self._turnstiles.queue(run, run.stages())
 
-    def _fail(self, run: ReadRun, stage: Stage | None, token: int | None, error: Error) -> None:
-        """Answer reads of a run by an error and let the others go on."""
+    def _fail(self, run: ReadRun, stage: Stage | None, token: int | None, error: Error) -> bool:
+        """Answer reads of a run by an error; return whether there were any, so that it settles."""
         answers = run.fail(stage, token, error)
-        if answers:
-            self._effects += answers
-            self._settle(run)
+        self._effects += answers
+        return bool(answers)
 
     def _settle(self, run: Run) -> None:
         """Go on after something about a run has changed: its own visits, then those behind it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from coordinator.mux.types import Read, ReadSpan
+from coordinator.mux.types import Read, ReadSpan, Stage
 from tests.composite.harness import Replica, entry
 from tests.composite.model import CODES, Model
 from tests.composite.workload import Workload
@@ -23,3 +23,18 @@ def test_a_read_behind_a_prepare_without_commands_names_its_op() -> None:
     replica.read(Read(2, (listing,), 0, 1))
     replica.settle()
     assert [replica.reads[token].op for token in (1, 2)] == [1, 2]
+
+
+def test_reads_behind_one_another_die_with_a_service_all_at_once() -> None:
+    """No read goes on to its next stage while those before it are answered that theirs is gone."""
+    replica = Replica(Random(0))
+    replica.commit(entry(1, [Workload(Random(0), Model()).founding()]))
+    replica.settle()
+    listing = ReadSpan(CODES["ListConsumerGroups"], 1, EMPTY_FRAME)
+    # Both are on their way to be resolved by streams, and would go on to consumer groups.
+    for token in (1, 2, 3):
+        replica.read(Read(token, (listing,), 0, 1))
+    replica.restart(Stage.STREAMS)
+    replica.settle()
+    assert all(replica.reads[token].error is not None for token in (1, 2, 3))
+    assert not replica.services[Stage.CONSUMER_GROUPS].machine.alarms

@@ -177,7 +177,7 @@ class Trial:
             replica.commit(logged)
             for read in self.reads.get(op, ()):
                 replica.read(read)
-            if random.random() < 0.05:
+            if random.random() < 0.15:
                 replica.restart(random.choice(STAGES))
         replica.settle()
         return replica

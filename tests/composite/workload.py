@@ -104,10 +104,11 @@ class Workload:
         return self.writer.timestamp, [_request(0, 0, 0, spans)]
 
     def joining(self) -> tuple[int, list[log_pb2.LoggedRequest]]:
-        """Return a prepare in which every session joins a group."""
+        """Return a prepare in which users get grants of topics, and every session joins a group."""
         self._learn()
+        grants = [self._grants_of_topics(user_id) for user_id in range(1, len(USER_NAMES) + 1)]
+        requests = [_request(0, 0, 0, [_span(CODES["UpdatePermissions"], grants, 0, 1)])]
         name = "JoinConsumerGroup"
-        requests = []
         for session in self.model.world.sessions.values():
             place = {"stream": {"name": "a"}, "topic": {"name": "a"}}
             whom = {"group": {"name": self._pick(GROUP_NAMES)}, "instance_id": self._pick("ijkl")}
@@ -116,6 +117,16 @@ class Workload:
             span = _span(CODES[name], [item], session.user_id, stamp)
             requests.append(_request(session.id, 1, 0, [span]))
         return self.writer.timestamp + 1, requests
+
+    def _grants_of_topics(self, user_id: int) -> bytes:
+        """Return a command that gives a user grants of each topic, and now and then of streams."""
+        topics = [{"topic": {"name": "a"}, "read_topic": True}]
+        streams = [
+            {"stream": {"name": name}, "topics": topics, "poll_messages": self._chance(2)}
+            for name in NAMES
+        ]
+        permissions = {**_ALL_OF_STREAMS, "streams": streams}
+        return _encoded("UpdatePermissions", {"user": {"id": user_id}, "permissions": permissions})
 
     def prepare(
         self, proposals: dict[tuple[int, bytes], int]
@@ -241,8 +252,10 @@ class Workload:
             rubbish: bytes = self._pick((b"", NOT_A_MESSAGE))
             return rubbish
         request: Any = METHODS[CODES["Transact"]].request()
-        for _ in range(self._pick((1, 2, 2, 3, 4))):
+        for part in range(self._pick((1, 2, 2, 3, 4))):
             name = self._pick(self._deck)
+            if part == 0 and self._chance(6):
+                name = self._pick(("DeleteUser", "UpdateUser"))
             code = CODES[name]
             if self._chance(30):
                 code = self._pick((950, CODES["Transact"], CODES["Assign"], CODES["GetStream"]))
