@@ -68,19 +68,6 @@ def test_concurrent_retries_are_one_command(root: Caller) -> None:
         assert len(set(threads.map(send, range(6)))) == 1
 
 
-def test_a_caller_that_leaves_cancels_nothing(root: Caller) -> None:
-    """One who goes away leaves the request to the others, and to its own retry."""
-    caller = root.with_session()
-    payload = stream_named("left")
-    entries = caller.metadata(session=caller.session, request=1)
-    method: Any = caller.channel.unary_unary(CREATE_STREAM)
-    leaving = [method.future(payload, metadata=entries) for _ in range(20)]
-    staying = method.future(payload, metadata=entries)
-    for call in leaving:
-        call.cancel()
-    assert staying.result(timeout=30) == method(payload, metadata=entries)
-
-
 def test_submit_retry_gets_the_same_bytes(root: Caller) -> None:
     """Over Submit the reply, with revision and suffix, is the same on this and another stream."""
     caller = root.with_session()

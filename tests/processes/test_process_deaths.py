@@ -25,6 +25,7 @@ from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as grou
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain
 from viewstamp.api.domain.v1.domain_service_pb2_grpc import DomainServiceStub
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
+from viewstamp.api.users.v1 import users_service_pb2 as users
 from viewstamp.limits import STAGE_TIMEOUT_MS
 
 pytestmark = pytest.mark.xdist_group("processes-deaths")
@@ -195,6 +196,30 @@ def test_paused_service(mortal: Replica) -> None:
         assert root.digests()[2:] == before[2:]
         assert root.status().services[2].restarts == restarts + 1
         assert not root.alarms()
+
+
+def test_a_caller_that_leaves_cancels_nothing(mortal: Replica) -> None:
+    """One who goes away leaves the request in flight to the others, and to its own retry."""
+    with mortal.root() as root:
+        caller = root.with_session()
+        before = last_op(root)
+        mortal.signal("streams", signal.SIGSTOP)
+        entries = caller.metadata(session=caller.session, request=1)
+        request = streams.CreateStreamRequest(name=unique("left"))
+        calls = [
+            caller.streams.CreateStream.future(request, metadata=entries, timeout=30)
+            for _ in range(4)
+        ]
+        users_alone = users.GetUserRequest(user=named("root"))
+        eventually(lambda: root.call(root.users.GetUser, users_alone).header.op > before)
+        calls[0].cancel()
+        calls[1].cancel()
+        # Answered behind the cancellations, on the same connection.
+        root.call(root.users.GetUser, users_alone)
+        mortal.signal("streams", signal.SIGCONT)
+        assert calls[2].result() == calls[3].result()
+        again = caller.create_stream(request.name, session=caller.session, request=1)
+        assert again == calls[2].result()
 
 
 def test_proposals_after_a_restart(mortal: Replica) -> None:

@@ -91,7 +91,7 @@ def test_unserved_methods(root: Caller) -> None:
         "/viewstamp.api.sessions.v1.SessionsService/ExpireSession",
         "/viewstamp.api.users.v1.UsersService/Found",
         "/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/Assign",
-        "/" + "x" * 4000 + "/y",
+        "/" + "x" * 7000 + "/y",
     ):
         with refused() as failure:
             root.raw(path, b"")

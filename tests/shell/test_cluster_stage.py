@@ -1,0 +1,134 @@
+"""The catalog stage: status and alarms, refused one by one and never twice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from coordinator.gateway.alarms import Alarms
+from coordinator.gateway.cluster import DOMAIN_STAGES, ClusterStage
+from coordinator.mux import types as mux
+from coordinator.replica.batcher import Reply, SpanReply
+from coordinator.replica.driver import Progress
+from coordinator.vsr import Status
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+from viewstamp.framing import frame, frame_all, unframe
+
+GET_STATUS, LIST_ALARMS = 450, 451
+PLAIN, DIGESTS, BAD = b"", b"\x18\x01", b"\xff"
+
+
+class FakeService:
+    """A service that is there."""
+
+    connected = True
+    restarts = 2
+    item_log_bytes = 10
+
+
+class FakeReplica:
+    """A replica whose reads the test answers."""
+
+    def __init__(self) -> None:
+        """Begin in normal status."""
+        self.progress = Progress(op=5, committed_op=4, retired_op=3, status=Status.NORMAL)
+        self.reads: list[asyncio.Future[Reply]] = []
+        self.followed: list[mux.QueryOutcome] = []
+
+    def next_token(self) -> int:
+        """Return a token."""
+        return len(self.reads)
+
+    def read(self, read: mux.Read, *, linearizable: bool, revision: int) -> asyncio.Future[Reply]:
+        """Start a read that the test answers."""
+        assert [span.owner for span in read.spans] == list(DOMAIN_STAGES)
+        self.reads.append(asyncio.get_running_loop().create_future())
+        return self.reads[-1]
+
+    def read_followed(self, outcome: mux.QueryOutcome) -> None:
+        """Remember the answer."""
+        self.followed.append(outcome)
+
+
+class World:
+    """A catalog stage over fakes, with one alarm."""
+
+    def __init__(self) -> None:
+        """Raise an alarm."""
+        self.replica = FakeReplica()
+        alarms = Alarms(lambda: 7)
+        alarms.raise_alarm(cluster.ALARM_KIND_SERVICE_DOWN, "gone", "users")
+        services: dict[mux.Stage, Any] = {stage: FakeService() for stage in DOMAIN_STAGES}
+        self.stage = ClusterStage(
+            self.replica, alarms, services, lambda: 6, lambda: [(1, b"k", b"v")], 0, bytes(16)
+        )
+
+    def ask(self, code: int, *items: bytes, refused: tuple[int, ...] = ()) -> mux.QueryOutcome:
+        """Read, some of it refused before."""
+        item = mux.QueryItem(1, code, len(items), frame_all(items), 0, 1, 0, refused, b"")
+        (outcome,) = self.stage.read(mux.StageBatch(mux.Stage.CATALOG, 0, 3, 1, (item,))).outcomes
+        assert isinstance(outcome, mux.QueryOutcome)
+        return outcome
+
+
+def statuses(outcome: mux.QueryOutcome) -> list[cluster.GetStatusResponse]:
+    """Decode the results."""
+    return list(map(cluster.GetStatusResponse.FromString, unframe(outcome.results)))
+
+
+async def test_refused_ones_stay_refused_by_whoever_did_it() -> None:
+    """An index that was refused before is neither answered nor refused again."""
+    outcome = World().ask(GET_STATUS, BAD, PLAIN, BAD, refused=(0,))
+    assert [error.index for error in outcome.errors] == [2]
+    assert [bool(result.cluster) for result in statuses(outcome)] == [False, True, False]
+
+
+async def test_malformed_span() -> None:
+    """Bytes that are no frames, or another number of them, refuse what was not refused yet."""
+    world = World()
+    for items, count in ((b"\xff", 3), (frame(b""), 3)):
+        item = mux.QueryItem(1, LIST_ALARMS, count, items, 0, 1, 0, (1,), b"")
+        batch = mux.StageBatch(mux.Stage.CATALOG, 0, 3, 1, (item,))
+        (outcome,) = world.stage.read(batch).outcomes
+        assert isinstance(outcome, mux.QueryOutcome)
+        assert [error.index for error in outcome.errors] == [0, 2]
+
+
+async def test_alarms() -> None:
+    """Raised alarms are listed."""
+    (encoded,) = unframe(World().ask(LIST_ALARMS, PLAIN).results)
+    (alarm,) = cluster.ListAlarmsResponse.FromString(encoded).alarms
+    assert (alarm.kind, alarm.since) == (cluster.ALARM_KIND_SERVICE_DOWN, 7)
+
+
+async def test_digests_follow() -> None:
+    """Digests are read from every stage and the answer follows, refusals with it."""
+    world = World()
+    assert world.ask(GET_STATUS, DIGESTS, BAD, PLAIN, refused=(2,)).deferred
+    spans = tuple(SpanReply(frame(bytes((n,)) * 32), ()) for n in range(3))
+    world.replica.reads[0].set_result(Reply(1, 3, 3, spans))
+    await asyncio.sleep(0)
+    (outcome,) = world.replica.followed
+    status = statuses(outcome)[0]
+    assert [service.state_digest[:2] for service in status.services] == ["00", "01", "02"]
+    assert len(status.sessions_digest) == 64
+    assert [error.index for error in outcome.errors] == [1]
+
+
+@pytest.mark.parametrize("refused", [(), (2,)])
+async def test_digests_that_cannot_be_read(refused: tuple[int, ...]) -> None:
+    """When a service is down, every read that is not refused yet is refused with that reason."""
+    world = World()
+    assert world.ask(GET_STATUS, DIGESTS, BAD, PLAIN, refused=refused).deferred
+    world.replica.reads[0].set_exception(Refusal(Reason.REASON_DOMAIN_RESTARTING, "gone"))
+    await asyncio.sleep(0)
+    (outcome,) = world.replica.followed
+    reasons = {e.index: errors_pb2.Error.FromString(e.error).reason for e in outcome.errors}
+    assert reasons[0] == Reason.REASON_DOMAIN_RESTARTING
+    assert reasons[1] == Reason.REASON_MALFORMED_REQUEST
+    assert sorted(reasons) == [index for index in range(3) if index not in refused]
