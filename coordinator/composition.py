@@ -116,6 +116,11 @@ class Coordinator:
             self._failure.set_result(None)
 
     async def _start_replica(self) -> None:
+        if self._files.recovery.cut is not None:
+            _log.warning(
+                "a torn tail, never acknowledged, was cut off the journal",
+                extra=fields(cut=str(self._files.recovery.cut)),
+            )
         identity = Identity(
             self._files.cluster_id, self._config.replica_id, self._files.superblock.sequence
         )

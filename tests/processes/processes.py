@@ -129,7 +129,12 @@ class Replica:
     def wait(self, name: str) -> int:
         """Wait for the end of a process and return its exit code."""
         process = self.processes.pop(name)
-        process.communicate(timeout=STOP_TIMEOUT_S)
+        try:
+            process.communicate(timeout=STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()  # no test leaves a process behind, however it fails
+            process.communicate()
+            raise
         return process.returncode
 
     def stop(self) -> dict[str, int]:
