@@ -19,8 +19,10 @@ class FramingError(ValueError):
 
 def encode_varint(value: int) -> bytes:
     """Return `value` (0 <= value < 2**64) as a protobuf varint."""
-    if value < 0x80:
-        return bytes((value,))
+    if value < 0x4000:
+        return _SHORT_VARINTS[value]
+    if value < 0x200000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -42,6 +44,11 @@ def decode_varint(buffer: bytes, offset: int) -> tuple[int, int]:
     raise FramingError(f"varint at byte {offset} is longer than {_VARINT_BYTES_MAX} bytes")
 
 
+# Varints of up to two bytes, looked up: nearly all lengths, and most ids, are that short.
+_SHORT_VARINTS = tuple(
+    bytes((value,)) if value < 0x80 else bytes((value & 0x7F | 0x80, value >> 7))
+    for value in range(0x4000)
+)
 _SHORT_PREFIXES = tuple(bytes((FRAME_TAG, length)) for length in range(0x80))
 
 

@@ -12,7 +12,8 @@ from typing import Any, Final, Generic, TypeVar
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-_ABSENT: Final = object()
+# The old value of a row that was not there.
+ABSENT: Final = object()
 
 
 class UndoLog:
@@ -73,10 +74,10 @@ class Table(Generic[Key, Value]):
 
     def put(self, key: Key, value: Value) -> None:
         """Insert or replace a row."""
-        old = self.rows.get(key, _ABSENT)
+        old = self.rows.get(key, ABSENT)
         self._undo.entries.append((self, key, old))
         self.rows[key] = value
-        if old is _ABSENT:
+        if old is ABSENT:
             self._inserted(key)
 
     def delete(self, key: Key) -> Value:
@@ -88,7 +89,7 @@ class Table(Generic[Key, Value]):
 
     def restore(self, key: Key, old: object) -> None:
         """Put back what was there before a change; only the undo log calls this."""
-        if old is _ABSENT:
+        if old is ABSENT:
             del self.rows[key]
         else:
             self.rows[key] = old  # type: ignore[assignment]

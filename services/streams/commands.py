@@ -14,7 +14,14 @@ from services.runtime.domain import Call, CommandHandler
 from services.streams import access as gates
 from services.streams import grants, partitions, refusals
 from services.streams.lookup import authenticate, demand_everywhere, find_stream, find_topic
-from services.streams.model import NEXT_STREAM_ID, NEXT_TOPIC_ID, State, Stream, Topic
+from services.streams.model import (
+    NEXT_STREAM_ID,
+    NEXT_TOPIC_ID,
+    Children,
+    State,
+    Stream,
+    Topic,
+)
 from services.streams.options import DEFAULT_OPTIONS
 from viewstamp import limits
 from viewstamp.api.domain.v1 import effects_pb2
@@ -102,19 +109,20 @@ def create_topic(state: State, request: api.CreateTopicRequest, call: Call) -> b
     stream = find_stream(state, authenticate(state, call), gates.CREATE_TOPIC, request.stream)
     stream_id = stream.id
     name = request.name
-    _check_topic_name(state, stream, name)
+    topics = state.topics.of_stream(stream_id)
+    _check_topic_name(stream, topics, name)
     count = request.partitions_count
     if count > limits.PARTITIONS_PER_REQUEST_MAX:
         raise refusals.invalid_partitions_count(count, 0, limits.PARTITIONS_PER_REQUEST_MAX)
     options = DEFAULT_OPTIONS
     if request.HasField("options"):
         options = state.options_pool.created(request.options)
-    if state.topics.count(stream_id) >= limits.TOPICS_PER_STREAM_MAX:
+    if len(topics.ids) >= limits.TOPICS_PER_STREAM_MAX:
         raise refusals.topic_limit(stream.name)
     id_ = state.take_id(NEXT_TOPIC_ID)
     now, revision = call.timestamp, call.revision
     row = (id_, stream_id, name, count, (), options, now, revision, revision, 0)
-    state.topics.put((stream_id, id_), _new_row(Topic, row))
+    state.topics.add(topics, _new_row(Topic, row))
     return _FIELD_2 + encode_varint(id_)
 
 
@@ -126,7 +134,8 @@ def update_topic(state: State, request: api.UpdateTopicRequest, call: Call) -> b
         options = state.options_pool.updated(topic.options, request.options)
         changed = changed._replace(options=options)
     if request.HasField("name") and request.name != topic.name:
-        _check_topic_name(state, state.streams.rows[topic.stream_id], request.name)
+        stream = state.streams.rows[topic.stream_id]
+        _check_topic_name(stream, state.topics.of_stream(stream.id), request.name)
         changed = changed._replace(name=request.name)
     if changed != topic:
         _put(state, changed._replace(modified_revision=call.revision))
@@ -212,10 +221,10 @@ def _check_stream_name(state: State, name: str) -> None:
         raise refusals.stream_exists(name)
 
 
-def _check_topic_name(state: State, stream: Stream, name: str) -> None:
+def _check_topic_name(stream: Stream, topics: Children, name: str) -> None:
     if not _is_plain(name):
         _check_name(name, Reason.REASON_INVALID_TOPIC_NAME, "topic name")
-    if state.topics.find(stream.id, name) is not None:
+    if name in topics.by_name:
         raise refusals.topic_exists(stream.name, name)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from typing import Final, NamedTuple
 
-from services.runtime.tables import Table, UndoLog
+from services.runtime.tables import ABSENT, Table, UndoLog
 from services.streams.access import Access
 from services.streams.options import Options, OptionsPool
 from services.streams.partitions import PartitionRun
@@ -48,14 +48,17 @@ class Topic(NamedTuple):
     purge_generation: int
 
 
-class _Children:
-    """The topics of one stream, as the table of topics indexes them."""
+class Children:
+    """The topics of one stream, as the table of topics indexes them. Read alone, never changed."""
 
     __slots__ = ("ids", "by_name")
 
     def __init__(self) -> None:
         self.ids: list[int] = []  # ascending
         self.by_name: dict[str, Topic] = {}
+
+
+NO_CHILDREN: Final = Children()
 
 
 class TopicTable(Table[TopicKey, Topic]):
@@ -69,12 +72,29 @@ class TopicTable(Table[TopicKey, Topic]):
 
     def __init__(self, undo: UndoLog) -> None:
         super().__init__(undo)
-        self._streams: dict[int, _Children] = {}
+        self._streams: dict[int, Children] = {}
+
+    def of_stream(self, stream_id: int) -> Children:
+        """Return the topics of a stream; none if it has none."""
+        return self._streams.get(stream_id, NO_CHILDREN)
+
+    def add(self, children: Children, topic: Topic) -> None:
+        """Insert a topic with a new and highest id; `children` is what `of_stream` returned.
+
+        Does what `put` does, without looking for a row to replace: the hot path.
+        """
+        stream_id, topic_id = key = (topic.stream_id, topic.id)
+        self._undo.entries.append((self, key, ABSENT))
+        self.rows[key] = topic
+        if children is NO_CHILDREN:
+            children = self._streams[stream_id] = Children()
+        children.ids.append(topic_id)
+        children.by_name[topic.name] = topic
 
     def put(self, key: TopicKey, value: Topic) -> None:
         """Insert or replace a topic."""
         old = self.rows.get(key)
-        Table.put(self, key, value)  # super() would cost a tenth of the command
+        super().put(key, value)
         self._replaced(key, old, value)
 
     def delete(self, key: TopicKey) -> Topic:
@@ -103,8 +123,7 @@ class TopicTable(Table[TopicKey, Topic]):
 
     def count(self, stream_id: int) -> int:
         """Return how many topics a stream holds."""
-        children = self._streams.get(stream_id)
-        return 0 if children is None else len(children.ids)
+        return len(self.of_stream(stream_id).ids)
 
     def ids(self, stream_id: int) -> list[int]:
         """Return a copy of the ids of a stream's topics, ascending."""
@@ -123,7 +142,7 @@ class TopicTable(Table[TopicKey, Topic]):
         stream_id, topic_id = key
         children = self._streams.get(stream_id)
         if children is None:
-            children = self._streams[stream_id] = _Children()
+            children = self._streams[stream_id] = Children()
         if old is None:
             if not children.ids or children.ids[-1] < topic_id:  # ids grow: nearly always
                 children.ids.append(topic_id)
