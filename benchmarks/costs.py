@@ -29,8 +29,8 @@ from viewstamp.cluster import LocalCluster
 
 WORKLOADS: Final = (
     "create_concurrent",
-    "create_batches_100",
-    "create_batches_1000",
+    "submit_batches_100",
+    "submit_batches_1000",
     "create_unary",
     "create_sequential",
     "read_concurrent",

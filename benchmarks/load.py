@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from itertools import count
@@ -29,8 +30,10 @@ from viewstamp import client as library
 from viewstamp import limits
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client.methods import method_of
+from viewstamp.framing import frame_all
 
 VALUE_BYTES: Final = 256
 NAME_BYTES: Final = 32
@@ -38,11 +41,9 @@ WARM_UP_S: Final = 1.0
 CALLERS: Final = 256
 CONNECTIONS: Final = 8
 TRANSACTION_PUTS: Final = 128
-# Callers of `batch` at a time: the session's window full, and as many again waiting.
-BATCH_CALLERS: Final = 16
 STREAMS: Final = 250
 READ_KEYS: Final = 1000
-CREATE_TOPIC_PATH: Final = method_of(streams_pb2.CreateTopicRequest()).path
+CREATE_TOPIC: Final = method_of(streams_pb2.CreateTopicRequest())
 
 
 class Topics:
@@ -76,6 +77,10 @@ class Topics:
     def encoded(self) -> bytes:
         """Return the next request, encoded."""
         return self.request().SerializeToString()
+
+    def framed(self, size: int) -> bytes:
+        """Return the next requests, as the items of a span."""
+        return frame_all(self.encoded() for _ in range(size))
 
 
 class Target:
@@ -131,15 +136,13 @@ async def one_after_another(samples: Samples, call: Callable[[], Awaitable[Any]]
         samples.add(sent, time.perf_counter())
 
 
-async def by_callers(
-    samples: Samples, callers: int, call: Callable[[], Awaitable[Any]], commands: int = 1
-) -> None:
+async def by_callers(samples: Samples, callers: int, call: Callable[[], Awaitable[Any]]) -> None:
     """Let that many callers call, each one after another."""
 
     async def caller() -> None:
         while (sent := time.perf_counter()) < samples.ends:
             await call()
-            samples.add(sent, time.perf_counter(), commands)
+            samples.add(sent, time.perf_counter())
 
     await asyncio.gather(*(caller() for _ in range(callers)))
 
@@ -160,7 +163,7 @@ async def create_sequential_unary(target: Target) -> Samples:
     async with target.client() as (_, topics), grpc.aio.insecure_channel(target.address) as channel:
         metadata = (("authorization", f"Bearer {await target.token()}"),)
         create = channel.unary_unary(
-            CREATE_TOPIC_PATH,
+            CREATE_TOPIC.path,
             request_serializer=streams_pb2.CreateTopicRequest.SerializeToString,
             response_deserializer=streams_pb2.CreateTopicResponse.FromString,
         )
@@ -180,24 +183,46 @@ async def create_concurrent(target: Target) -> Samples:
 async def create_unary(target: Target) -> Samples:
     """256 unary calls in flight, by the generator that etcd is measured with."""
     async with target.client() as (_, topics):
-        block = header_block(CREATE_TOPIC_PATH, target.address, await target.token())
+        block = header_block(CREATE_TOPIC.path, target.address, await target.token())
         samples = target.samples()
         shape = CallShape(CALLERS, CONNECTIONS)
         await keep_in_flight(target.address, block, topics.encoded, shape, samples)
     return samples
 
 
-async def create_batches(target: Target, size: int) -> Samples:
-    """Batches through the client library."""
-    async with target.client() as (client, topics):
-        samples = target.samples()
+async def submit_batches(target: Target, size: int) -> Samples:
+    """Batches on one Submit stream, the session's window kept full.
 
-        async def call() -> None:
-            for result in await client.batch(topics.request() for _ in range(size)):
-                answered(result)
-
-        await by_callers(samples, BATCH_CALLERS, call, size)
+    Like the transactions of etcd they are sent encoded and answers are counted, so that neither
+    side pays for a client library. An answer that holds a refusal fails the measurement.
+    """
+    async with target.client() as (_, topics):
+        token = await target.token()
+        async with library.RawSession(library.Endpoint(target.address), token) as session:
+            samples = target.samples()
+            await keep_window_full(session, topics, size, samples)
     return samples
+
+
+async def keep_window_full(
+    session: library.RawSession, topics: Topics, size: int, samples: Samples
+) -> None:
+    """Send batches until the samples are complete, as many at a time as the session allows."""
+    sent_at: deque[float] = deque()
+    number = acked = 0
+    while sent_at or time.perf_counter() < samples.ends:
+        if len(sent_at) < limits.SESSION_WINDOW_REQUESTS and time.perf_counter() < samples.ends:
+            number += 1
+            span = submit_pb2.Span(code=CREATE_TOPIC.code, count=size, items=topics.framed(size))
+            request = submit_pb2.CommandRequest(number=number, acked=acked, spans=[span])
+            sent_at.append(time.perf_counter())
+            await session.send(submit_pb2.SubmitRequest(command=request))
+            continue
+        reply = (await session.receive()).message.command
+        acked = reply.number
+        if reply.HasField("error") or reply.spans[0].errors:
+            raise RuntimeError(f"batch {reply.number} was refused: {reply}")
+        samples.add(sent_at.popleft(), time.perf_counter(), size)
 
 
 async def read_concurrent(target: Target) -> Samples:
@@ -294,8 +319,8 @@ WORKLOADS: Final[dict[str, Callable[[Target], Coroutine[Any, Any, Samples]]]] = 
     "create_sequential_unary": create_sequential_unary,
     "create_concurrent": create_concurrent,
     "create_unary": create_unary,
-    "create_batches_100": lambda target: create_batches(target, 100),
-    "create_batches_1000": lambda target: create_batches(target, 1000),
+    "submit_batches_100": lambda target: submit_batches(target, 100),
+    "submit_batches_1000": lambda target: submit_batches(target, 1000),
     "etcd_get_concurrent": get_concurrent,
     "etcd_put_sequential": put_sequential,
     "etcd_put_concurrent": put_concurrent,

@@ -44,7 +44,7 @@ TARGETS: Final = (
     ),
     Target(
         "Submit in batches of 100, against puts/s in transactions of 128",
-        "create_batches_100",
+        "submit_batches_100",
         "etcd_put_transactions",
         "commands_per_s",
         must=1.5,
@@ -52,7 +52,7 @@ TARGETS: Final = (
     ),
     Target(
         "Submit in batches of 1000, against puts/s in transactions of 128",
-        "create_batches_1000",
+        "submit_batches_1000",
         "etcd_put_transactions",
         "commands_per_s",
         must=2.5,
