@@ -29,6 +29,11 @@ def check_indexes(stage: Stage, state: Any, entities: Iterable[Entity]) -> None:
         if name not in NOT_COMPARED:
             got, wanted = rows(getattr(state, name)), rows(getattr(loaded, name))
             assert got == wanted, f"{stage.name}.{name} is {got}; its entities make it {wanted}"
+    if stage == Stage.CONSUMER_GROUPS:
+        for group_id, waiting in loaded.waiting.rows.items():
+            # It may hold entries that are outdated, yet none may be missing.
+            known = state.waiting.rows.get(group_id, {}).items()
+            assert waiting.items() <= known, f"group {group_id}: {waiting} waits, known is {known}"
 
 
 def check_session_indexes(machine: SessionsMachine) -> None:
