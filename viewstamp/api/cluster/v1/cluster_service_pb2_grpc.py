@@ -58,14 +58,16 @@ class ClusterServiceServicer:
 
     def GetStatus(self, request, context):
         """Replicas, view, primary, services and state digests as this replica sees them. Needs
-        read_servers or manage_servers.
+        read_servers or manage_servers. Answered without any domain service if root asks, unless for
+        digests; nobody else is answered while streams is away.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAlarms(self, request, context):
-        """What is wrong right now. Needs read_servers or manage_servers.
+        """What is wrong right now. Needs read_servers or manage_servers. Answered without any domain
+        service if root asks; nobody else is answered while streams is away.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

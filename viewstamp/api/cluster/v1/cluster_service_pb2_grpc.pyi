@@ -35,10 +35,13 @@ class ClusterServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ClusterServiceAsyncStub: ...
     GetStatus: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.GetStatusRequest, _cluster_service_pb2.GetStatusResponse]
     """Replicas, view, primary, services and state digests as this replica sees them. Needs
-    read_servers or manage_servers.
+    read_servers or manage_servers. Answered without any domain service if root asks, unless for
+    digests; nobody else is answered while streams is away.
     """
     ListAlarms: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.ListAlarmsRequest, _cluster_service_pb2.ListAlarmsResponse]
-    """What is wrong right now. Needs read_servers or manage_servers."""
+    """What is wrong right now. Needs read_servers or manage_servers. Answered without any domain
+    service if root asks; nobody else is answered while streams is away.
+    """
     StepDown: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.StepDownRequest, _cluster_service_pb2.StepDownResponse]
     """The primary hands over to another replica. Needs manage_servers."""
 
@@ -49,10 +52,13 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatus: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.GetStatusRequest, _cluster_service_pb2.GetStatusResponse]  # type: ignore[assignment]
     """Replicas, view, primary, services and state digests as this replica sees them. Needs
-    read_servers or manage_servers.
+    read_servers or manage_servers. Answered without any domain service if root asks, unless for
+    digests; nobody else is answered while streams is away.
     """
     ListAlarms: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.ListAlarmsRequest, _cluster_service_pb2.ListAlarmsResponse]  # type: ignore[assignment]
-    """What is wrong right now. Needs read_servers or manage_servers."""
+    """What is wrong right now. Needs read_servers or manage_servers. Answered without any domain
+    service if root asks; nobody else is answered while streams is away.
+    """
     StepDown: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.StepDownRequest, _cluster_service_pb2.StepDownResponse]  # type: ignore[assignment]
     """The primary hands over to another replica. Needs manage_servers."""
 
@@ -66,7 +72,8 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_service_pb2.GetStatusResponse, _abc.Awaitable[_cluster_service_pb2.GetStatusResponse]]:
         """Replicas, view, primary, services and state digests as this replica sees them. Needs
-        read_servers or manage_servers.
+        read_servers or manage_servers. Answered without any domain service if root asks, unless for
+        digests; nobody else is answered while streams is away.
         """
 
     @_abc_1.abstractmethod
@@ -75,7 +82,9 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cluster_service_pb2.ListAlarmsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_service_pb2.ListAlarmsResponse, _abc.Awaitable[_cluster_service_pb2.ListAlarmsResponse]]:
-        """What is wrong right now. Needs read_servers or manage_servers."""
+        """What is wrong right now. Needs read_servers or manage_servers. Answered without any domain
+        service if root asks; nobody else is answered while streams is away.
+        """
 
     @_abc_1.abstractmethod
     def StepDown(

@@ -137,7 +137,7 @@ class UsersServiceServicer:
 
     def ChangePassword(self, request, context):
         """Changes a password. One's own needs the current password; another's needs manage_users.
-        Every access token and session of the user ends.
+        Access tokens issued before are refused from here on, also in sessions that are open.
         Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD,
         QUOTA_EXCEEDED.
         """

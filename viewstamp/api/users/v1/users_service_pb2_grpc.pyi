@@ -51,7 +51,7 @@ class UsersServiceStub:
     """
     ChangePassword: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.ChangePasswordRequest, _users_service_pb2.ChangePasswordResponse]
     """Changes a password. One's own needs the current password; another's needs manage_users.
-    Every access token and session of the user ends.
+    Access tokens issued before are refused from here on, also in sessions that are open.
     Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD,
     QUOTA_EXCEEDED.
     """
@@ -110,7 +110,7 @@ class UsersServiceAsyncStub(UsersServiceStub):
     """
     ChangePassword: _aio.UnaryUnaryMultiCallable[_users_service_pb2.ChangePasswordRequest, _users_service_pb2.ChangePasswordResponse]  # type: ignore[assignment]
     """Changes a password. One's own needs the current password; another's needs manage_users.
-    Every access token and session of the user ends.
+    Access tokens issued before are refused from here on, also in sessions that are open.
     Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD,
     QUOTA_EXCEEDED.
     """
@@ -190,7 +190,7 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.ChangePasswordResponse, _abc.Awaitable[_users_service_pb2.ChangePasswordResponse]]:
         """Changes a password. One's own needs the current password; another's needs manage_users.
-        Every access token and session of the user ends.
+        Access tokens issued before are refused from here on, also in sessions that are open.
         Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD,
         QUOTA_EXCEEDED.
         """
