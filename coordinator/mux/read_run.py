@@ -41,7 +41,8 @@ class QuerySegment:
         self._refusals: tuple[IndexedError, ...] = ()
         self._contexts = b""
         # Stages to visit still, and those that have not answered yet.
-        resolving = () if route.resolve_stage is None else (route.resolve_stage,)
+        resolve = None if span.is_authorized else route.resolve_stage
+        resolving = () if resolve is None else (resolve,)
         self._unsent: tuple[Stage, ...] = (*resolving, route.owner)
         self._unanswered: tuple[Stage, ...] = self._unsent
 
@@ -120,6 +121,9 @@ class ReadWork:
         """Begin unanswered."""
         self.token = read.token
         self.segments = segments
+        # All stages that it visits, ascending.
+        visited = frozenset(stage for segment in segments for stage in segment.unsent())
+        self.stages = tuple(sorted(visited))
         self.count = sum(span.count for span in read.spans)
         self.items_bytes = sum(len(span.items) for span in read.spans)
         self.is_answered = False
@@ -167,6 +171,7 @@ class ReadRun(Run):
             not self.has_begun
             and self._count + work.count <= limits.READS_TOGETHER_MAX
             and self._items_bytes + work.items_bytes <= limits.READS_TOGETHER_BYTES_MAX
+            and self._fits(work.stages)
         )
 
     def add(self, work: ReadWork) -> None:
@@ -175,8 +180,7 @@ class ReadRun(Run):
         self._reads.append(work)
         self._count += work.count
         self._items_bytes += work.items_bytes
-        added = (stage for segment in work.segments for stage in segment.unsent())
-        self._left = tuple(sorted(frozenset((*self._left, *added))))
+        self._left = tuple(sorted(frozenset((*self._left, *work.stages))))
         # A read without spans is complete.
         self._is_stale |= not work.segments
 
@@ -245,6 +249,13 @@ class ReadRun(Run):
     def is_done(self) -> bool:
         """Return whether every read was answered and no batch is on its way."""
         return not self._reads and self.unanswered == 0
+
+    def _fits(self, stages: tuple[Stage, ...]) -> bool:
+        """Return whether a read of the stages may travel along.
+
+        Reads of catalog tell what is wrong with services: none waits for one that it does not need.
+        """
+        return Stage.CATALOG not in (*self._left, *stages) or self._left == stages
 
     def _answer(self, works: list[ReadWork], error: Error | None) -> list[MuxEffect]:
         """Answer reads and forget them."""

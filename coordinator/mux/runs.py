@@ -97,7 +97,7 @@ def _reached(entry: Entry) -> frozenset[Stage]:
     """
     if entry.route is None:
         return frozenset(Stage)
-    stages = [stage for stage in Stage if stage >= entry.route.owner]
+    stages = [entry.route.owner, *filter(entry.route.sends_forward, Stage)]
     if entry.starts_request:
         stages.append(Stage.SESSIONS)
     if entry.route.resolve_stage is not None:
@@ -122,14 +122,16 @@ def _plan(entries: Sequence[Entry], start: int, stop: int) -> Plan:
 def _forward_stages(routes: Sequence[Route]) -> list[Stage]:
     """Return the stages after sessions that a command, or an effect of one, may reach forward.
 
-    Which later stages an effect is for is not in the options, so each of them counts.
+    Which later stages an effect is for is not in the options, so each of them counts; none is for
+    catalog. Runs without a command of catalog stay away from it, so that reads about the cluster
+    are answered while a service is silent.
     """
-    first_owner = min(route.owner for route in routes)
-    resolving = frozenset(route.resolve_stage for route in routes)
+    first = min(routes, key=lambda route: route.owner)
+    entered = frozenset(stage for route in routes for stage in (route.resolve_stage, route.owner))
     return [
         stage
         for stage in Stage
-        if stage != Stage.SESSIONS and (stage >= first_owner or stage in resolving)
+        if stage != Stage.SESSIONS and (stage in entered or first.sends_forward(stage))
     ]
 
 

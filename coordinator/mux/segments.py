@@ -106,10 +106,10 @@ class Segment:
 
     def _check_target(self, stage: Stage) -> None:
         """Raise MuxError unless the run still comes to the stage."""
-        if stage <= self.route.owner and stage not in self.route.emits_backward:
+        if not self.route.sends_forward(stage) and stage not in self.route.emits_backward:
             raise MuxError(
                 f"code {self.span.code} of {self.route.owner.name} emits an effect to "
-                f"{stage.name}, which its emits_backward option does not name"
+                f"{stage.name}; it may to later services and to what its emits_backward names"
             )
 
 

@@ -1,7 +1,7 @@
 """A transaction: its parts pass through the stages under savepoints, then all stand or none.
 
-It keeps every stage to itself until it is decided. A savepoint travels in front of the first items
-that a stage gets; stages that get none need none.
+It keeps every stage to itself until it is decided, but for catalog, if no part is for that. A
+savepoint travels in front of the first items that a stage gets; stages that get none need none.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class TransactionRun(Run):
         self._index = index
         self._revision = revision
         self._routes = routes
+        self._stages = _held_stages(span.parts[index], routes)
         self._sessions = sessions
         self._phase = _Phase.HEADER
         self._segments: list[Segment] = []
@@ -78,8 +79,8 @@ class TransactionRun(Run):
         self._reply = SpanReply(EMPTY_FRAME)
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return every stage: nothing passes a transaction."""
-        return tuple(Stage)
+        """Return every stage that parts or their effects may enter: nothing passes there."""
+        return self._stages
 
     def wanted(self) -> Stage | None:
         """Return the stage of the next visit."""
@@ -91,7 +92,7 @@ class TransactionRun(Run):
 
     def needs(self, stage: Stage) -> bool:
         """Return whether the stage is held until the decision, or waits to hear it."""
-        return self._phase is not _Phase.CLOSING or stage in self._saved
+        return stage in (self._saved if self._phase is _Phase.CLOSING else self._stages)
 
     def is_ready(self) -> bool:
         """Return whether the next visit may be made; once decided, all stages are told at once."""
@@ -245,6 +246,12 @@ class TransactionRun(Run):
     def _refuse(self, error: Error) -> None:
         """Refuse the transaction."""
         self._reply = SpanReply(EMPTY_FRAME, (IndexedError(0, error),))
+
+
+def _held_stages(parts: Sequence[LoggedSpan], routes: Mapping[int, Route]) -> tuple[Stage, ...]:
+    """Return the stages kept from everybody else: catalog only if a part is owned there."""
+    owners = [route.owner for part in parts if (route := routes.get(part.code)) is not None]
+    return tuple(stage for stage in Stage if stage != Stage.CATALOG or stage in owners)
 
 
 def _is_header_check(visit: Visit) -> bool:

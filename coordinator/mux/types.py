@@ -64,6 +64,10 @@ class Route:
         if self.sets_grants and (self.owner != Stage.USERS or self.resolve_stage is not None):
             raise ValueError(f"code {self.code}: sets_grants is for plain commands of users")
 
+    def sends_forward(self, stage: Stage) -> bool:
+        """Return whether an effect may go forward to the stage: to any later one but catalog."""
+        return self.owner < stage < Stage.CATALOG
+
 
 @dataclass(frozen=True, slots=True)
 class IndexedError:
@@ -305,12 +309,17 @@ class StageReply:
 
 @dataclass(frozen=True, slots=True)
 class ReadSpan:
-    """Consecutive reads of one method. `owner` is set for STATE_DIGEST_CODE (count 1) alone."""
+    """Consecutive reads of one method. `owner` is set for STATE_DIGEST_CODE (count 1) alone.
+
+    `is_authorized` spares the resolving stage, for a caller who may read whatever it would say; the
+    owner gets no contexts then.
+    """
 
     code: int
     count: int
     items: bytes
     owner: Stage | None = None
+    is_authorized: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from coordinator.mux.types import (
     QueryItem,
     QueryOutcome,
     Read,
+    ReadSpan,
     RequestReply,
     ResolveItem,
     ResolveOutcome,
@@ -74,9 +75,7 @@ class Sequential:
             stages[stage] = FakeStage(stage, True, own=own, all=seen, query_codes=codes)
         replies = []
         for span in read.spans:
-            answers = [
-                self._query(stages, span.code, item, revision) for item in unframe(span.items)
-            ]
+            answers = [self._query(stages, span, item, revision) for item in unframe(span.items)]
             replies.append(_joined(answers))
         return replies
 
@@ -204,12 +203,12 @@ class Sequential:
             }
 
     def _query(
-        self, stages: dict[Stage, FakeStage], code: int, item: bytes, revision: int
+        self, stages: dict[Stage, FakeStage], span: ReadSpan, item: bytes, revision: int
     ) -> bytes | IndexedError:
         """Answer one read."""
-        route = self.routes[code]
+        code, route = span.code, self.routes[span.code]
         context = b""
-        if route.resolve_stage is not None:
+        if route.resolve_stage is not None and not span.is_authorized:
             answer = stages[route.resolve_stage].answer(
                 ResolveItem(code, revision, 1, frame(item), 1, 1, route.gate)
             )

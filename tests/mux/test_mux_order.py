@@ -67,7 +67,7 @@ def command(draw: st.DrawFn, route: Route) -> bytes:
     """Return a command: what it is refused for, and where its effect goes."""
     words = [draw(st.sampled_from("abcd"))]
     words += draw(st.sampled_from([[], [], [], [], ["fail"], ["unresolved"]]))
-    targets = [s for s in Stage if s > route.owner or s in route.emits_backward]
+    targets = [s for s in Stage if route.sends_forward(s) or s in route.emits_backward]
     if len(targets) > 0 and draw(st.booleans()):
         chosen: set[Stage] = draw(st.sets(st.sampled_from(targets), min_size=1))
         words.append("emit=" + ".".join(str(int(stage)) for stage in sorted(chosen)))
@@ -154,11 +154,15 @@ def read(draw: st.DrawFn, token: int) -> Read:
     spans = draw(
         st.lists(
             st.builds(
-                lambda code, names: ReadSpan(
-                    code, len(names), frame_all(name.encode() for name in names)
+                lambda code, names, is_authorized: ReadSpan(
+                    code,
+                    len(names),
+                    frame_all(name.encode() for name in names),
+                    is_authorized=is_authorized,
                 ),
                 st.sampled_from(list(QUERY_CODES)),
                 st.lists(st.sampled_from(["x", "y,fail", "z,unresolved"]), min_size=1, max_size=3),
+                st.sampled_from([False, False, True]),
             ),
             max_size=3,
         )

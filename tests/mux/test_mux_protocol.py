@@ -64,13 +64,19 @@ OUTCOMES: list[tuple[str, str, tuple[Outcome, ...], str]] = [
         "effect back to a stage that is not declared",
         "create_stream",
         (CommandOutcome(TWO, (), (Effect(0, (Stage.USERS,), b"x"),)),),
-        "emits_backward option does not name",
+        "it may to later services and to what its emits_backward names",
     ),
     (
         "effect to itself",
         "create_stream",
         (CommandOutcome(TWO, (), (Effect(0, (Stage.STREAMS,), b"x"),)),),
-        "emits_backward option does not name",
+        "it may to later services and to what its emits_backward names",
+    ),
+    (
+        "effect to catalog",
+        "create_stream",
+        (CommandOutcome(TWO, (), (Effect(0, (Stage.CATALOG,), b"x"),)),),
+        "it may to later services and to what its emits_backward names",
     ),
     (
         "effects out of order",

@@ -60,6 +60,7 @@ NAMES = {
     "get_user": 150,
     "get_stream": 250,
     "get_group": 350,
+    "status": 450,
 }
 CODES = {code: name for name, code in NAMES.items()}
 ROUTES = {
@@ -79,6 +80,7 @@ ROUTES = {
         Route(150, Stage.USERS, is_query=True),
         Route(250, Stage.STREAMS, is_query=True),
         Route(350, Stage.CONSUMER_GROUPS, Stage.STREAMS, gate=3, is_query=True),
+        Route(450, Stage.CATALOG, Stage.STREAMS, gate=1, is_query=True),
     )
 }
 EMITS: dict[int, tuple[tuple[Stage, ...], str]] = {
@@ -340,13 +342,18 @@ def _session_command(code: int, name: str) -> SessionCommand | None:
 
 
 def _read(words: list[str]) -> Read:
-    """Return a read: `token method:name+name ...`; `digest:streams` asks for a state digest."""
+    """Return a read: `token method:name+name ...`; `digest:streams` asks for a state digest.
+
+    `!method` is authorized, so that nobody is asked to resolve it.
+    """
     spans = []
     for word in words[1:]:
-        method, _, names = word.partition(":")
+        method, _, names = word.removeprefix("!").partition(":")
+        is_authorized = word.startswith("!")
         if method == "digest":
             spans.append(ReadSpan(0, 1, b"", _stage(names)))
         else:
             items = [name.encode() for name in names.split("+")]
-            spans.append(ReadSpan(NAMES[method], len(items), frame_all(items)))
+            blob = frame_all(items)
+            spans.append(ReadSpan(NAMES[method], len(items), blob, None, is_authorized))
     return Read(int(words[0]), tuple(spans), user_id=1, credential_revision=1_000)

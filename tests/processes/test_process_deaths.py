@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -21,11 +22,13 @@ from tests.processes.processes import (
     short_directory,
     unique,
 )
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain
 from viewstamp.api.domain.v1.domain_service_pb2_grpc import DomainServiceStub
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.users.v1 import users_service_pb2 as users
+from viewstamp.api.users.v1.users_pb2 import Permissions
 from viewstamp.limits import STAGE_TIMEOUT_MS
 
 pytestmark = pytest.mark.xdist_group("processes-deaths")
@@ -198,6 +201,88 @@ def test_paused_service(mortal: Replica) -> None:
         assert not root.alarms()
 
 
+@contextmanager
+def pending(caller: Caller, method: Any, request: Any) -> Iterator[Any]:
+    """Have a command in the log that its silent owner keeps from being answered meanwhile."""
+    before = last_op(caller)
+    sent = method.future(request, metadata=caller.metadata(), timeout=30)
+    eventually(lambda: last_op(caller) > before)
+    yield sent
+    assert not sent.done()
+
+
+def last_op(caller: Caller) -> int:
+    """Return the last op that the stages were given, as a read that needs users alone tells it."""
+    found = caller.call(caller.users.GetUser, users.GetUserRequest(user=named("root")))
+    return int(found.header.op)
+
+
+def an_operator(mortal: Replica, root: Caller) -> Caller:
+    """Return a new user who may see the cluster's status, logged in."""
+    permissions = Permissions()
+    getattr(permissions, "global").read_servers = True  # a keyword
+    request = users.CreateUserRequest(
+        username=unique("operator"),
+        password="some-password",
+        permissions=permissions,
+    )
+    root.call(root.users.CreateUser, request)
+    return root.logged_in(request.username, request.password)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_status_while_a_group_command_is_pending(mortal: Replica, number: signal.Signals) -> None:
+    """Whoever may see the status sees it, and which service does not answer, all the while."""
+    with mortal.root() as root:
+        operator = an_operator(mortal, root)
+        mortal.signal("consumer_groups", number)
+        create = groups.CreateConsumerGroupRequest(
+            name=unique("late"), stream=named("orders"), topic=named("paid")
+        )
+        with pending(root, root.groups.CreateConsumerGroup, create) as created:
+            for caller in (root, operator):
+                assert [s.stage for s in caller.status().services] == [2, 3, 4]
+                eventually(lambda: caller.alarms() == ["ALARM_KIND_SERVICE_DOWN"])  # noqa: B023
+                assert [s.connected for s in caller.status().services] == [True, True, False]
+        if number is signal.SIGSTOP:
+            mortal.signal("consumer_groups", signal.SIGCONT)
+        else:
+            mortal.wait("consumer_groups")
+            mortal.start("consumer_groups")
+        assert created.result().group_id
+        eventually(lambda: not root.alarms())
+
+
+def test_status_without_streams(mortal: Replica) -> None:
+    """Root sees what is wrong; others, and root's outdated tokens, need streams to be let in."""
+    with mortal.root() as outdated:
+        change = users.ChangePasswordRequest(
+            current_password=mortal.root_password(), new_password=mortal.root_password()
+        )
+        outdated.call(outdated.users.ChangePassword, change)
+        root = outdated.logged_in("root", mortal.root_password())
+        operator = an_operator(mortal, root)
+        mortal.kill("streams")
+        with pending(
+            root, root.streams.CreateStream, streams.CreateStreamRequest(name=unique("l"))
+        ):
+            eventually(root.alarms)
+            (alarm,) = root.status().alarms
+            assert alarm.kind == cluster.ALARM_KIND_SERVICE_DOWN
+            assert "service streams does not answer" in alarm.message
+            assert [s.connected for s in root.status().services] == [True, False, True]
+            for caller in (outdated, operator):
+                for ask in (caller.status, caller.alarms):
+                    with refused() as failure:
+                        ask()
+                    assert tuple(failure) == (UNAVAILABLE, "DOMAIN_RESTARTING")
+        mortal.start("streams")
+        eventually(lambda: not operator.alarms())
+        with refused() as failure:
+            outdated.status()
+        assert failure.it.reason == "UNAUTHENTICATED"
+
+
 def test_a_caller_that_leaves_cancels_nothing(mortal: Replica) -> None:
     """One who goes away leaves the request in flight to the others, and to its own retry."""
     with mortal.root() as root:
@@ -249,12 +334,6 @@ def test_proposals_after_a_restart(mortal: Replica) -> None:
         group = eventually(lambda: _settled(get_group(root).group))
         (member,) = group.members
         assert (member.session_id, len(member.target_partitions)) == (caller.session, 4)
-
-
-def last_op(root: Caller) -> int:
-    """Return the last op that streams has applied."""
-    listed = root.call(root.streams.ListStreams, streams.ListStreamsRequest(page_size=1))
-    return int(listed.header.op)
 
 
 def _settled(group: Any) -> Any:
