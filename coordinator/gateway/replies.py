@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import grpc.aio
 
@@ -14,16 +14,27 @@ from viewstamp.errors import Refusal
 from viewstamp.framing import decode_varint, frame
 from viewstamp.status import grpc_code, trailing_details
 
+HEADER_KEY: Final = "viewstamp-header-bin"
 
-def with_header(result: bytes, *, cluster_id: bytes, view: int, op: int, revision: int) -> bytes:
+
+def header_of(reply: Reply, cluster_id: bytes) -> common_pb2.ResponseHeader:
+    """Return where and when a reply was decided; `revision` is that of its first command."""
+    return common_pb2.ResponseHeader(
+        cluster_id=cluster_id, view=reply.view, op=reply.op, revision=reply.first_revision
+    )
+
+
+def with_header(header: common_pb2.ResponseHeader, result: bytes) -> bytes:
     """Return a response with its header: field 1 of every response message is the header."""
-    header = common_pb2.ResponseHeader(cluster_id=cluster_id, view=view, op=op, revision=revision)
     # A frame is the encoding of a length-delimited field 1, which is just what a header is.
     return frame(header.SerializeToString()) + result
 
 
-def only_result(span: SpanReply) -> bytes:
-    """Return the result of a span of one command. Raises its Refusal."""
+def only_result(reply: Reply) -> bytes:
+    """Return the result of a request of one command. Raises its Refusal."""
+    if reply.error is not None:
+        raise Refusal.from_error(reply.error)
+    span = reply.spans[0]
     if span.errors:
         raise Refusal.from_error(span.errors[0].error)
     _, start = decode_varint(span.results, 1)
@@ -34,11 +45,7 @@ def command_reply(
     number: int, reply: Reply, cluster_id: bytes, suffixes: Sequence[Mapping[int, bytes]]
 ) -> submit_pb2.SubmitResponse:
     """Return the answer to one CommandRequest; `suffixes` by span, then by index."""
-    message = submit_pb2.CommandReply(number=number)
-    message.header.cluster_id = cluster_id
-    message.header.view = reply.view
-    message.header.op = reply.op
-    message.header.revision = reply.first_revision
+    message = submit_pb2.CommandReply(number=number, header=header_of(reply, cluster_id))
     if reply.error is not None:
         message.error.CopyFrom(reply.error)
     _add_spans(message.spans, reply.spans, suffixes)
@@ -54,11 +61,7 @@ def refused_command(number: int, refusal: Refusal) -> submit_pb2.SubmitResponse:
 
 def read_reply(read_id: int, reply: Reply, cluster_id: bytes) -> submit_pb2.SubmitResponse:
     """Return the answer to one ReadRequest."""
-    message = submit_pb2.ReadReply(read_id=read_id)
-    message.header.cluster_id = cluster_id
-    message.header.view = reply.view
-    message.header.op = reply.op
-    message.header.revision = reply.first_revision
+    message = submit_pb2.ReadReply(read_id=read_id, header=header_of(reply, cluster_id))
     _add_spans(message.spans, reply.spans, ())
     return submit_pb2.SubmitResponse(read=message)
 
@@ -81,9 +84,17 @@ def _add_spans(
                 message.suffixes.add(index=index, suffix=suffix)
 
 
-async def abort(context: grpc.aio.ServicerContext[Any, Any], refusal: Refusal) -> NoReturn:
-    """End the call with the refusal's status and its details."""
-    await context.abort(
-        grpc_code(refusal), refusal.message, trailing_metadata=(trailing_details(refusal),)
-    )
+async def abort(
+    context: grpc.aio.ServicerContext[Any, Any],
+    refusal: Refusal,
+    header: common_pb2.ResponseHeader | None = None,
+) -> NoReturn:
+    """End the call with the refusal's status and its details; `header` tells where it was decided.
+
+    It is None for refusals that no stage decided, which have no place in the log.
+    """
+    trailing: tuple[tuple[str, str | bytes], ...] = (trailing_details(refusal),)
+    if header is not None:
+        trailing = (*trailing, (HEADER_KEY, header.SerializeToString()))
+    await context.abort(grpc_code(refusal), refusal.message, trailing_metadata=trailing)
     raise AssertionError("abort always raises")

@@ -15,7 +15,7 @@ from coordinator.gateway.commands import Commands
 from coordinator.gateway.normalize import Normalizer, Origin
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.reads import Reads, ReadSpan, consistency_of_metadata
-from coordinator.gateway.replies import abort, only_result, with_header
+from coordinator.gateway.replies import abort, header_of, only_result, with_header
 from coordinator.gateway.routes import Routes
 from coordinator.replica.batcher import LooseCommand, Reply
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -65,12 +65,21 @@ class UnaryCalls:
             method = self._routes.public(path)
             metadata = context.invocation_metadata() or ()
             if method.kind is MethodKind.QUERY:
-                return await self._query(method, payload, metadata)
-            return await self._command(method, payload, metadata)
+                reply, suffix = await self._query(method, payload, metadata), b""
+            else:
+                reply, suffix = await self._command(method, payload, metadata)
         except Refusal as refusal:
             await abort(context, refusal)
+        header = header_of(reply, self._cluster_id)
+        try:
+            return with_header(header, only_result(reply) + suffix)
+        except Refusal as refusal:
+            await abort(context, refusal, header)
 
-    async def _command(self, method: Method, payload: bytes, metadata: Metadata) -> bytes:
+    async def _command(
+        self, method: Method, payload: bytes, metadata: Metadata
+    ) -> tuple[Reply, bytes]:
+        """Return the reply and what only the caller may see of it."""
         principal = self._authenticator.principal(metadata)
         entries = {key: value for key, value in metadata if key in _SESSION_KEYS}
         if SESSION_KEY in entries:
@@ -79,7 +88,7 @@ class UnaryCalls:
 
     async def _loose_command(
         self, method: Method, payload: bytes, principal: AccessToken, trace_parent: str
-    ) -> bytes:
+    ) -> tuple[Reply, bytes]:
         suffix = b""
         if self._normalizer.needed(method):
             payload, suffix = await self._normalize(method, payload, principal)
@@ -94,7 +103,7 @@ class UnaryCalls:
                 future,
             )
         )
-        return self._response(await future, suffix)
+        return await future, suffix
 
     async def _normalize(
         self, method: Method, payload: bytes, principal: AccessToken
@@ -109,7 +118,7 @@ class UnaryCalls:
 
     async def _session_command(
         self, method: Method, payload: bytes, principal: AccessToken, entries: dict[str, Any]
-    ) -> bytes:
+    ) -> tuple[Reply, bytes]:
         session_id = _number(entries, SESSION_KEY)
         request = submit_pb2.CommandRequest(
             number=_number(entries, REQUEST_KEY),
@@ -120,20 +129,9 @@ class UnaryCalls:
         admitted = await self._commands.admit(session_id, request, principal)
         # Shielded: the request stays in flight for others who sent it, when this caller is gone.
         reply = await asyncio.shield(admitted.future)
-        return self._response(reply, admitted.suffixes[0].get(0, b""))
+        return reply, admitted.suffixes[0].get(0, b"")
 
-    def _response(self, reply: Reply, suffix: bytes) -> bytes:
-        if reply.error is not None:
-            raise Refusal.from_error(reply.error)
-        return with_header(
-            only_result(reply.spans[0]) + suffix,
-            cluster_id=self._cluster_id,
-            view=reply.view,
-            op=reply.op,
-            revision=reply.first_revision,
-        )
-
-    async def _query(self, method: Method, payload: bytes, metadata: Metadata) -> bytes:
+    async def _query(self, method: Method, payload: bytes, metadata: Metadata) -> Reply:
         principal = None if method.public else self._authenticator.principal(metadata)
         entries = {key: value for key, value in metadata if key == SESSION_KEY}
         session_id = GATEWAY_SESSION_ID
@@ -142,9 +140,7 @@ class UnaryCalls:
             self._commands.open_session(session_id, principal)
         span = ReadSpan(method, 1, frame(payload))
         consistency = consistency_of_metadata(metadata)
-        return self._response(
-            await self._reads.start_spans([span], principal, session_id, consistency), b""
-        )
+        return await self._reads.start_spans([span], principal, session_id, consistency)
 
 
 _U64_MAX: Final = 2**64 - 1

@@ -31,6 +31,7 @@ from viewstamp.status import refusal_of
 
 CALL_TIMEOUT_S: Final = 30
 CREATE_STREAM_CODE: Final = 200
+HEADER_KEY: Final = "viewstamp-header-bin"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Refused:
     reason: str
     message: str
     details: dict[str, str]
+    # The encoded header of what was decided in the log; empty for refusals before it.
+    header: bytes = b""
 
 
 @dataclass
@@ -69,7 +72,9 @@ def refused() -> Iterator[Failure]:
     refusal = refusal_of(caught.value)
     assert refusal is not None, f"no ErrorInfo: {caught.value}"
     code: grpc.StatusCode = caught.value.code()
-    failure.found = Refused(code, refusal.name, refusal.message, refusal.details)
+    trailing: Any = caught.value.trailing_metadata()
+    header = dict(trailing or ()).get(HEADER_KEY, b"")
+    failure.found = Refused(code, refusal.name, refusal.message, refusal.details, header)
 
 
 def named(name: str) -> Identifier:

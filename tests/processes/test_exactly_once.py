@@ -9,8 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.processes.callers import Caller, SubmitStream, create_streams, refused, span
+from tests.processes.callers import Caller, SubmitStream, create_streams, named, refused, span
 from tests.processes.processes import unique
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
+from viewstamp.api.common.v1.common_pb2 import ResponseHeader
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
@@ -54,6 +56,48 @@ def _reason(caller: Caller, path: str, payload: bytes, **entries: object) -> Any
     with refused() as failure:
         caller.raw(path, payload, **entries)
     return failure.it
+
+
+def test_rejection_says_where_it_was_decided(root: Caller) -> None:
+    """A rejected command has a place in the log: a retry gets the same header and error."""
+    caller = root.with_session()
+    payload = stream_named("twice")
+    made = streams.CreateStreamResponse.FromString(caller.raw(CREATE_STREAM, payload)).header
+    entries = {"session": caller.session, "request": 1}
+    first, again = (_reason(caller, CREATE_STREAM, payload, **entries) for _ in range(2))
+    assert first.reason == "STREAM_EXISTS"
+    assert first == again
+    header = ResponseHeader.FromString(first.header)
+    assert (header.cluster_id, header.view) == (made.cluster_id, made.view)
+    assert header.op > made.op and header.revision > made.revision
+    loose = _reason(caller, CREATE_STREAM, payload)
+    assert ResponseHeader.FromString(loose.header).revision > header.revision
+
+
+def test_refused_read_says_what_it_saw(root: Caller) -> None:
+    """A read that finds nothing tells at which revision there was nothing."""
+    before = root.create_stream(unique("seen")).header
+    with refused() as failure:
+        root.call(root.streams.GetStream, streams.GetStreamRequest(stream=named(unique("gone"))))
+    assert failure.it.reason == "STREAM_NOT_FOUND"
+    header = ResponseHeader.FromString(failure.it.header)
+    assert (header.cluster_id, header.view) == (before.cluster_id, before.view)
+    assert header.op >= before.op and header.revision >= before.revision
+
+
+def test_refusal_before_the_log_has_no_header(root: Caller) -> None:
+    """What was never decided in the log has no place there."""
+    caller = root.with_session()
+    short = users.CreateUserRequest(username=unique("u"), password="x")
+    for attempt in (
+        lambda: caller.raw(CREATE_STREAM, b"", session=caller.session, request=3),
+        lambda: Caller(root.channel).create_stream("any"),
+        lambda: root.call(root.users.CreateUser, short),
+        lambda: root.call(root.cluster.StepDown, cluster.StepDownRequest()),
+    ):
+        with refused() as failure:
+            attempt()
+        assert failure.it.header == b""
 
 
 def test_concurrent_retries_are_one_command(root: Caller) -> None:

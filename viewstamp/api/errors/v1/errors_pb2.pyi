@@ -5,6 +5,11 @@ Why a request was refused. The gRPC status carries a google.rpc.ErrorInfo with `
 the name of the enum value without its REASON_ prefix, `domain` "viewstamp", and metadata with
 the names concerned; `iggy_code` is in the metadata where Apache Iggy has a number for the
 same failure.
+
+The refusal of a unary call that was decided at a revision carries in the trailing metadata
+`viewstamp-header-bin` the encoded common.v1.ResponseHeader that a response would have had. A
+rejected command has its place in the total order like any other: a retry under the same session
+and request number gets the same header and error. Refusals before the log carry no header.
 """
 
 from collections import abc as _abc
