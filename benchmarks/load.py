@@ -17,7 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +41,11 @@ WARM_UP_S: Final = 1.0
 CALLERS: Final = 256
 CONNECTIONS: Final = 8
 TRANSACTION_PUTS: Final = 128
-STREAMS: Final = 250
+# In flight on both sides where batches are compared with transactions.
+BATCHED_IN_FLIGHT: Final = CALLERS * TRANSACTION_PUTS
+# Room for two million topics, which the fastest workload does not fill.
+STREAMS: Final = 500
+STREAMS_DELETED_TOGETHER: Final = 25
 READ_KEYS: Final = 1000
 CREATE_TOPIC: Final = method_of(streams_pb2.CreateTopicRequest())
 
@@ -109,9 +113,12 @@ class Target:
             )
             stream_ids = [response.stream_id for response in map(answered, made)]
             yield client, Topics(stream_ids, self.request_bytes)
-            for number in stream_ids:
-                stream = common_pb2.Identifier(id=number)
-                await client.call(streams_pb2.DeleteStreamRequest(stream=stream))
+            for start in range(0, STREAMS, STREAMS_DELETED_TOGETHER):
+                for result in await client.batch(
+                    streams_pb2.DeleteStreamRequest(stream=common_pb2.Identifier(id=number))
+                    for number in stream_ids[start : start + STREAMS_DELETED_TOGETHER]
+                ):
+                    answered(result)
 
     async def token(self) -> str:
         """Return an access token of root."""
@@ -191,16 +198,20 @@ async def create_unary(target: Target) -> Samples:
 
 
 async def submit_batches(target: Target, size: int) -> Samples:
-    """Batches on one Submit stream, the session's window kept full.
+    """Batches on Submit streams, the windows of several sessions kept full.
 
-    Like the transactions of etcd they are sent encoded and answers are counted, so that neither
-    side pays for a client library. An answer that holds a refusal fails the measurement.
+    As many commands are in flight as etcd has puts in its transactions. Like those they are sent
+    encoded and answers are counted, so that neither side pays for a client library. A refusal fails
+    the measurement.
     """
-    async with target.client() as (_, topics):
-        token = await target.token()
-        async with library.RawSession(library.Endpoint(target.address), token) as session:
-            samples = target.samples()
-            await keep_window_full(session, topics, size, samples)
+    async with target.client() as (_, topics), AsyncExitStack() as stack:
+        endpoint, token = library.Endpoint(target.address), await target.token()
+        sessions = [
+            await stack.enter_async_context(library.RawSession(endpoint, token))
+            for _ in range(BATCHED_IN_FLIGHT // (limits.SESSION_WINDOW_REQUESTS * size))
+        ]
+        samples = target.samples()
+        await asyncio.gather(*(keep_window_full(s, topics, size, samples) for s in sessions))
     return samples
 
 

@@ -80,6 +80,11 @@ class Table(Generic[Key, Value]):
         if old is ABSENT:
             self._inserted(key)
 
+    def replace(self, key: Key, old: Value, value: Value) -> None:
+        """Replace a row that the caller has just read; `put` without looking for it again."""
+        self._undo.entries.append((self, key, old))
+        self.rows[key] = value
+
     def delete(self, key: Key) -> Value:
         """Remove a row and return it. Raises KeyError if there is none."""
         old = self.rows.pop(key)

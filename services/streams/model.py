@@ -193,6 +193,10 @@ class State:
 
     def take_id(self, counter: str) -> int:
         """Return the counter's id and move it on, so that no id is ever given twice."""
-        value = self.counters.rows.get(counter, FIRST_ID)
-        self.counters.put(counter, value + 1)
+        value = self.counters.rows.get(counter)
+        if value is None:
+            value = FIRST_ID
+            self.counters.put(counter, value + 1)
+        else:
+            self.counters.replace(counter, value, value + 1)
         return value
