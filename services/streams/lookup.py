@@ -34,7 +34,7 @@ def find_stream(
     state: State, access: Access, gate: Gate, identifier: common_pb2.Identifier
 ) -> Stream:
     """Return the stream that is named, if the gate lets the caller pass. Raises Refusal."""
-    key = identifier.name or key_of(identifier, "stream")
+    key = identifier.id or identifier.name or key_of(identifier, "stream")
     stream = state.find_stream(key)
     if stream is not None and access.everywhere & gate.sees & gate.mask:
         return stream  # nearly always: whoever may act everywhere needs no closer look
@@ -54,8 +54,10 @@ def find_topic(
     topic_identifier: common_pb2.Identifier,
 ) -> Topic:
     """Return the topic that is named, if the gate lets the caller pass. Raises Refusal."""
-    stream_key = stream_identifier.name or key_of(stream_identifier, "stream")
-    topic_key = topic_identifier.name or key_of(topic_identifier, "topic")
+    stream_key = (
+        stream_identifier.id or stream_identifier.name or key_of(stream_identifier, "stream")
+    )
+    topic_key = topic_identifier.id or topic_identifier.name or key_of(topic_identifier, "topic")
     stream = state.find_stream(stream_key)
     if stream is None:
         raise refusals.stream_not_found(stream_key)
