@@ -298,6 +298,15 @@ async def put_concurrent(target: Target) -> Samples:
     return samples
 
 
+async def put_by_clients(target: Target) -> Samples:
+    """256 callers through grpc's own client, as an application in Python would."""
+    puts, client = Puts(), etcd.EtcdClient(target.address)
+    samples = target.samples()
+    await by_callers(samples, CALLERS, lambda: client.put(puts.request()))
+    await client.close()
+    return samples
+
+
 async def put_transactions(target: Target) -> Samples:
     """Transactions of 128 puts, 256 in flight."""
     block = header_block(etcd.path("Txn"), target.address)
@@ -335,6 +344,7 @@ WORKLOADS: Final[dict[str, Callable[[Target], Coroutine[Any, Any, Samples]]]] = 
     "etcd_get_concurrent": get_concurrent,
     "etcd_put_sequential": put_sequential,
     "etcd_put_concurrent": put_concurrent,
+    "etcd_put_by_clients": put_by_clients,
     "etcd_put_transactions": put_transactions,
 }
 
