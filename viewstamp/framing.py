@@ -79,8 +79,3 @@ def unframe(blob: bytes) -> list[bytes]:
             )
         items.append(blob[start:offset])
     return items
-
-
-def split_frames(blob: bytes) -> list[bytes]:
-    """Return the frames of a blob, each with its prefix. Raises FramingError."""
-    return [frame(item) for item in unframe(blob)]

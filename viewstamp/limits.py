@@ -74,14 +74,12 @@ READ_DEADLINE_MS: Final = 5_000
 STAGE_TIMEOUT_MS: Final = 2_000
 # A walk over millions of entities, at some microseconds each.
 STATE_DIGEST_TIMEOUT_MS: Final = 60_000
-APPLY_STALL_ABDICATE_MS: Final = 5_000
 TICK_MS: Final = 10
 HEARTBEAT_MS: Final = 50
 ACCESS_TOKEN_LIFETIME_US: Final = 3_600_000_000
 LOGIN_FAILURES_PER_MINUTE_MAX: Final = 5
 
 # --- Memory ---
-ITEM_LOG_CUT_BYTES: Final = 256 * MIB
 ITEM_LOG_BYTES_MAX: Final = 512 * MIB
 
 # --- gRPC ---

@@ -18,7 +18,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
-from viewstamp.framing import EMPTY_FRAME, FramingError, frame, unframe
+from viewstamp.framing import FramingError, frame, unframe
 from viewstamp.limits import TRANSACTION_PARTS_MAX
 from viewstamp.routing import Method, MethodKind
 
@@ -166,8 +166,3 @@ def _check_part(method: Method, index: int) -> None:
 
 def _bad_transaction(why: str) -> Refusal:
     return Refusal(Reason.REASON_MALFORMED_REQUEST, f"the transaction is malformed: {why}")
-
-
-def hole_items(count: int) -> bytes:
-    """Return the items of a span that was refused as a whole."""
-    return EMPTY_FRAME * count

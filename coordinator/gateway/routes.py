@@ -81,10 +81,6 @@ class Routes:
             )
         return method
 
-    def by_code(self, code: int) -> Method | None:
-        """Return the claimed method of a code, internal ones too."""
-        return self._by_code.get(code)
-
 
 def _clipped(path: str) -> str:
     """Return as much of a path as fits the metadata of an answer: it comes from the caller."""

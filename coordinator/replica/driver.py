@@ -29,8 +29,6 @@ from viewstamp.errors import Refusal
 from viewstamp.format.prepare import Prepare
 from viewstamp.limits import TICK_MS
 
-MICROSECONDS_PER_SECOND: Final = 1_000_000
-
 _log = logging.getLogger(__name__)
 
 

@@ -28,7 +28,7 @@ CASES: list[tuple[Rule, str, str, bool]] = [
     (text_rules.machine_paths, "a.yaml", "path: /ho" + "me/somebody/x", True),
     (text_rules.machine_paths, "a.md", "https://example.com/ho" + "me/x", False),
     (text_rules.machine_paths, "a.md", "framework/root and /var/lib/viewstamp", False),
-    (text_rules.registry_hosts, "a.md", "https://files.pythonhosted" + ".org/x", True),
+    (text_rules.registry_hosts, "a.md", "https://files.pythonhos" + "ted.org/x", True),
     (text_rules.registry_hosts, "Makefile", "pip install --extra-index-" + "url x", True),
     (text_rules.registry_hosts, "Makefile", "uv pip compile --no-emit-index-" + "url", False),
     (text_rules.registry_hosts, "a.lock", "# from https://example.com", True),

@@ -21,7 +21,7 @@ MACHINE_PATH = re.compile(
 
 # Locks say what to install, never where one machine found it.
 REGISTRY = re.compile(
-    r"pythonhosted" r"\.org|py" r"pi\.org/simple|(?:extra-)?index-" r"url|trusted-" r"host"
+    r"pythonhos" r"ted\.org|py" r"pi\.org/simple|(?:extra-)?index-" r"url|trusted-" r"host"
 )
 
 # Folders that would shadow a package: `tests/coordinator` against `coordinator`.
