@@ -99,7 +99,7 @@ class Refusal(Exception):  # noqa: N818 - an outcome that machines decide, not a
     Every dynamic value of the message is also in `details` (key -> text), in order of mention.
     """
 
-    def __init__(self, reason: Reason.ValueType, message: str, **details: object) -> None:
+    def __init__(self, reason: Reason.ValueType, message: str, /, **details: object) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message

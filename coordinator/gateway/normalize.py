@@ -122,10 +122,7 @@ class Normalizer:
         _check_part(method, index)
         if not method.normalize:
             return
-        part_origin = Origin(
-            origin.user_id, origin.session_id, origin.number, origin.first_index, origin.nonce
-        )
-        response = await self._ask(method, 1, frame(part.request), part_origin, suffix_only=False)
+        response = await self._ask(method, 1, frame(part.request), origin, suffix_only=False)
         if response.errors:
             refusal = Refusal.from_error(response.errors[0].error)
             raise Refusal(refusal.reason, refusal.message, **{**refusal.details, "part": index})

@@ -1,4 +1,4 @@
-"""Packs what waits into the next prepare, as soon as the pipeline has room: there is no timer.
+"""Packs what waits into the next prepare, as soon as one is worth its cost: there is no timer.
 
 A prepare costs about as much as a hundred commands in it. So while some are under way, a few
 commands wait until the next of those retires, and share a prepare then: nobody waits when nothing
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from coordinator.mux.types import TRANSACT_CODE
 from viewstamp import limits
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -29,8 +30,6 @@ from viewstamp.framing import frame
 LOOSE_COMMAND_OVERHEAD_BYTES: Final = 192
 # What a waiting request takes of memory beside its bytes, roughly.
 WAITING_OVERHEAD_BYTES: Final = 512
-# A transaction takes one revision and a run of its own, so it never shares a span.
-TRANSACT_CODE: Final = 10
 # For each prepare under way so many commands must wait until another one is worth its cost...
 GATHERED_COMMANDS: Final = 128
 # ... or so many bytes, which cost more than the prepare itself.
@@ -224,6 +223,7 @@ def pack_loose(commands: Sequence[LooseCommand]) -> log_pb2.LoggedRequest:
         if command.trace_parent:
             request.trace_parent = command.trace_parent
         this = (command.code, command.user_id, command.credential_revision)
+        # A transaction takes one revision and a run of its own, so it never shares a span.
         if this != key or command.code == TRANSACT_CODE:
             _add_span(request, key, items)
             key, items = this, []

@@ -10,12 +10,10 @@ from google.protobuf.message import Message
 from services.consumer_groups.lookup import find_group, find_member, require_session, topic_of
 from services.consumer_groups.membership import is_assign_pending
 from services.consumer_groups.model import Group, Member, State
+from services.runtime import paging
 from services.runtime.domain import Call, QueryHandler
-from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as entities
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
-from viewstamp.api.errors.v1.errors_pb2 import Reason
-from viewstamp.errors import Refusal
 
 
 def get_consumer_group(state: State, request: api.GetConsumerGroupRequest, call: Call) -> Message:
@@ -31,15 +29,15 @@ def list_consumer_groups(
     state: State, request: api.ListConsumerGroupsRequest, call: Call
 ) -> Message:
     """Return a page of the topic's groups, without members."""
-    size = _page_size(request.page_size)
+    size = paging.page_size(request.page_size)
     topic = topic_of(call)
-    after = _group_id_of(request.page_token)
+    after = paging.id_after(request.page_token)
     ids = state.topic_groups.rows.get((topic.stream_id, topic.topic_id))
     found = [] if ids is None else ids.keys_after(after, size + 1)
     page = found[:size]
     return api.ListConsumerGroupsResponse(
         groups=[group_view(state.groups.rows[id_], state.members_of(id_)) for id_ in page],
-        next_page_token=str(page[-1]) if len(found) > size else "",
+        next_page_token=paging.next_id_token(found, size),
     )
 
 
@@ -118,33 +116,3 @@ def member_view(member: Member) -> entities.Member:
         target_partitions=member.target,
         joined_revision=member.joined_revision,
     )
-
-
-def _page_size(requested: int) -> int:
-    if requested <= limits.PAGE_SIZE_MAX:
-        return requested or limits.PAGE_SIZE_DEFAULT
-    raise Refusal(
-        Reason.REASON_MALFORMED_REQUEST,
-        f"The page_size is {requested}; it must be 1 to {limits.PAGE_SIZE_MAX}, or 0 for "
-        f"{limits.PAGE_SIZE_DEFAULT}.",
-        page_size=requested,
-        page_size_max=limits.PAGE_SIZE_MAX,
-        page_size_default=limits.PAGE_SIZE_DEFAULT,
-    )
-
-
-def _group_id_of(page_token: str) -> int:
-    """Return the id that a page token names: the last one of the page before, or 0."""
-    if not page_token:
-        return 0
-    if page_token.isascii() and page_token.isdigit() and len(page_token) <= _TOKEN_DIGITS_MAX:
-        return int(page_token)
-    raise Refusal(
-        Reason.REASON_MALFORMED_REQUEST,
-        f"The page_token {page_token!r} is not one; send next_page_token of the page before.",
-        page_token=page_token,
-    )
-
-
-# As many digits as a 64-bit id can have.
-_TOKEN_DIGITS_MAX: Final = 20

@@ -4,23 +4,19 @@ repeat an entity; the page token is the last id seen, opaque to callers.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from services.runtime import paging
 from services.runtime.domain import Call, QueryHandler
 from services.streams import access as gates
-from services.streams import refusals
 from services.streams.access import Access, Gate
 from services.streams.lookup import authenticate, demand_everywhere, find_stream, find_topic
 from services.streams.model import State, Stream, Topic
 from services.streams.options import to_message as options_message
 from services.streams.partitions import PartitionRun, expanded
-from viewstamp import limits
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
-
-_PAGE_TOKEN: Final = re.compile("[0-9a-f]{16}")
 
 
 def get_stream(state: State, request: api.GetStreamRequest, call: Call) -> api.GetStreamResponse:
@@ -34,10 +30,11 @@ def list_streams(
 ) -> api.ListStreamsResponse:
     """Return a page of the streams."""
     demand_everywhere(authenticate(state, call), gates.LIST_STREAMS)
-    size, after = _page(request.page_size, request.page_token)
+    size = paging.page_size(request.page_size)
+    after = paging.id_after(request.page_token)
     ids = state.streams.keys_after(after, size + 1)
     streams = [_stream_message(state, state.streams.rows[id_]) for id_ in ids[:size]]
-    return api.ListStreamsResponse(streams=streams, next_page_token=_next_page_token(ids, size))
+    return api.ListStreamsResponse(streams=streams, next_page_token=paging.next_id_token(ids, size))
 
 
 def get_topic(state: State, request: api.GetTopicRequest, call: Call) -> api.GetTopicResponse:
@@ -50,10 +47,11 @@ def get_topic(state: State, request: api.GetTopicRequest, call: Call) -> api.Get
 def list_topics(state: State, request: api.ListTopicsRequest, call: Call) -> api.ListTopicsResponse:
     """Return a page of a stream's topics."""
     stream = find_stream(state, authenticate(state, call), gates.LIST_TOPICS, request.stream)
-    size, after = _page(request.page_size, request.page_token)
+    size = paging.page_size(request.page_size)
+    after = paging.id_after(request.page_token)
     ids = state.topics.ids_after(stream.id, after, size + 1)
     topics = [_topic_message(state.topics.rows[stream.id, id_]) for id_ in ids[:size]]
-    return api.ListTopicsResponse(topics=topics, next_page_token=_next_page_token(ids, size))
+    return api.ListTopicsResponse(topics=topics, next_page_token=paging.next_id_token(ids, size))
 
 
 def list_partitions(
@@ -127,25 +125,3 @@ def _topic_message(topic: Topic) -> streams_pb2.Topic:
         modified_revision=topic.modified_revision,
         purge_generation=topic.purge_generation,
     )
-
-
-def _page(page_size: int, page_token: str) -> tuple[int, int]:
-    """Return how many entities to show, and the id after which they begin. Raises Refusal."""
-    if page_size > limits.PAGE_SIZE_MAX:
-        raise refusals.malformed(
-            f"The page size is {page_size}; it must be 1 to {limits.PAGE_SIZE_MAX}, or 0 for "
-            f"{limits.PAGE_SIZE_DEFAULT}.",
-            page_size=page_size,
-            page_size_max=limits.PAGE_SIZE_MAX,
-        )
-    if page_token and not _PAGE_TOKEN.fullmatch(page_token):
-        raise refusals.malformed(
-            f"{page_token!r} is no page token; use the next_page_token of the previous page.",
-            page_token=page_token,
-        )
-    return page_size or limits.PAGE_SIZE_DEFAULT, int(page_token or "0", 16)
-
-
-def _next_page_token(ids: list[int], size: int) -> str:
-    """Return the token of the page after the first `size` ids, empty if there are no more."""
-    return f"{ids[size - 1]:016x}" if len(ids) > size else ""

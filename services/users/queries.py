@@ -6,8 +6,9 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Final
 
+from services.runtime import paging
 from services.runtime.domain import Call, QueryHandler
-from services.users import paging, permissions
+from services.users import permissions
 from services.users.access import READ_USERS, authenticate, authorize, existing, find_user
 from services.users.model import State, Token, User
 from viewstamp.api.users.v1 import users_pb2, users_service_pb2
@@ -36,7 +37,7 @@ def list_users(
     page = ids[:size]
     return users_service_pb2.ListUsersResponse(
         users=[user_message(state.users.rows[user_id]) for user_id in page],
-        next_page_token=paging.id_token(page[-1]) if len(ids) > size else "",
+        next_page_token=paging.next_id_token(ids, size),
     )
 
 

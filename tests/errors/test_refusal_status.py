@@ -55,6 +55,13 @@ def test_error_message_round_trip() -> None:
     )
 
 
+def test_details_may_have_any_name() -> None:
+    """Details come off the wire under any name, those of our own parameters included."""
+    details = {"reason": "a", "message": "b", "self": "c"}
+
+    assert Refusal(Reason.REASON_INTERNAL, "what was wrong", **details).details == details
+
+
 def test_machine_may_know_a_closer_number() -> None:
     """Deleting more partitions than exist carries Iggy's own number for that case."""
     assert info_of(more_than_exist("payments", 9, 4)).metadata["iggy_code"] == "2019"

@@ -1,20 +1,22 @@
 """Pages of lists: how many, and from where on.
 
 A page token is the last key of the page before, in base64url; callers must not look inside.
+The same in every domain.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from typing import Final
 
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 
-USER_ID_BYTES: Final = 8
-# Before every user id and every token name.
+ID_BYTES: Final = 8
+# Before every id and every name.
 BEFORE_ALL_IDS: Final = -1
 BEFORE_ALL_NAMES: Final = ""
 
@@ -32,9 +34,9 @@ def page_size(requested: int) -> int:
     return requested or limits.PAGE_SIZE_DEFAULT
 
 
-def id_token(user_id: int) -> str:
-    """Return the token of a page that ended with this user."""
-    return _encode(user_id.to_bytes(USER_ID_BYTES, "big"))
+def id_token(id_: int) -> str:
+    """Return the token of a page that ended with this id."""
+    return _encode(id_.to_bytes(ID_BYTES, "big"))
 
 
 def id_after(token: str) -> int:
@@ -42,9 +44,14 @@ def id_after(token: str) -> int:
     if not token:
         return BEFORE_ALL_IDS
     key = _decode(token)
-    if len(key) != USER_ID_BYTES:
+    if len(key) != ID_BYTES:
         raise _malformed()
     return int.from_bytes(key, "big")
+
+
+def next_id_token(ids: Sequence[int], size: int) -> str:
+    """Return the token after the first `size` of the ids found; empty if there are no more."""
+    return id_token(ids[size - 1]) if len(ids) > size else ""
 
 
 def name_token(name: str) -> str:
