@@ -30,7 +30,8 @@ from viewstamp.framing import frame
 LOOSE_COMMAND_OVERHEAD_BYTES: Final = 192
 # What a waiting request takes of memory beside its bytes, roughly.
 WAITING_OVERHEAD_BYTES: Final = 512
-# For each prepare under way so many commands must wait until another one is worth its cost...
+# While one prepare is under way, so many commands must wait until another one is worth its cost,
+# and twice as many with every further one: the fuller the pipeline, the larger its prepares...
 GATHERED_COMMANDS: Final = 128
 # ... or so many bytes, which cost more than the prepare itself.
 GATHERED_BYTES: Final = 256 * limits.KIB
@@ -138,7 +139,7 @@ class Batcher:
     def is_worth_a_prepare(self, under_way: int) -> bool:
         """Whether enough waits for one more prepare beside those that are under way."""
         return (
-            self._waiting_commands >= GATHERED_COMMANDS * under_way
+            self._waiting_commands >= gathered_commands(under_way)
             or self._waiting_bytes >= GATHERED_BYTES
         )
 
@@ -209,6 +210,13 @@ class Batcher:
         self._waiting_bytes -= _size(waiting) + WAITING_OVERHEAD_BYTES
         self._waiting_commands -= _command_count(waiting)
         return waiting
+
+
+def gathered_commands(under_way: int) -> int:
+    """Return how many commands must wait until one more prepare beside those is worth its cost."""
+    if not under_way:
+        return 0
+    return min(GATHERED_COMMANDS << (under_way - 1), limits.PREPARE_COMMANDS_MAX)
 
 
 def pack_loose(commands: Sequence[LooseCommand]) -> log_pb2.LoggedRequest:

@@ -14,6 +14,7 @@ from coordinator.replica.batcher import (
     SessionRequest,
 )
 from viewstamp.api.log.v1 import log_pb2
+from viewstamp.limits import PREPARE_COMMANDS_MAX, UNRETIRED_PREPARES_MAX
 
 
 def loose(size: int = 1) -> LooseCommand:
@@ -37,16 +38,23 @@ async def test_lone_command_never_waits_for_company() -> None:
         assert batcher.is_worth_a_prepare(under_way=0)
 
 
-@pytest.mark.parametrize("under_way", [1, 2])
-async def test_more_must_wait_the_more_is_under_way(under_way: int) -> None:
-    """Single callers share a prepare: each that is under way asks for as many commands again."""
+@pytest.mark.parametrize(("under_way", "gathered"), [(1, 128), (2, 256), (3, 512), (4, 1_024)])
+async def test_more_must_wait_the_more_is_under_way(under_way: int, gathered: int) -> None:
+    """Single callers share a prepare: each further one under way asks for twice as many."""
     batcher = Batcher()
-    for _ in range(GATHERED_COMMANDS * under_way - 1):
+    for _ in range(gathered - 1):
         batcher.add(loose())
     assert not batcher.is_worth_a_prepare(under_way)
     batcher.add(loose())
     assert batcher.is_worth_a_prepare(under_way)
     assert not batcher.is_worth_a_prepare(under_way + 1)
+
+
+async def test_full_prepare_is_always_worth_it() -> None:
+    """However many are under way, what fills a prepare does not wait for more."""
+    batcher = Batcher()
+    batcher.add(request(PREPARE_COMMANDS_MAX))
+    assert batcher.is_worth_a_prepare(under_way=UNRETIRED_PREPARES_MAX)
 
 
 async def test_packed_request_counts_as_its_commands() -> None:
