@@ -42,8 +42,7 @@ async def test_lone_command_never_waits_for_company() -> None:
 async def test_more_must_wait_the_more_is_under_way(under_way: int, gathered: int) -> None:
     """Single callers share a prepare: each further one under way asks for twice as many."""
     batcher = Batcher()
-    for _ in range(gathered - 1):
-        batcher.add(loose())
+    batcher.add(request(gathered - 1))
     assert not batcher.is_worth_a_prepare(under_way)
     batcher.add(loose())
     assert batcher.is_worth_a_prepare(under_way)
