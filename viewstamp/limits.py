@@ -82,6 +82,29 @@ LOGIN_FAILURES_PER_MINUTE_MAX: Final = 5
 # --- Memory ---
 ITEM_LOG_BYTES_MAX: Final = 512 * MIB
 
+# Beyond this a cut is triggered, after which the log begins anew.
+ITEM_LOG_CUT_BYTES: Final = 256 * MIB
+
+# --- Snapshots ---
+SNAPSHOT_COPIES: Final = 3
+LAYER_BLOCK_BYTES_MAX: Final = 256 * KIB
+# One entity, and so a block that holds nothing else.
+ENTITY_BYTES_MAX: Final = 16 * MIB
+# Between two looks at the event loop, while a section is encoded.
+ENCODE_SLICE_US: Final = 200
+SNAPSHOT_DEADLINE_MS: Final = 120_000
+SNAPSHOT_COMMANDS: Final = 1_000_000
+SNAPSHOT_JOURNAL_BYTES: Final = 256 * MIB
+SNAPSHOT_INTERVAL_MS: Final = 3_600_000
+SNAPSHOT_KEEP_LAST: Final = 5
+SNAPSHOT_KEEP_DAILY: Final = 7
+# A chain of deltas is merged into a new base beyond this part of the base's bytes, or so many.
+COMPACT_DELTAS_PERCENT: Final = 50
+COMPACT_LAYERS_MAX: Final = 16
+# Kept free on each copy directory, to be given up when the disk is full.
+SNAPSHOT_RESERVE_BYTES_MIN: Final = 64 * MIB
+SNAPSHOT_RESERVE_PERCENT: Final = 125
+
 # --- gRPC ---
 STREAMS_PER_CONNECTION_MAX: Final = 100
 

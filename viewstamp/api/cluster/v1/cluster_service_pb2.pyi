@@ -71,6 +71,12 @@ class _AlarmKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AlarmKind.V
     """A domain service replayed to another outcome than before."""
     ALARM_KIND_ITEM_LOG_DROPPED: _AlarmKind.ValueType  # 5
     """The item log passed its limit: the next death of a service restarts the coordinator."""
+    ALARM_KIND_SNAPSHOT_FAILED: _AlarmKind.ValueType  # 6
+    """A snapshot failed; the message says why."""
+    ALARM_KIND_SNAPSHOT_COPY_BAD: _AlarmKind.ValueType  # 7
+    """A copy of a snapshot file was bad; the message says whether it was repaired."""
+    ALARM_KIND_CATALOG_VIEW_STALE: _AlarmKind.ValueType  # 8
+    """The local view of the snapshot catalog could not be written and is out of date."""
 
 class AlarmKind(_AlarmKind, metaclass=_AlarmKindEnumTypeWrapper):
     """What is wrong."""
@@ -87,6 +93,12 @@ ALARM_KIND_REPLAY_DIVERGED: AlarmKind.ValueType  # 4
 """A domain service replayed to another outcome than before."""
 ALARM_KIND_ITEM_LOG_DROPPED: AlarmKind.ValueType  # 5
 """The item log passed its limit: the next death of a service restarts the coordinator."""
+ALARM_KIND_SNAPSHOT_FAILED: AlarmKind.ValueType  # 6
+"""A snapshot failed; the message says why."""
+ALARM_KIND_SNAPSHOT_COPY_BAD: AlarmKind.ValueType  # 7
+"""A copy of a snapshot file was bad; the message says whether it was repaired."""
+ALARM_KIND_CATALOG_VIEW_STALE: AlarmKind.ValueType  # 8
+"""The local view of the snapshot catalog could not be written and is out of date."""
 Global___AlarmKind: _TypeAlias = AlarmKind  # noqa: Y015
 
 @_typing.final

@@ -90,6 +90,8 @@ class ApplyRequest(_message.Message):
 
     HELLO_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
+    INSTALL_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """First message of a stream."""
@@ -98,25 +100,209 @@ class ApplyRequest(_message.Message):
     def batch(self) -> Global___Batch:
         """A batch, in order."""
 
+    @_builtins.property
+    def install(self) -> Global___Install:
+        """Between Hello and the first batch: the section to start from instead of the empty state."""
+
+    @_builtins.property
+    def release(self) -> Global___ReleaseCut:
+        """A cut's section is durable: what was frozen for it may go. Not answered."""
+
     def __init__(
         self,
         *,
         hello: Global___Hello | None = ...,
         batch: Global___Batch | None = ...,
+        install: Global___Install | None = ...,
+        release: Global___ReleaseCut | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "hello", b"hello", "kind", b"kind"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "hello", b"hello", "install", b"install", "kind", b"kind", "release", b"release"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "hello", b"hello", "kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "hello", b"hello", "install", b"install", "kind", b"kind", "release", b"release"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "batch"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "batch", "install", "release"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___ApplyRequest: _TypeAlias = ApplyRequest  # noqa: Y015
 
 @_typing.final
+class Install(_message.Message):
+    """A section on its way into the service: one begin, the blocks, one end, which the service answers
+    by Installed; then, once every service has answered, activate. Until then nothing is changed.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGIN_FIELD_NUMBER: _builtins.int
+    BLOCK_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    ACTIVATE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def begin(self) -> Global___InstallBegin:
+        """What comes."""
+
+    @_builtins.property
+    def block(self) -> Global___InstallBlock:
+        """A part of it."""
+
+    @_builtins.property
+    def end(self) -> Global___InstallEnd:
+        """That was all: check it."""
+
+    @_builtins.property
+    def activate(self) -> Global___InstallActivate:
+        """Serve it. Not answered."""
+
+    def __init__(
+        self,
+        *,
+        begin: Global___InstallBegin | None = ...,
+        block: Global___InstallBlock | None = ...,
+        end: Global___InstallEnd | None = ...,
+        activate: Global___InstallActivate | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["activate", b"activate", "begin", b"begin", "block", b"block", "end", b"end", "kind", b"kind"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activate", b"activate", "begin", b"begin", "block", b"block", "end", b"end", "kind", b"kind"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["begin", "block", "end", "activate"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___Install: _TypeAlias = Install  # noqa: Y015
+
+@_typing.final
+class InstallBegin(_message.Message):
+    """What comes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    SECTION_VERSION_FIELD_NUMBER: _builtins.int
+    STATE_DIGEST_FIELD_NUMBER: _builtins.int
+    ENTITIES_FIELD_NUMBER: _builtins.int
+    LAYERS_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """The generation of the snapshot."""
+    revision: _builtins.int
+    """The revision of its cut: every command up to it is in the section."""
+    sequence: _builtins.int
+    """The sequence of the batch that held the cut: the next batch has one more."""
+    section_version: _builtins.int
+    """Schema version of the section. Older ones are migrated, newer ones refused."""
+    state_digest: _builtins.bytes
+    """32 bytes: the digest that the entities must have, before any migration."""
+    entities: _builtins.int
+    """How many entities."""
+    layers: _builtins.int
+    """How many layers the section has, base first."""
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        revision: _builtins.int = ...,
+        sequence: _builtins.int = ...,
+        section_version: _builtins.int = ...,
+        state_digest: _builtins.bytes = ...,
+        entities: _builtins.int = ...,
+        layers: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entities", b"entities", "generation", b"generation", "layers", b"layers", "revision", b"revision", "section_version", b"section_version", "sequence", b"sequence", "state_digest", b"state_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InstallBegin: _TypeAlias = InstallBegin  # noqa: Y015
+
+@_typing.final
+class InstallBlock(_message.Message):
+    """A block of one layer. Blocks of a layer come in order; layers may be interleaved."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYER_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    layer: _builtins.int
+    """Index of the layer, 0 for the base."""
+    data: _builtins.bytes
+    """The block as it is in the layer's file."""
+    def __init__(
+        self,
+        *,
+        layer: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "layer", b"layer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InstallBlock: _TypeAlias = InstallBlock  # noqa: Y015
+
+@_typing.final
+class InstallEnd(_message.Message):
+    """Nothing to say."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InstallEnd: _TypeAlias = InstallEnd  # noqa: Y015
+
+@_typing.final
+class InstallActivate(_message.Message):
+    """Nothing to say."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InstallActivate: _TypeAlias = InstallActivate  # noqa: Y015
+
+@_typing.final
+class ReleaseCut(_message.Message):
+    """Which cut."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """Its generation. One that is not frozen is ignored."""
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseCut: _TypeAlias = ReleaseCut  # noqa: Y015
+
+@_typing.final
 class Hello(_message.Message):
-    """Who calls, and from where to go on. The service starts from an empty state."""
+    """Who calls. The service starts from an empty state, unless Install messages follow."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -563,6 +749,7 @@ class ApplyResponse(_message.Message):
     HELLO_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     DEFERRED_FIELD_NUMBER: _builtins.int
+    INSTALLED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___HelloReply:
         """The stream is open and the state empty."""
@@ -575,22 +762,261 @@ class ApplyResponse(_message.Message):
     def deferred(self) -> Global___QueryOutcome:
         """A read that needed time outside the machine (login)."""
 
+    @_builtins.property
+    def installed(self) -> Global___Installed:
+        """The section is whole and fits: Activate may come."""
+
     def __init__(
         self,
         *,
         hello: Global___HelloReply | None = ...,
         batch: Global___BatchReply | None = ...,
         deferred: Global___QueryOutcome | None = ...,
+        installed: Global___Installed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "deferred", b"deferred", "hello", b"hello", "kind", b"kind"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "deferred", b"deferred", "hello", b"hello", "installed", b"installed", "kind", b"kind"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "deferred", b"deferred", "hello", b"hello", "kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "deferred", b"deferred", "hello", b"hello", "installed", b"installed", "kind", b"kind"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "batch", "deferred"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "batch", "deferred", "installed"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___ApplyResponse: _TypeAlias = ApplyResponse  # noqa: Y015
+
+@_typing.final
+class Installed(_message.Message):
+    """A section was checked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    PROJECTIONS_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """From InstallBegin."""
+    @_builtins.property
+    def projections(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProjectionDigest]:
+        """Digests of what one domain projects from another. Equal names must have equal digests in all
+        services, or the sections do not belong together.
+        """
+
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        projections: _abc.Iterable[Global___ProjectionDigest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "projections", b"projections"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Installed: _TypeAlias = Installed  # noqa: Y015
+
+@_typing.final
+class ProjectionDigest(_message.Message):
+    """One side of a projection."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """For example "access": the grants of users as streams keeps them."""
+    digest: _builtins.bytes
+    """32 bytes."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProjectionDigest: _TypeAlias = ProjectionDigest  # noqa: Y015
+
+@_typing.final
+class ReadSectionRequest(_message.Message):
+    """Which section."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    COORDINATOR_SEQUENCE_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """Of the cut."""
+    coordinator_sequence: _builtins.int
+    """As in Hello: only the coordinator that is served may read."""
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        coordinator_sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_sequence", b"coordinator_sequence", "generation", b"generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadSectionRequest: _TypeAlias = ReadSectionRequest  # noqa: Y015
+
+@_typing.final
+class ReadSectionResponse(_message.Message):
+    """One message of a section."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def block(self) -> Global___SectionBlock:
+        """The next block, in (kind, key) order."""
+
+    @_builtins.property
+    def summary(self) -> Global___SectionSummary:
+        """The last message."""
+
+    def __init__(
+        self,
+        *,
+        block: Global___SectionBlock | None = ...,
+        summary: Global___SectionSummary | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "kind", b"kind", "summary", b"summary"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "kind", b"kind", "summary", b"summary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["block", "summary"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___ReadSectionResponse: _TypeAlias = ReadSectionResponse  # noqa: Y015
+
+@_typing.final
+class SectionBlock(_message.Message):
+    """A block of entities and what an index of the layer must know about it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    TOMBSTONES_FIELD_NUMBER: _builtins.int
+    RAW_BYTES_FIELD_NUMBER: _builtins.int
+    FIRST_KIND_FIELD_NUMBER: _builtins.int
+    FIRST_KEY_FIELD_NUMBER: _builtins.int
+    LAST_KIND_FIELD_NUMBER: _builtins.int
+    LAST_KEY_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """The block as it goes into the layer's file."""
+    entries: _builtins.int
+    """Entities and tombstones in it."""
+    tombstones: _builtins.int
+    """Tombstones among them."""
+    raw_bytes: _builtins.int
+    """Its size before compression."""
+    first_kind: _builtins.int
+    """Kind of its first entry."""
+    first_key: _builtins.bytes
+    """Key of its first entry."""
+    last_kind: _builtins.int
+    """Kind of its last entry."""
+    last_key: _builtins.bytes
+    """Key of its last entry."""
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+        entries: _builtins.int = ...,
+        tombstones: _builtins.int = ...,
+        raw_bytes: _builtins.int = ...,
+        first_kind: _builtins.int = ...,
+        first_key: _builtins.bytes = ...,
+        last_kind: _builtins.int = ...,
+        last_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "entries", b"entries", "first_key", b"first_key", "first_kind", b"first_kind", "last_key", b"last_key", "last_kind", b"last_kind", "raw_bytes", b"raw_bytes", "tombstones", b"tombstones"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SectionBlock: _TypeAlias = SectionBlock  # noqa: Y015
+
+@_typing.final
+class SectionSummary(_message.Message):
+    """What a section adds up to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    BASE_GENERATION_FIELD_NUMBER: _builtins.int
+    APPLIED_REVISION_FIELD_NUMBER: _builtins.int
+    SECTION_VERSION_FIELD_NUMBER: _builtins.int
+    STATE_DIGEST_FIELD_NUMBER: _builtins.int
+    KINDS_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """Of the cut."""
+    base_generation: _builtins.int
+    """The generation that the blocks are a delta against; 0: they are the whole section."""
+    applied_revision: _builtins.int
+    """Every command up to this revision is in it."""
+    section_version: _builtins.int
+    """Schema version."""
+    state_digest: _builtins.bytes
+    """32 bytes: digest of the whole section at the cut."""
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedCompositeFieldContainer[Global___KindCount]:
+        """Entities of the whole section at the cut, by kind."""
+
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        base_generation: _builtins.int = ...,
+        applied_revision: _builtins.int = ...,
+        section_version: _builtins.int = ...,
+        state_digest: _builtins.bytes = ...,
+        kinds: _abc.Iterable[Global___KindCount] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_revision", b"applied_revision", "base_generation", b"base_generation", "generation", b"generation", "kinds", b"kinds", "section_version", b"section_version", "state_digest", b"state_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SectionSummary: _TypeAlias = SectionSummary  # noqa: Y015
+
+@_typing.final
+class KindCount(_message.Message):
+    """How many entities of one kind."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    ENTITIES_FIELD_NUMBER: _builtins.int
+    kind: _builtins.int
+    """The section's number for the kind."""
+    entities: _builtins.int
+    """How many."""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.int = ...,
+        entities: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entities", b"entities", "kind", b"kind"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KindCount: _TypeAlias = KindCount  # noqa: Y015
 
 @_typing.final
 class HelloReply(_message.Message):

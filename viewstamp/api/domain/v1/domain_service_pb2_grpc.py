@@ -50,6 +50,11 @@ class DomainServiceStub:
                 request_serializer=viewstamp_dot_api_dot_domain_dot_v1_dot_domain__service__pb2.NormalizeRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_domain_dot_v1_dot_domain__service__pb2.NormalizeResponse.FromString,
                 _registered_method=True)
+        self.ReadSection = channel.unary_stream(
+                '/viewstamp.api.domain.v1.DomainService/ReadSection',
+                request_serializer=viewstamp_dot_api_dot_domain_dot_v1_dot_domain__service__pb2.ReadSectionRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_domain_dot_v1_dot_domain__service__pb2.ReadSectionResponse.FromString,
+                _registered_method=True)
 
 
 class DomainServiceServicer:
@@ -78,6 +83,15 @@ class DomainServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadSection(self, request, context):
+        """The section that a CutItem froze, as blocks of a layer, and at last what they add up to. It
+        can be asked for again until the generation is released or a later cut was taken.
+        FAILED_PRECONDITION if the generation is not frozen here, or another coordinator is served.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DomainServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -95,6 +109,11 @@ def add_DomainServiceServicer_to_server(servicer, server):
                     servicer.Normalize,
                     request_deserializer=viewstamp_dot_api_dot_domain_dot_v1_dot_domain__service__pb2.NormalizeRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_domain_dot_v1_dot_domain__service__pb2.NormalizeResponse.SerializeToString,
+            ),
+            'ReadSection': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadSection,
+                    request_deserializer=viewstamp_dot_api_dot_domain_dot_v1_dot_domain__service__pb2.ReadSectionRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_domain_dot_v1_dot_domain__service__pb2.ReadSectionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -179,6 +198,33 @@ class DomainService:
             '/viewstamp.api.domain.v1.DomainService/Normalize',
             viewstamp_dot_api_dot_domain_dot_v1_dot_domain__service__pb2.NormalizeRequest.SerializeToString,
             viewstamp_dot_api_dot_domain_dot_v1_dot_domain__service__pb2.NormalizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadSection(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/viewstamp.api.domain.v1.DomainService/ReadSection',
+            viewstamp_dot_api_dot_domain_dot_v1_dot_domain__service__pb2.ReadSectionRequest.SerializeToString,
+            viewstamp_dot_api_dot_domain_dot_v1_dot_domain__service__pb2.ReadSectionResponse.FromString,
             options,
             channel_credentials,
             insecure,

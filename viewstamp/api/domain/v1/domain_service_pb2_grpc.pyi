@@ -44,6 +44,11 @@ class DomainServiceStub:
     """Turns payloads of methods flagged `normalize` into their loggable form. Reads the machine,
     never changes it.
     """
+    ReadSection: _grpc.UnaryStreamMultiCallable[_domain_service_pb2.ReadSectionRequest, _domain_service_pb2.ReadSectionResponse]
+    """The section that a CutItem froze, as blocks of a layer, and at last what they add up to. It
+    can be asked for again until the generation is released or a later cut was taken.
+    FAILED_PRECONDITION if the generation is not frozen here, or another coordinator is served.
+    """
 
 @_typing.type_check_only
 class DomainServiceAsyncStub(DomainServiceStub):
@@ -57,6 +62,11 @@ class DomainServiceAsyncStub(DomainServiceStub):
     Normalize: _aio.UnaryUnaryMultiCallable[_domain_service_pb2.NormalizeRequest, _domain_service_pb2.NormalizeResponse]  # type: ignore[assignment]
     """Turns payloads of methods flagged `normalize` into their loggable form. Reads the machine,
     never changes it.
+    """
+    ReadSection: _aio.UnaryStreamMultiCallable[_domain_service_pb2.ReadSectionRequest, _domain_service_pb2.ReadSectionResponse]  # type: ignore[assignment]
+    """The section that a CutItem froze, as blocks of a layer, and at last what they add up to. It
+    can be asked for again until the generation is released or a later cut was taken.
+    FAILED_PRECONDITION if the generation is not frozen here, or another coordinator is served.
     """
 
 class DomainServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -86,6 +96,17 @@ class DomainServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_domain_service_pb2.NormalizeResponse, _abc.Awaitable[_domain_service_pb2.NormalizeResponse]]:
         """Turns payloads of methods flagged `normalize` into their loggable form. Reads the machine,
         never changes it.
+        """
+
+    @_abc_1.abstractmethod
+    def ReadSection(
+        self,
+        request: _domain_service_pb2.ReadSectionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_domain_service_pb2.ReadSectionResponse], _abc.AsyncIterator[_domain_service_pb2.ReadSectionResponse]]:
+        """The section that a CutItem froze, as blocks of a layer, and at last what they add up to. It
+        can be asked for again until the generation is released or a later cut was taken.
+        FAILED_PRECONDITION if the generation is not frozen here, or another coordinator is served.
         """
 
 def add_DomainServiceServicer_to_server(servicer: DomainServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -124,6 +124,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """FAILED_PRECONDITION: the member epoch is older than the group knows."""
     REASON_OFFSET_OUT_OF_RANGE: _Reason.ValueType  # 107
     """FAILED_PRECONDITION: the offset lies outside what the partition holds."""
+    REASON_SNAPSHOT_IN_USE: _Reason.ValueType  # 108
+    """FAILED_PRECONDITION: the last good snapshot, or one under way, cannot be deleted."""
     REASON_REVISION_MISMATCH: _Reason.ValueType  # 120
     """ABORTED: `expected_revision` differs from the entity's `modified_revision`."""
     REASON_REQUEST_TOO_OLD: _Reason.ValueType  # 121
@@ -244,6 +246,8 @@ REASON_FENCED_MEMBER_EPOCH: Reason.ValueType  # 106
 """FAILED_PRECONDITION: the member epoch is older than the group knows."""
 REASON_OFFSET_OUT_OF_RANGE: Reason.ValueType  # 107
 """FAILED_PRECONDITION: the offset lies outside what the partition holds."""
+REASON_SNAPSHOT_IN_USE: Reason.ValueType  # 108
+"""FAILED_PRECONDITION: the last good snapshot, or one under way, cannot be deleted."""
 REASON_REVISION_MISMATCH: Reason.ValueType  # 120
 """ABORTED: `expected_revision` differs from the entity's `modified_revision`."""
 REASON_REQUEST_TOO_OLD: Reason.ValueType  # 121

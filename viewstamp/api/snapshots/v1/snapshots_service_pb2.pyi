@@ -117,7 +117,9 @@ Global___SnapshotTask: _TypeAlias = SnapshotTask  # noqa: Y015
 
 @_typing.final
 class Snapshot(_message.Message):
-    """One generation."""
+    """One generation.
+    Generation 0 stands for the empty state before the first snapshot.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -129,6 +131,10 @@ class Snapshot(_message.Message):
     TASKS_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     RETENTION_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    DECIDED_AT_FIELD_NUMBER: _builtins.int
+    KEEP_LAST_FIELD_NUMBER: _builtins.int
+    KEEP_DAILY_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     """Monotonic, independent of op and revision."""
     state: Global___SnapshotState.ValueType
@@ -143,6 +149,14 @@ class Snapshot(_message.Message):
     """Log time of the cut, microseconds since 1970."""
     retention: Global___RetentionClass.ValueType
     """How long it is kept."""
+    failure: _builtins.str
+    """Why it failed; empty otherwise."""
+    decided_at: _builtins.int
+    """Log time of the decision, microseconds since 1970; 0 while it is under way."""
+    keep_last: _builtins.int
+    """Among the last so many it is kept (the configuration of the primary that began it)."""
+    keep_daily: _builtins.int
+    """The newest one of each of so many days is kept."""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___SnapshotTask]:
         """In stage order."""
@@ -158,14 +172,64 @@ class Snapshot(_message.Message):
         tasks: _abc.Iterable[Global___SnapshotTask] | None = ...,
         created_at: _builtins.int = ...,
         retention: Global___RetentionClass.ValueType = ...,
+        failure: _builtins.str = ...,
+        decided_at: _builtins.int = ...,
+        keep_last: _builtins.int = ...,
+        keep_daily: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "cut_op", b"cut_op", "cut_revision", b"cut_revision", "generation", b"generation", "retention", b"retention", "root", b"root", "state", b"state", "tasks", b"tasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "cut_op", b"cut_op", "cut_revision", b"cut_revision", "decided_at", b"decided_at", "failure", b"failure", "generation", b"generation", "keep_daily", b"keep_daily", "keep_last", b"keep_last", "retention", b"retention", "root", b"root", "state", b"state", "tasks", b"tasks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Snapshot: _TypeAlias = Snapshot  # noqa: Y015
+
+@_typing.final
+class SnapshotEntity(_message.Message):
+    """One generation in the catalog's section, kind 1; key: generation, 8 bytes big-endian."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def snapshot(self) -> Global___Snapshot:
+        """All of it."""
+
+    def __init__(
+        self,
+        *,
+        snapshot: Global___Snapshot | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotEntity: _TypeAlias = SnapshotEntity  # noqa: Y015
+
+@_typing.final
+class CatalogCountersEntity(_message.Message):
+    """The counters of the catalog's section, kind 2; key empty."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAST_GENERATION_FIELD_NUMBER: _builtins.int
+    last_generation: _builtins.int
+    """The number of the newest generation ever begun or asked for; numbers are never used again."""
+    def __init__(
+        self,
+        *,
+        last_generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_generation", b"last_generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CatalogCountersEntity: _TypeAlias = CatalogCountersEntity  # noqa: Y015
 
 @_typing.final
 class CreateSnapshotRequest(_message.Message):
@@ -264,6 +328,276 @@ class DeleteSnapshotResponse(_message.Message):
 Global___DeleteSnapshotResponse: _TypeAlias = DeleteSnapshotResponse  # noqa: Y015
 
 @_typing.final
+class PruneSnapshotsRequest(_message.Message):
+    """Request of PruneSnapshots."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEEP_LAST_FIELD_NUMBER: _builtins.int
+    KEEP_DAILY_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    keep_last: _builtins.int
+    """Keep so many of the newest; at least 1."""
+    keep_daily: _builtins.int
+    """And the newest one of each of the last so many days (UTC, by the log's time)."""
+    validate_only: _builtins.bool
+    """Decide and answer, change nothing."""
+    def __init__(
+        self,
+        *,
+        keep_last: _builtins.int = ...,
+        keep_daily: _builtins.int = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep_daily", b"keep_daily", "keep_last", b"keep_last", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PruneSnapshotsRequest: _TypeAlias = PruneSnapshotsRequest  # noqa: Y015
+
+@_typing.final
+class PruneSnapshotsResponse(_message.Message):
+    """Response of PruneSnapshots."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    GENERATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """Where and when."""
+
+    @_builtins.property
+    def generations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """What was deleted, or would be, ascending."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+        generations: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generations", b"generations", "header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PruneSnapshotsResponse: _TypeAlias = PruneSnapshotsResponse  # noqa: Y015
+
+@_typing.final
+class SetSnapshotRetentionRequest(_message.Message):
+    """Request of SetSnapshotRetention."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    RETENTION_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """Which."""
+    retention: Global___RetentionClass.ValueType
+    """How long to keep it."""
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        retention: Global___RetentionClass.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "retention", b"retention"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetSnapshotRetentionRequest: _TypeAlias = SetSnapshotRetentionRequest  # noqa: Y015
+
+@_typing.final
+class SetSnapshotRetentionResponse(_message.Message):
+    """Response of SetSnapshotRetention."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """Where and when."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetSnapshotRetentionResponse: _TypeAlias = SetSnapshotRetentionResponse  # noqa: Y015
+
+@_typing.final
+class BeginSnapshotRequest(_message.Message):
+    """Request of BeginSnapshot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    KEEP_LAST_FIELD_NUMBER: _builtins.int
+    KEEP_DAILY_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """The generation to begin: the next one, or the one that CreateSnapshot asked for."""
+    keep_last: _builtins.int
+    """Retention that is applied when it completes: keep so many of the newest."""
+    keep_daily: _builtins.int
+    """And the newest one of each of so many days."""
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        keep_last: _builtins.int = ...,
+        keep_daily: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "keep_daily", b"keep_daily", "keep_last", b"keep_last"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginSnapshotRequest: _TypeAlias = BeginSnapshotRequest  # noqa: Y015
+
+@_typing.final
+class BeginSnapshotResponse(_message.Message):
+    """Response of BeginSnapshot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """Where and when."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginSnapshotResponse: _TypeAlias = BeginSnapshotResponse  # noqa: Y015
+
+@_typing.final
+class CompleteSnapshotRequest(_message.Message):
+    """Request of CompleteSnapshot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    ROOT_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """Which."""
+    root: _builtins.bytes
+    """32 bytes: the root that enough replicas agree on."""
+    @_builtins.property
+    def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___SnapshotTask]:
+        """In stage order, as the primary has them."""
+
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        root: _builtins.bytes = ...,
+        tasks: _abc.Iterable[Global___SnapshotTask] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "root", b"root", "tasks", b"tasks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompleteSnapshotRequest: _TypeAlias = CompleteSnapshotRequest  # noqa: Y015
+
+@_typing.final
+class CompleteSnapshotResponse(_message.Message):
+    """Response of CompleteSnapshot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """Where and when."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompleteSnapshotResponse: _TypeAlias = CompleteSnapshotResponse  # noqa: Y015
+
+@_typing.final
+class FailSnapshotRequest(_message.Message):
+    """Request of FailSnapshot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """Which."""
+    reason: _builtins.str
+    """For people."""
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailSnapshotRequest: _TypeAlias = FailSnapshotRequest  # noqa: Y015
+
+@_typing.final
+class FailSnapshotResponse(_message.Message):
+    """Response of FailSnapshot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """Where and when."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailSnapshotResponse: _TypeAlias = FailSnapshotResponse  # noqa: Y015
+
+@_typing.final
 class GetCurrentSnapshotRequest(_message.Message):
     """Request of GetCurrentSnapshot."""
 
@@ -271,7 +605,7 @@ class GetCurrentSnapshotRequest(_message.Message):
 
     WAIT_FIELD_NUMBER: _builtins.int
     wait: _builtins.bool
-    """Wait until it is decided."""
+    """Wait until it is decided, at most the deadline of a read; ask again after that."""
     def __init__(
         self,
         *,
@@ -426,3 +760,236 @@ class ListSnapshotsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListSnapshotsResponse: _TypeAlias = ListSnapshotsResponse  # noqa: Y015
+
+@_typing.final
+class GetLatestSnapshotRequest(_message.Message):
+    """Request of GetLatestSnapshot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLatestSnapshotRequest: _TypeAlias = GetLatestSnapshotRequest  # noqa: Y015
+
+@_typing.final
+class GetLatestSnapshotResponse(_message.Message):
+    """Response of GetLatestSnapshot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """Where and when."""
+
+    @_builtins.property
+    def snapshot(self) -> Global___Snapshot:
+        """The newest completed one."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+        snapshot: Global___Snapshot | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "snapshot", b"snapshot"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "snapshot", b"snapshot"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLatestSnapshotResponse: _TypeAlias = GetLatestSnapshotResponse  # noqa: Y015
+
+@_typing.final
+class LookupGenerationRequest(_message.Message):
+    """Request of LookupGeneration."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: _builtins.int
+    stage: _routing_pb2.Stage.ValueType
+    """Which section."""
+    def __init__(
+        self,
+        *,
+        stage: _routing_pb2.Stage.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["stage", b"stage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LookupGenerationRequest: _TypeAlias = LookupGenerationRequest  # noqa: Y015
+
+@_typing.final
+class LookupGenerationResponse(_message.Message):
+    """Response of LookupGeneration."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """What it has reached."""
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """Where and when."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LookupGenerationResponse: _TypeAlias = LookupGenerationResponse  # noqa: Y015
+
+@_typing.final
+class VerifySnapshotRequest(_message.Message):
+    """Request of VerifySnapshot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """Which; 0 for the newest completed one."""
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifySnapshotRequest: _TypeAlias = VerifySnapshotRequest  # noqa: Y015
+
+@_typing.final
+class VerifySnapshotResponse(_message.Message):
+    """What a look at one file, or at last at all of them, has found."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
+    FILES_LEFT_FIELD_NUMBER: _builtins.int
+    IS_INTACT_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
+    file: _builtins.str
+    """The file's name below the copy directories; empty in the last message."""
+    files_left: _builtins.int
+    """Files left to look at."""
+    is_intact: _builtins.bool
+    """Hexadecimal digests recomputed from the layers equal the manifest's; in the last message."""
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """Where and when, in the first message."""
+
+    @_builtins.property
+    def copies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """By copy directory, in order: "intact", or what was wrong and what was done about it."""
+
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What is wrong; in the last message."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+        file: _builtins.str = ...,
+        copies: _abc.Iterable[_builtins.str] | None = ...,
+        files_left: _builtins.int = ...,
+        is_intact: _builtins.bool = ...,
+        problems: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "file", b"file", "files_left", b"files_left", "header", b"header", "is_intact", b"is_intact", "problems", b"problems"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifySnapshotResponse: _TypeAlias = VerifySnapshotResponse  # noqa: Y015
+
+@_typing.final
+class DownloadSnapshotRequest(_message.Message):
+    """Request of DownloadSnapshot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """Which; 0 for the newest completed one."""
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DownloadSnapshotRequest: _TypeAlias = DownloadSnapshotRequest  # noqa: Y015
+
+@_typing.final
+class DownloadSnapshotResponse(_message.Message):
+    """A chunk of one file."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    FILE_BYTES_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    file: _builtins.str
+    """The file's name below a copy directory."""
+    offset: _builtins.int
+    """Where the chunk begins."""
+    file_bytes: _builtins.int
+    """Bytes of the whole file."""
+    data: _builtins.bytes
+    """The chunk."""
+    total_bytes: _builtins.int
+    """Bytes of all files."""
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """Where and when, in the first message."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+        file: _builtins.str = ...,
+        offset: _builtins.int = ...,
+        file_bytes: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        total_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "file", b"file", "file_bytes", b"file_bytes", "header", b"header", "offset", b"offset", "total_bytes", b"total_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DownloadSnapshotResponse: _TypeAlias = DownloadSnapshotResponse  # noqa: Y015

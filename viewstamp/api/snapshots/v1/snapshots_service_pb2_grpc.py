@@ -45,6 +45,31 @@ class SnapshotsServiceStub:
                 request_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.DeleteSnapshotRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.DeleteSnapshotResponse.FromString,
                 _registered_method=True)
+        self.PruneSnapshots = channel.unary_unary(
+                '/viewstamp.api.snapshots.v1.SnapshotsService/PruneSnapshots',
+                request_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.PruneSnapshotsRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.PruneSnapshotsResponse.FromString,
+                _registered_method=True)
+        self.SetSnapshotRetention = channel.unary_unary(
+                '/viewstamp.api.snapshots.v1.SnapshotsService/SetSnapshotRetention',
+                request_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.SetSnapshotRetentionRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.SetSnapshotRetentionResponse.FromString,
+                _registered_method=True)
+        self.BeginSnapshot = channel.unary_unary(
+                '/viewstamp.api.snapshots.v1.SnapshotsService/BeginSnapshot',
+                request_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.BeginSnapshotRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.BeginSnapshotResponse.FromString,
+                _registered_method=True)
+        self.CompleteSnapshot = channel.unary_unary(
+                '/viewstamp.api.snapshots.v1.SnapshotsService/CompleteSnapshot',
+                request_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.CompleteSnapshotRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.CompleteSnapshotResponse.FromString,
+                _registered_method=True)
+        self.FailSnapshot = channel.unary_unary(
+                '/viewstamp.api.snapshots.v1.SnapshotsService/FailSnapshot',
+                request_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.FailSnapshotRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.FailSnapshotResponse.FromString,
+                _registered_method=True)
         self.GetCurrentSnapshot = channel.unary_unary(
                 '/viewstamp.api.snapshots.v1.SnapshotsService/GetCurrentSnapshot',
                 request_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.GetCurrentSnapshotRequest.SerializeToString,
@@ -60,6 +85,26 @@ class SnapshotsServiceStub:
                 request_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.ListSnapshotsRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.ListSnapshotsResponse.FromString,
                 _registered_method=True)
+        self.GetLatestSnapshot = channel.unary_unary(
+                '/viewstamp.api.snapshots.v1.SnapshotsService/GetLatestSnapshot',
+                request_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.GetLatestSnapshotRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.GetLatestSnapshotResponse.FromString,
+                _registered_method=True)
+        self.LookupGeneration = channel.unary_unary(
+                '/viewstamp.api.snapshots.v1.SnapshotsService/LookupGeneration',
+                request_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.LookupGenerationRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.LookupGenerationResponse.FromString,
+                _registered_method=True)
+        self.VerifySnapshot = channel.unary_stream(
+                '/viewstamp.api.snapshots.v1.SnapshotsService/VerifySnapshot',
+                request_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.VerifySnapshotRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.VerifySnapshotResponse.FromString,
+                _registered_method=True)
+        self.DownloadSnapshot = channel.unary_stream(
+                '/viewstamp.api.snapshots.v1.SnapshotsService/DownloadSnapshot',
+                request_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.DownloadSnapshotRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.DownloadSnapshotResponse.FromString,
+                _registered_method=True)
 
 
 class SnapshotsServiceServicer:
@@ -67,7 +112,8 @@ class SnapshotsServiceServicer:
     """
 
     def CreateSnapshot(self, request, context):
-        """Takes a snapshot now and answers once it was begun.
+        """Asks for a snapshot and answers with its generation; the cut follows at once. While one is
+        under way no other is begun.
         Errors: SNAPSHOT_IN_PROGRESS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -75,8 +121,46 @@ class SnapshotsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSnapshot(self, request, context):
-        """Deletes a generation; never the last good one.
+        """Deletes a generation; never the last good one, and none under way.
+        Errors: SNAPSHOT_NOT_FOUND, SNAPSHOT_IN_USE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PruneSnapshots(self, request, context):
+        """Deletes every generation that the given retention does not keep; never a pinned one, the last
+        good one or one under way. With `validate_only` it only says which.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetSnapshotRetention(self, request, context):
+        """Changes how long a generation is kept.
         Errors: SNAPSHOT_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BeginSnapshot(self, request, context):
+        """Internal: the cut itself, alone in its prepare. A no-op if the generation is not the next one,
+        or was cut already.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompleteSnapshot(self, request, context):
+        """Internal: enough replicas hold the generation with equal roots. A no-op once it is decided.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FailSnapshot(self, request, context):
+        """Internal: the generation is given up; its number stays used. A no-op once it is decided.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,6 +188,38 @@ class SnapshotsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetLatestSnapshot(self, request, context):
+        """The newest completed generation; generation 0, empty, before the first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LookupGeneration(self, request, context):
+        """The generation that a section has reached on the answering replica: the current one if it is
+        decided or the section was reported for it, else the one before.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifySnapshot(self, request, context):
+        """Looks at every copy of a generation on the answering replica, and repairs bad ones from good
+        ones. One message per file, the last one says the whole. Needs manage_servers.
+        Errors: SNAPSHOT_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DownloadSnapshot(self, request, context):
+        """The files of a generation, manifest last, each in chunks in order. Needs manage_servers.
+        Errors: SNAPSHOT_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SnapshotsServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -116,6 +232,31 @@ def add_SnapshotsServiceServicer_to_server(servicer, server):
                     servicer.DeleteSnapshot,
                     request_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.DeleteSnapshotRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.DeleteSnapshotResponse.SerializeToString,
+            ),
+            'PruneSnapshots': grpc.unary_unary_rpc_method_handler(
+                    servicer.PruneSnapshots,
+                    request_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.PruneSnapshotsRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.PruneSnapshotsResponse.SerializeToString,
+            ),
+            'SetSnapshotRetention': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetSnapshotRetention,
+                    request_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.SetSnapshotRetentionRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.SetSnapshotRetentionResponse.SerializeToString,
+            ),
+            'BeginSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginSnapshot,
+                    request_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.BeginSnapshotRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.BeginSnapshotResponse.SerializeToString,
+            ),
+            'CompleteSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompleteSnapshot,
+                    request_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.CompleteSnapshotRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.CompleteSnapshotResponse.SerializeToString,
+            ),
+            'FailSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.FailSnapshot,
+                    request_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.FailSnapshotRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.FailSnapshotResponse.SerializeToString,
             ),
             'GetCurrentSnapshot': grpc.unary_unary_rpc_method_handler(
                     servicer.GetCurrentSnapshot,
@@ -131,6 +272,26 @@ def add_SnapshotsServiceServicer_to_server(servicer, server):
                     servicer.ListSnapshots,
                     request_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.ListSnapshotsRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.ListSnapshotsResponse.SerializeToString,
+            ),
+            'GetLatestSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLatestSnapshot,
+                    request_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.GetLatestSnapshotRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.GetLatestSnapshotResponse.SerializeToString,
+            ),
+            'LookupGeneration': grpc.unary_unary_rpc_method_handler(
+                    servicer.LookupGeneration,
+                    request_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.LookupGenerationRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.LookupGenerationResponse.SerializeToString,
+            ),
+            'VerifySnapshot': grpc.unary_stream_rpc_method_handler(
+                    servicer.VerifySnapshot,
+                    request_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.VerifySnapshotRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.VerifySnapshotResponse.SerializeToString,
+            ),
+            'DownloadSnapshot': grpc.unary_stream_rpc_method_handler(
+                    servicer.DownloadSnapshot,
+                    request_deserializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.DownloadSnapshotRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.DownloadSnapshotResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -188,6 +349,141 @@ class SnapshotsService:
             '/viewstamp.api.snapshots.v1.SnapshotsService/DeleteSnapshot',
             viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.DeleteSnapshotRequest.SerializeToString,
             viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.DeleteSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PruneSnapshots(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.snapshots.v1.SnapshotsService/PruneSnapshots',
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.PruneSnapshotsRequest.SerializeToString,
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.PruneSnapshotsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetSnapshotRetention(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.snapshots.v1.SnapshotsService/SetSnapshotRetention',
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.SetSnapshotRetentionRequest.SerializeToString,
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.SetSnapshotRetentionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BeginSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.snapshots.v1.SnapshotsService/BeginSnapshot',
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.BeginSnapshotRequest.SerializeToString,
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.BeginSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompleteSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.snapshots.v1.SnapshotsService/CompleteSnapshot',
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.CompleteSnapshotRequest.SerializeToString,
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.CompleteSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FailSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.snapshots.v1.SnapshotsService/FailSnapshot',
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.FailSnapshotRequest.SerializeToString,
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.FailSnapshotResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -269,6 +565,114 @@ class SnapshotsService:
             '/viewstamp.api.snapshots.v1.SnapshotsService/ListSnapshots',
             viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.ListSnapshotsRequest.SerializeToString,
             viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.ListSnapshotsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLatestSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.snapshots.v1.SnapshotsService/GetLatestSnapshot',
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.GetLatestSnapshotRequest.SerializeToString,
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.GetLatestSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LookupGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.snapshots.v1.SnapshotsService/LookupGeneration',
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.LookupGenerationRequest.SerializeToString,
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.LookupGenerationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifySnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/viewstamp.api.snapshots.v1.SnapshotsService/VerifySnapshot',
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.VerifySnapshotRequest.SerializeToString,
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.VerifySnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DownloadSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/viewstamp.api.snapshots.v1.SnapshotsService/DownloadSnapshot',
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.DownloadSnapshotRequest.SerializeToString,
+            viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2.DownloadSnapshotResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -34,13 +34,30 @@ class SnapshotsServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SnapshotsServiceAsyncStub: ...
     CreateSnapshot: _grpc.UnaryUnaryMultiCallable[_snapshots_service_pb2.CreateSnapshotRequest, _snapshots_service_pb2.CreateSnapshotResponse]
-    """Takes a snapshot now and answers once it was begun.
+    """Asks for a snapshot and answers with its generation; the cut follows at once. While one is
+    under way no other is begun.
     Errors: SNAPSHOT_IN_PROGRESS.
     """
     DeleteSnapshot: _grpc.UnaryUnaryMultiCallable[_snapshots_service_pb2.DeleteSnapshotRequest, _snapshots_service_pb2.DeleteSnapshotResponse]
-    """Deletes a generation; never the last good one.
+    """Deletes a generation; never the last good one, and none under way.
+    Errors: SNAPSHOT_NOT_FOUND, SNAPSHOT_IN_USE.
+    """
+    PruneSnapshots: _grpc.UnaryUnaryMultiCallable[_snapshots_service_pb2.PruneSnapshotsRequest, _snapshots_service_pb2.PruneSnapshotsResponse]
+    """Deletes every generation that the given retention does not keep; never a pinned one, the last
+    good one or one under way. With `validate_only` it only says which.
+    """
+    SetSnapshotRetention: _grpc.UnaryUnaryMultiCallable[_snapshots_service_pb2.SetSnapshotRetentionRequest, _snapshots_service_pb2.SetSnapshotRetentionResponse]
+    """Changes how long a generation is kept.
     Errors: SNAPSHOT_NOT_FOUND.
     """
+    BeginSnapshot: _grpc.UnaryUnaryMultiCallable[_snapshots_service_pb2.BeginSnapshotRequest, _snapshots_service_pb2.BeginSnapshotResponse]
+    """Internal: the cut itself, alone in its prepare. A no-op if the generation is not the next one,
+    or was cut already.
+    """
+    CompleteSnapshot: _grpc.UnaryUnaryMultiCallable[_snapshots_service_pb2.CompleteSnapshotRequest, _snapshots_service_pb2.CompleteSnapshotResponse]
+    """Internal: enough replicas hold the generation with equal roots. A no-op once it is decided."""
+    FailSnapshot: _grpc.UnaryUnaryMultiCallable[_snapshots_service_pb2.FailSnapshotRequest, _snapshots_service_pb2.FailSnapshotResponse]
+    """Internal: the generation is given up; its number stays used. A no-op once it is decided."""
     GetCurrentSnapshot: _grpc.UnaryUnaryMultiCallable[_snapshots_service_pb2.GetCurrentSnapshotRequest, _snapshots_service_pb2.GetCurrentSnapshotResponse]
     """The newest generation, whatever its state. Generation 0, completed and empty, before the first."""
     GetSnapshot: _grpc.UnaryUnaryMultiCallable[_snapshots_service_pb2.GetSnapshotRequest, _snapshots_service_pb2.GetSnapshotResponse]
@@ -49,6 +66,21 @@ class SnapshotsServiceStub:
     """
     ListSnapshots: _grpc.UnaryUnaryMultiCallable[_snapshots_service_pb2.ListSnapshotsRequest, _snapshots_service_pb2.ListSnapshotsResponse]
     """Generations, newest first, in pages."""
+    GetLatestSnapshot: _grpc.UnaryUnaryMultiCallable[_snapshots_service_pb2.GetLatestSnapshotRequest, _snapshots_service_pb2.GetLatestSnapshotResponse]
+    """The newest completed generation; generation 0, empty, before the first."""
+    LookupGeneration: _grpc.UnaryUnaryMultiCallable[_snapshots_service_pb2.LookupGenerationRequest, _snapshots_service_pb2.LookupGenerationResponse]
+    """The generation that a section has reached on the answering replica: the current one if it is
+    decided or the section was reported for it, else the one before.
+    """
+    VerifySnapshot: _grpc.UnaryStreamMultiCallable[_snapshots_service_pb2.VerifySnapshotRequest, _snapshots_service_pb2.VerifySnapshotResponse]
+    """Looks at every copy of a generation on the answering replica, and repairs bad ones from good
+    ones. One message per file, the last one says the whole. Needs manage_servers.
+    Errors: SNAPSHOT_NOT_FOUND.
+    """
+    DownloadSnapshot: _grpc.UnaryStreamMultiCallable[_snapshots_service_pb2.DownloadSnapshotRequest, _snapshots_service_pb2.DownloadSnapshotResponse]
+    """The files of a generation, manifest last, each in chunks in order. Needs manage_servers.
+    Errors: SNAPSHOT_NOT_FOUND.
+    """
 
 @_typing.type_check_only
 class SnapshotsServiceAsyncStub(SnapshotsServiceStub):
@@ -56,13 +88,30 @@ class SnapshotsServiceAsyncStub(SnapshotsServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateSnapshot: _aio.UnaryUnaryMultiCallable[_snapshots_service_pb2.CreateSnapshotRequest, _snapshots_service_pb2.CreateSnapshotResponse]  # type: ignore[assignment]
-    """Takes a snapshot now and answers once it was begun.
+    """Asks for a snapshot and answers with its generation; the cut follows at once. While one is
+    under way no other is begun.
     Errors: SNAPSHOT_IN_PROGRESS.
     """
     DeleteSnapshot: _aio.UnaryUnaryMultiCallable[_snapshots_service_pb2.DeleteSnapshotRequest, _snapshots_service_pb2.DeleteSnapshotResponse]  # type: ignore[assignment]
-    """Deletes a generation; never the last good one.
+    """Deletes a generation; never the last good one, and none under way.
+    Errors: SNAPSHOT_NOT_FOUND, SNAPSHOT_IN_USE.
+    """
+    PruneSnapshots: _aio.UnaryUnaryMultiCallable[_snapshots_service_pb2.PruneSnapshotsRequest, _snapshots_service_pb2.PruneSnapshotsResponse]  # type: ignore[assignment]
+    """Deletes every generation that the given retention does not keep; never a pinned one, the last
+    good one or one under way. With `validate_only` it only says which.
+    """
+    SetSnapshotRetention: _aio.UnaryUnaryMultiCallable[_snapshots_service_pb2.SetSnapshotRetentionRequest, _snapshots_service_pb2.SetSnapshotRetentionResponse]  # type: ignore[assignment]
+    """Changes how long a generation is kept.
     Errors: SNAPSHOT_NOT_FOUND.
     """
+    BeginSnapshot: _aio.UnaryUnaryMultiCallable[_snapshots_service_pb2.BeginSnapshotRequest, _snapshots_service_pb2.BeginSnapshotResponse]  # type: ignore[assignment]
+    """Internal: the cut itself, alone in its prepare. A no-op if the generation is not the next one,
+    or was cut already.
+    """
+    CompleteSnapshot: _aio.UnaryUnaryMultiCallable[_snapshots_service_pb2.CompleteSnapshotRequest, _snapshots_service_pb2.CompleteSnapshotResponse]  # type: ignore[assignment]
+    """Internal: enough replicas hold the generation with equal roots. A no-op once it is decided."""
+    FailSnapshot: _aio.UnaryUnaryMultiCallable[_snapshots_service_pb2.FailSnapshotRequest, _snapshots_service_pb2.FailSnapshotResponse]  # type: ignore[assignment]
+    """Internal: the generation is given up; its number stays used. A no-op once it is decided."""
     GetCurrentSnapshot: _aio.UnaryUnaryMultiCallable[_snapshots_service_pb2.GetCurrentSnapshotRequest, _snapshots_service_pb2.GetCurrentSnapshotResponse]  # type: ignore[assignment]
     """The newest generation, whatever its state. Generation 0, completed and empty, before the first."""
     GetSnapshot: _aio.UnaryUnaryMultiCallable[_snapshots_service_pb2.GetSnapshotRequest, _snapshots_service_pb2.GetSnapshotResponse]  # type: ignore[assignment]
@@ -71,6 +120,21 @@ class SnapshotsServiceAsyncStub(SnapshotsServiceStub):
     """
     ListSnapshots: _aio.UnaryUnaryMultiCallable[_snapshots_service_pb2.ListSnapshotsRequest, _snapshots_service_pb2.ListSnapshotsResponse]  # type: ignore[assignment]
     """Generations, newest first, in pages."""
+    GetLatestSnapshot: _aio.UnaryUnaryMultiCallable[_snapshots_service_pb2.GetLatestSnapshotRequest, _snapshots_service_pb2.GetLatestSnapshotResponse]  # type: ignore[assignment]
+    """The newest completed generation; generation 0, empty, before the first."""
+    LookupGeneration: _aio.UnaryUnaryMultiCallable[_snapshots_service_pb2.LookupGenerationRequest, _snapshots_service_pb2.LookupGenerationResponse]  # type: ignore[assignment]
+    """The generation that a section has reached on the answering replica: the current one if it is
+    decided or the section was reported for it, else the one before.
+    """
+    VerifySnapshot: _aio.UnaryStreamMultiCallable[_snapshots_service_pb2.VerifySnapshotRequest, _snapshots_service_pb2.VerifySnapshotResponse]  # type: ignore[assignment]
+    """Looks at every copy of a generation on the answering replica, and repairs bad ones from good
+    ones. One message per file, the last one says the whole. Needs manage_servers.
+    Errors: SNAPSHOT_NOT_FOUND.
+    """
+    DownloadSnapshot: _aio.UnaryStreamMultiCallable[_snapshots_service_pb2.DownloadSnapshotRequest, _snapshots_service_pb2.DownloadSnapshotResponse]  # type: ignore[assignment]
+    """The files of a generation, manifest last, each in chunks in order. Needs manage_servers.
+    Errors: SNAPSHOT_NOT_FOUND.
+    """
 
 class SnapshotsServiceServicer(metaclass=_abc_1.ABCMeta):
     """Snapshots by generation. Reads need read_servers or manage_servers, the rest manage_servers."""
@@ -81,7 +145,8 @@ class SnapshotsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _snapshots_service_pb2.CreateSnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_snapshots_service_pb2.CreateSnapshotResponse, _abc.Awaitable[_snapshots_service_pb2.CreateSnapshotResponse]]:
-        """Takes a snapshot now and answers once it was begun.
+        """Asks for a snapshot and answers with its generation; the cut follows at once. While one is
+        under way no other is begun.
         Errors: SNAPSHOT_IN_PROGRESS.
         """
 
@@ -91,9 +156,55 @@ class SnapshotsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _snapshots_service_pb2.DeleteSnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_snapshots_service_pb2.DeleteSnapshotResponse, _abc.Awaitable[_snapshots_service_pb2.DeleteSnapshotResponse]]:
-        """Deletes a generation; never the last good one.
+        """Deletes a generation; never the last good one, and none under way.
+        Errors: SNAPSHOT_NOT_FOUND, SNAPSHOT_IN_USE.
+        """
+
+    @_abc_1.abstractmethod
+    def PruneSnapshots(
+        self,
+        request: _snapshots_service_pb2.PruneSnapshotsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_snapshots_service_pb2.PruneSnapshotsResponse, _abc.Awaitable[_snapshots_service_pb2.PruneSnapshotsResponse]]:
+        """Deletes every generation that the given retention does not keep; never a pinned one, the last
+        good one or one under way. With `validate_only` it only says which.
+        """
+
+    @_abc_1.abstractmethod
+    def SetSnapshotRetention(
+        self,
+        request: _snapshots_service_pb2.SetSnapshotRetentionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_snapshots_service_pb2.SetSnapshotRetentionResponse, _abc.Awaitable[_snapshots_service_pb2.SetSnapshotRetentionResponse]]:
+        """Changes how long a generation is kept.
         Errors: SNAPSHOT_NOT_FOUND.
         """
+
+    @_abc_1.abstractmethod
+    def BeginSnapshot(
+        self,
+        request: _snapshots_service_pb2.BeginSnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_snapshots_service_pb2.BeginSnapshotResponse, _abc.Awaitable[_snapshots_service_pb2.BeginSnapshotResponse]]:
+        """Internal: the cut itself, alone in its prepare. A no-op if the generation is not the next one,
+        or was cut already.
+        """
+
+    @_abc_1.abstractmethod
+    def CompleteSnapshot(
+        self,
+        request: _snapshots_service_pb2.CompleteSnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_snapshots_service_pb2.CompleteSnapshotResponse, _abc.Awaitable[_snapshots_service_pb2.CompleteSnapshotResponse]]:
+        """Internal: enough replicas hold the generation with equal roots. A no-op once it is decided."""
+
+    @_abc_1.abstractmethod
+    def FailSnapshot(
+        self,
+        request: _snapshots_service_pb2.FailSnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_snapshots_service_pb2.FailSnapshotResponse, _abc.Awaitable[_snapshots_service_pb2.FailSnapshotResponse]]:
+        """Internal: the generation is given up; its number stays used. A no-op once it is decided."""
 
     @_abc_1.abstractmethod
     def GetCurrentSnapshot(
@@ -120,5 +231,44 @@ class SnapshotsServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_snapshots_service_pb2.ListSnapshotsResponse, _abc.Awaitable[_snapshots_service_pb2.ListSnapshotsResponse]]:
         """Generations, newest first, in pages."""
+
+    @_abc_1.abstractmethod
+    def GetLatestSnapshot(
+        self,
+        request: _snapshots_service_pb2.GetLatestSnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_snapshots_service_pb2.GetLatestSnapshotResponse, _abc.Awaitable[_snapshots_service_pb2.GetLatestSnapshotResponse]]:
+        """The newest completed generation; generation 0, empty, before the first."""
+
+    @_abc_1.abstractmethod
+    def LookupGeneration(
+        self,
+        request: _snapshots_service_pb2.LookupGenerationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_snapshots_service_pb2.LookupGenerationResponse, _abc.Awaitable[_snapshots_service_pb2.LookupGenerationResponse]]:
+        """The generation that a section has reached on the answering replica: the current one if it is
+        decided or the section was reported for it, else the one before.
+        """
+
+    @_abc_1.abstractmethod
+    def VerifySnapshot(
+        self,
+        request: _snapshots_service_pb2.VerifySnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_snapshots_service_pb2.VerifySnapshotResponse], _abc.AsyncIterator[_snapshots_service_pb2.VerifySnapshotResponse]]:
+        """Looks at every copy of a generation on the answering replica, and repairs bad ones from good
+        ones. One message per file, the last one says the whole. Needs manage_servers.
+        Errors: SNAPSHOT_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def DownloadSnapshot(
+        self,
+        request: _snapshots_service_pb2.DownloadSnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_snapshots_service_pb2.DownloadSnapshotResponse], _abc.AsyncIterator[_snapshots_service_pb2.DownloadSnapshotResponse]]:
+        """The files of a generation, manifest last, each in chunks in order. Needs manage_servers.
+        Errors: SNAPSHOT_NOT_FOUND.
+        """
 
 def add_SnapshotsServiceServicer_to_server(servicer: SnapshotsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -29,6 +29,7 @@ class SubmitRequest(_message.Message):
     OPEN_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
     READ_FIELD_NUMBER: _builtins.int
+    COMMANDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___OpenStream:
         """First message of a stream."""
@@ -41,18 +42,23 @@ class SubmitRequest(_message.Message):
     def read(self) -> Global___ReadRequest:
         """Reads at one revision."""
 
+    @_builtins.property
+    def commands(self) -> Global___CommandRequests:
+        """Several requests that were ready together."""
+
     def __init__(
         self,
         *,
         open: Global___OpenStream | None = ...,
         command: Global___CommandRequest | None = ...,
         read: Global___ReadRequest | None = ...,
+        commands: Global___CommandRequests | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "kind", b"kind", "open", b"open", "read", b"read"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commands", b"commands", "kind", b"kind", "open", b"open", "read", b"read"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "kind", b"kind", "open", b"open", "read", b"read"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commands", b"commands", "kind", b"kind", "open", b"open", "read", b"read"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["open", "command", "read"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["open", "command", "read", "commands"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -65,20 +71,50 @@ class OpenStream(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
+    TAKES_PACKED_ANSWERS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.int
     """From RegisterSession; 0 for a stream of reads alone."""
+    takes_packed_answers: _builtins.bool
+    """The client takes answers in `SubmitResponse.commands` too. Without it each answer comes in a
+    message of its own.
+    """
     def __init__(
         self,
         *,
         session_id: _builtins.int = ...,
+        takes_packed_answers: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id", "takes_packed_answers", b"takes_packed_answers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OpenStream: _TypeAlias = OpenStream  # noqa: Y015
+
+@_typing.final
+class CommandRequests(_message.Message):
+    """Requests in one message: the same as each in a message of its own, in this order, for less."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommandRequest]:
+        """At least one."""
+
+    def __init__(
+        self,
+        *,
+        requests: _abc.Iterable[Global___CommandRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandRequests: _TypeAlias = CommandRequests  # noqa: Y015
 
 @_typing.final
 class CommandRequest(_message.Message):
@@ -189,6 +225,7 @@ class SubmitResponse(_message.Message):
     OPENED_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
     READ_FIELD_NUMBER: _builtins.int
+    COMMANDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def opened(self) -> Global___StreamOpened:
         """The stream is open."""
@@ -201,18 +238,23 @@ class SubmitResponse(_message.Message):
     def read(self) -> Global___ReadReply:
         """Answer to one ReadRequest."""
 
+    @_builtins.property
+    def commands(self) -> Global___CommandReplies:
+        """Answers to several CommandRequests, for a stream opened with `takes_packed_answers`."""
+
     def __init__(
         self,
         *,
         opened: Global___StreamOpened | None = ...,
         command: Global___CommandReply | None = ...,
         read: Global___ReadReply | None = ...,
+        commands: Global___CommandReplies | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "kind", b"kind", "opened", b"opened", "read", b"read"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commands", b"commands", "kind", b"kind", "opened", b"opened", "read", b"read"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "kind", b"kind", "opened", b"opened", "read", b"read"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commands", b"commands", "kind", b"kind", "opened", b"opened", "read", b"read"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["opened", "command", "read"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["opened", "command", "read", "commands"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -243,6 +285,30 @@ class StreamOpened(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StreamOpened: _TypeAlias = StreamOpened  # noqa: Y015
+
+@_typing.final
+class CommandReplies(_message.Message):
+    """Answers that were ready together, in the order in which their requests retired."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def replies(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommandReply]:
+        """At least two."""
+
+    def __init__(
+        self,
+        *,
+        replies: _abc.Iterable[Global___CommandReply] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replies", b"replies"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandReplies: _TypeAlias = CommandReplies  # noqa: Y015
 
 @_typing.final
 class CommandReply(_message.Message):
