@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -43,8 +43,8 @@ CONNECTIONS: Final = 8
 TRANSACTION_PUTS: Final = 128
 # In flight on both sides where batches are compared with transactions.
 BATCHED_IN_FLIGHT: Final = CALLERS * TRANSACTION_PUTS
-# Room for two million topics, which the fastest workload does not fill.
-STREAMS: Final = 500
+# Room for four million topics, which the fastest workload does not fill.
+STREAMS: Final = 1000
 STREAMS_DELETED_TOGETHER: Final = 25
 READ_KEYS: Final = 1000
 CREATE_TOPIC: Final = method_of(streams_pb2.CreateTopicRequest())
@@ -207,7 +207,9 @@ async def submit_batches(target: Target, size: int) -> Samples:
     async with target.client() as (_, topics), AsyncExitStack() as stack:
         endpoint, token = library.Endpoint(target.address), await target.token()
         sessions = [
-            await stack.enter_async_context(library.RawSession(endpoint, token))
+            await stack.enter_async_context(
+                library.RawSession(endpoint, token, takes_packed_answers=True)
+            )
             for _ in range(BATCHED_IN_FLIGHT // (limits.SESSION_WINDOW_REQUESTS * size))
         ]
         samples = target.samples()
@@ -220,20 +222,34 @@ async def keep_window_full(
 ) -> None:
     """Send batches until the samples are complete, as many at a time as the session allows."""
     sent_at: deque[float] = deque()
-    number = acked = 0
-    while sent_at or time.perf_counter() < samples.ends:
-        if len(sent_at) < limits.SESSION_WINDOW_REQUESTS and time.perf_counter() < samples.ends:
-            number += 1
-            span = submit_pb2.Span(code=CREATE_TOPIC.code, count=size, items=topics.framed(size))
-            request = submit_pb2.CommandRequest(number=number, acked=acked, spans=[span])
-            sent_at.append(time.perf_counter())
-            await session.send(submit_pb2.SubmitRequest(command=request))
-            continue
-        reply = (await session.receive()).message.command
-        acked = reply.number
-        if reply.HasField("error") or reply.spans[0].errors:
-            raise RuntimeError(f"batch {reply.number} was refused: {reply}")
-        samples.add(sent_at.popleft(), time.perf_counter(), size)
+    numbers = count(1)
+    acked = 0
+    while (now := time.perf_counter()) < samples.ends or sent_at:
+        room = limits.SESSION_WINDOW_REQUESTS - len(sent_at)
+        if room and now < samples.ends:
+            requests = [batch(next(numbers), acked, topics, size) for _ in range(room)]
+            sent_at.extend([now] * room)
+            await session.send(
+                submit_pb2.SubmitRequest(commands=submit_pb2.CommandRequests(requests=requests))
+            )
+        replies = answers_of((await session.receive()).message)
+        received = time.perf_counter()
+        for reply in replies:
+            if reply.HasField("error") or reply.spans[0].errors:
+                raise RuntimeError(f"batch {reply.number} was refused: {reply}")
+            samples.add(sent_at.popleft(), received, size)
+        acked += len(replies)
+
+
+def batch(number: int, acked: int, topics: Topics, size: int) -> submit_pb2.CommandRequest:
+    """Return the next request of a session."""
+    span = submit_pb2.Span(code=CREATE_TOPIC.code, count=size, items=topics.framed(size))
+    return submit_pb2.CommandRequest(number=number, acked=acked, spans=[span])
+
+
+def answers_of(message: submit_pb2.SubmitResponse) -> Sequence[submit_pb2.CommandReply]:
+    """Return the answers to commands that a message holds."""
+    return message.commands.replies if message.HasField("commands") else (message.command,)
 
 
 async def read_concurrent(target: Target) -> Samples:

@@ -43,34 +43,30 @@ def only_result(reply: Reply) -> bytes:
 
 def command_reply(
     number: int, reply: Reply, cluster_id: bytes, suffixes: Sequence[Mapping[int, bytes]]
-) -> submit_pb2.SubmitResponse:
+) -> submit_pb2.CommandReply:
     """Return the answer to one CommandRequest; `suffixes` by span, then by index."""
     message = submit_pb2.CommandReply(number=number, header=header_of(reply, cluster_id))
     if reply.error is not None:
         message.error.CopyFrom(reply.error)
     _add_spans(message.spans, reply.spans, suffixes)
-    return submit_pb2.SubmitResponse(command=message)
+    return message
 
 
-def refused_command(number: int, refusal: Refusal) -> submit_pb2.SubmitResponse:
+def refused_command(number: int, refusal: Refusal) -> submit_pb2.CommandReply:
     """Return the answer to a CommandRequest that was not sequenced."""
-    return submit_pb2.SubmitResponse(
-        command=submit_pb2.CommandReply(number=number, error=refusal.to_error())
-    )
+    return submit_pb2.CommandReply(number=number, error=refusal.to_error())
 
 
-def read_reply(read_id: int, reply: Reply, cluster_id: bytes) -> submit_pb2.SubmitResponse:
+def read_reply(read_id: int, reply: Reply, cluster_id: bytes) -> submit_pb2.ReadReply:
     """Return the answer to one ReadRequest."""
     message = submit_pb2.ReadReply(read_id=read_id, header=header_of(reply, cluster_id))
     _add_spans(message.spans, reply.spans, ())
-    return submit_pb2.SubmitResponse(read=message)
+    return message
 
 
-def refused_read(read_id: int, refusal: Refusal) -> submit_pb2.SubmitResponse:
+def refused_read(read_id: int, refusal: Refusal) -> submit_pb2.ReadReply:
     """Return the answer to a ReadRequest that was refused as a whole."""
-    return submit_pb2.SubmitResponse(
-        read=submit_pb2.ReadReply(read_id=read_id, error=refusal.to_error())
-    )
+    return submit_pb2.ReadReply(read_id=read_id, error=refusal.to_error())
 
 
 def _add_spans(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import grpc.aio
 from google.protobuf.message import DecodeError
@@ -27,13 +27,17 @@ from coordinator.tasks import first_to_end
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
+from viewstamp.limits import KIB
 from viewstamp.tokens import AccessToken
 
-# Messages of one stream that were read and whose answers were not written. A client that sends
+# Requests of one stream that were read and whose answers were not written. A client that sends
 # more, or does not read its answers, is not read from until it does.
 ANSWERS_DUE_MAX: Final = 1_024
+# Answers of so many bytes go out together: what a message costs by itself no longer counts then.
+PACKED_ANSWERS_BYTES_MAX: Final = 256 * KIB
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Answer: TypeAlias = submit_pb2.CommandReply | submit_pb2.ReadReply
 
 _log = logging.getLogger(__name__)
 
@@ -63,8 +67,8 @@ class SubmitStreams:
         try:
             self._check_serving()
             principal = self.authenticator.principal(context.invocation_metadata())
-            session_id = await self._opened(context, principal)
-            await self._serve(_Stream(self, context, principal, session_id), session_id)
+            opening = await self._opened(context, principal)
+            await self._serve(_Stream(self, context, principal, opening), opening.session_id)
         except Refusal as refusal:
             await abort(context, refusal)
 
@@ -83,17 +87,17 @@ class SubmitStreams:
                 )
             )
 
-    async def _opened(self, context: Context, principal: AccessToken) -> int:
+    async def _opened(self, context: Context, principal: AccessToken) -> submit_pb2.OpenStream:
         message = await _read(context)
         if message is None or not message.HasField("open"):
             raise Refusal(
                 Reason.REASON_MALFORMED_REQUEST, "the first message of a stream must be `open`"
             )
-        session_id: int = message.open.session_id
+        session_id = message.open.session_id
         last = self.commands.open_session(session_id, principal) if session_id else 0
         opened = submit_pb2.StreamOpened(last_request_number=last, cluster_id=self.cluster_id)
         await context.write(submit_pb2.SubmitResponse(opened=opened))
-        return session_id
+        return message.open
 
     async def _serve(self, stream: _Stream, session_id: int) -> None:
         if not session_id:
@@ -117,13 +121,18 @@ class _Stream:
     """One open stream: a reader that admits, a writer that answers as requests retire."""
 
     def __init__(
-        self, streams: SubmitStreams, context: Context, principal: AccessToken, session_id: int
+        self,
+        streams: SubmitStreams,
+        context: Context,
+        principal: AccessToken,
+        opening: submit_pb2.OpenStream,
     ) -> None:
         self._streams = streams
         self._context = context
         self._principal = principal
-        self._session_id = session_id
-        self._outgoing: deque[submit_pb2.SubmitResponse] = deque()
+        self._session_id = opening.session_id
+        self._packs_answers = opening.takes_packed_answers
+        self._outgoing: deque[Answer] = deque()
         self._wake = asyncio.Event()
         self._answers_due = 0
         self._answer_written = asyncio.Event()
@@ -156,16 +165,17 @@ class _Stream:
                 await self._until_due_at_most(0)
                 return
             self._streams.authenticator.check_fresh(self._principal)
-            self._answers_due += 1
             kind = message.WhichOneof("kind")
             if kind == "command":
                 await self._command(message.command)
+            elif kind == "commands" and message.commands.requests:
+                await self._commands(message.commands.requests)
             elif kind == "read":
                 self._start_read(message.read)
             else:
                 raise Refusal(
                     Reason.REASON_MALFORMED_REQUEST,
-                    "a message after the first must be `command` or `read`",
+                    "a message after the first must be `command`, `commands` or `read`",
                 )
 
     async def _until_due_at_most(self, limit: int) -> None:
@@ -173,7 +183,13 @@ class _Stream:
             self._answer_written.clear()
             await self._answer_written.wait()
 
+    async def _commands(self, requests: Iterable[submit_pb2.CommandRequest]) -> None:
+        for request in requests:
+            await self._until_due_at_most(ANSWERS_DUE_MAX - 1)
+            await self._command(request)
+
     async def _command(self, request: submit_pb2.CommandRequest) -> None:
+        self._answers_due += 1
         number = request.number
         try:
             admitted = await self._streams.commands.admit(
@@ -192,7 +208,7 @@ class _Stream:
         number: int,
         future: asyncio.Future[Reply],
         suffixes: Sequence[Mapping[int, bytes]],
-    ) -> submit_pb2.SubmitResponse:
+    ) -> submit_pb2.CommandReply:
         failure = future.exception()
         if failure is None:
             return command_reply(number, future.result(), self._streams.cluster_id, suffixes)
@@ -201,6 +217,7 @@ class _Stream:
         raise failure
 
     def _start_read(self, request: submit_pb2.ReadRequest) -> None:
+        self._answers_due += 1
         read_id = request.read_id
         try:
             future = self._streams.reads.start(
@@ -217,9 +234,7 @@ class _Stream:
         if not future.cancelled():
             self._answer(lambda: self._read_answer(read_id, future))
 
-    def _read_answer(
-        self, read_id: int, future: asyncio.Future[Reply]
-    ) -> submit_pb2.SubmitResponse:
+    def _read_answer(self, read_id: int, future: asyncio.Future[Reply]) -> submit_pb2.ReadReply:
         failure = future.exception()
         if failure is None:
             return read_reply(read_id, future.result(), self._streams.cluster_id)
@@ -227,30 +242,54 @@ class _Stream:
             return refused_read(read_id, failure)
         raise failure
 
-    def _answer(self, make: Callable[[], submit_pb2.SubmitResponse]) -> None:
+    def _answer(self, make: Callable[[], Answer]) -> None:
         """Send an answer; where none can be made, end the stream: the client must not wait."""
         try:
-            response = make()
+            answer = make()
         except Exception:
             _log.exception("an answer on a Submit stream could not be made")
             self.end(Refusal(Reason.REASON_INTERNAL, "an answer could not be made: see the log"))
         else:
-            self._send(response)
+            self._send(answer)
 
-    def _send(self, response: submit_pb2.SubmitResponse) -> None:
-        self._outgoing.append(response)
+    def _send(self, answer: Answer) -> None:
+        self._outgoing.append(answer)
         self._wake.set()
 
     async def _write(self) -> None:
         while True:
             while self._outgoing:
-                await self._context.write(self._outgoing.popleft())
-                self._answers_due -= 1
+                answers = self._next_answers()
+                await self._context.write(_response(answers))
+                self._answers_due -= len(answers)
                 self._answer_written.set()
             if self._end is not None:
                 raise self._end
             self._wake.clear()
             await self._wake.wait()
+
+    def _next_answers(self) -> list[Answer]:
+        """Take what goes into the next message: one answer, or several of commands."""
+        outgoing = self._outgoing
+        answers = [outgoing.popleft()]
+        if not self._packs_answers or not isinstance(answers[0], submit_pb2.CommandReply):
+            return answers
+        size = answers[0].ByteSize()
+        while outgoing and isinstance(outgoing[0], submit_pb2.CommandReply):
+            size += outgoing[0].ByteSize()
+            if size > PACKED_ANSWERS_BYTES_MAX:
+                break
+            answers.append(outgoing.popleft())
+        return answers
+
+
+def _response(answers: Sequence[Any]) -> submit_pb2.SubmitResponse:
+    if len(answers) > 1:
+        return submit_pb2.SubmitResponse(commands=submit_pb2.CommandReplies(replies=answers))
+    answer = answers[0]
+    if isinstance(answer, submit_pb2.CommandReply):
+        return submit_pb2.SubmitResponse(command=answer)
+    return submit_pb2.SubmitResponse(read=answer)
 
 
 async def _read(context: Context) -> submit_pb2.SubmitRequest | None:

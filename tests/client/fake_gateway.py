@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 import grpc.aio
@@ -56,6 +57,7 @@ class FakeGateway:
         self.valid_token = "access-0"
         self.streams_opened = 0
         self.received: list[submit_pb2.CommandRequest] = []
+        self.packed_sizes: list[int] = []  # requests per message
         self.reads: list[submit_pb2.ReadRequest] = []
         self.applied: list[tuple[int, bytes]] = []
         # Faults. `refuse` may refuse a request; `drop_before`, `drop_after` break the stream at the
@@ -197,9 +199,12 @@ class FakeGateway:
 
     async def _write(self, context: Context, outgoing: asyncio.Queue[Any]) -> None:
         while True:
-            response = await outgoing.get()
+            responses = [await outgoing.get()]
             await self.gate.wait()
-            await context.write(response)
+            while not outgoing.empty():
+                responses.append(outgoing.get_nowait())
+            for response in _packed(responses):
+                await context.write(response)
 
     async def _read(
         self, session_id: int, context: Context, outgoing: asyncio.Queue[Any], broken: asyncio.Event
@@ -213,16 +218,19 @@ class FakeGateway:
                 self.reads.append(message.read)
                 outgoing.put_nowait(submit_pb2.SubmitResponse(read=self._answer(message.read)))
                 continue
-            request = message.command
-            self.received.append(request)
-            if _took(self.drop_before, request.number):
-                broken.set()
-                return
-            reply = self._command(session_id, request)
-            if _took(self.drop_after, request.number):
-                broken.set()
-                return
-            outgoing.put_nowait(submit_pb2.SubmitResponse(command=reply))
+            packed = message.HasField("commands")
+            requests = message.commands.requests if packed else [message.command]
+            self.packed_sizes.append(len(requests))
+            for request in requests:
+                self.received.append(request)
+                if _took(self.drop_before, request.number):
+                    broken.set()
+                    return
+                reply = self._command(session_id, request)
+                if _took(self.drop_after, request.number):
+                    broken.set()
+                    return
+                outgoing.put_nowait(submit_pb2.SubmitResponse(command=reply))
 
     def _command(
         self, session_id: int, request: submit_pb2.CommandRequest
@@ -301,6 +309,17 @@ class FakeGateway:
         await context.abort(
             grpc_code(refusal), refusal.message, trailing_metadata=(trailing_details(refusal),)
         )
+
+
+def _packed(responses: Sequence[Any]) -> Iterator[submit_pb2.SubmitResponse]:
+    """Yield the responses, neighbours that answer commands as one."""
+    for are_commands, group in groupby(responses, lambda response: response.HasField("command")):
+        neighbours = list(group)
+        if are_commands and len(neighbours) > 1:
+            replies = submit_pb2.CommandReplies(replies=[each.command for each in neighbours])
+            yield submit_pb2.SubmitResponse(commands=replies)
+        else:
+            yield from neighbours
 
 
 def _took(numbers: list[int], number: int) -> bool:

@@ -14,6 +14,7 @@ from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.client import STALE, CannotConnect, Client, ClientClosed, at_least
 from viewstamp.client.identifiers import identifier
+from viewstamp.client.link import PACKED_BYTES_MAX
 from viewstamp.client.packing import CALLS_PER_REQUEST_MAX
 from viewstamp.errors import Refusal
 
@@ -73,6 +74,27 @@ async def test_window_is_kept_and_answers_acknowledged(
     assert [request.number for request in gateway.received] == list(range(1, 21))
     assert all(r.number <= r.acked + 8 for r in gateway.received)
     assert gateway.received[-1].acked >= 12
+
+
+async def test_requests_that_are_ready_together_share_a_message(
+    client: Client, gateway: FakeGateway
+) -> None:
+    """Batches made at once are requests of their own in one message, and so are their answers."""
+    batches = [
+        client.batch([streams_pb2.CreateStreamRequest(name=f"s{index}")]) for index in range(5)
+    ]
+    results = await asyncio.gather(*batches)
+    assert gateway.packed_sizes == [5]
+    assert [request.number for request in gateway.received] == [1, 2, 3, 4, 5]
+    assert list(gateway.domain.streams) == [f"s{index}" for index in range(5)]
+    assert [len(responses) for responses in results] == [1, 1, 1, 1, 1]
+
+
+async def test_large_requests_do_not_share_a_message(client: Client, gateway: FakeGateway) -> None:
+    """What is packed stays below a size, whatever waits."""
+    large = streams_pb2.CreateStreamRequest(name="x" * (PACKED_BYTES_MAX // 2))
+    await asyncio.gather(*(client.batch([large]) for _ in range(3)))
+    assert gateway.packed_sizes == [1, 1, 1]
 
 
 async def test_errors_reach_the_caller_they_belong_to(client: Client, gateway: FakeGateway) -> None:

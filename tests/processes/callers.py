@@ -170,7 +170,9 @@ class Caller:
 class SubmitStream:
     """An open Submit stream; requests are encoded when they are sent."""
 
-    def __init__(self, caller: Caller, session: int | None = None) -> None:
+    def __init__(
+        self, caller: Caller, session: int | None = None, *, takes_packed_answers: bool = False
+    ) -> None:
         """Open a stream for the caller's session, or another."""
         self._requests: list[Any] = []
         self._call: Any = None
@@ -178,7 +180,10 @@ class SubmitStream:
         self._call = SubmitServiceStub(caller.channel).Submit(
             self._feed, metadata=caller.metadata(), timeout=CALL_TIMEOUT_S
         )
-        opening = submit.OpenStream(session_id=caller.session if session is None else session)
+        opening = submit.OpenStream(
+            session_id=caller.session if session is None else session,
+            takes_packed_answers=takes_packed_answers,
+        )
         self._feed.put(submit.SubmitRequest(open=opening))
         self.opened = self.receive().opened
 

@@ -130,6 +130,28 @@ def test_submit_retry_gets_the_same_bytes(root: Caller) -> None:
     assert other.ask(1, spans[0]).spans[0] == first.spans[0]
 
 
+def test_packed_requests_are_those_requests(root: Caller) -> None:
+    """Requests of one message are answered as if each had its own, and packed only if asked for."""
+    caller = root.with_session()
+    requests = [
+        submit.CommandRequest(number=number, spans=[create_streams(unique("p"))])
+        for number in (1, 2, 4, 3)
+    ]
+    packed = submit.SubmitRequest(commands=submit.CommandRequests(requests=requests))
+    packing = SubmitStream(caller, takes_packed_answers=True)
+    packing.put(packed)
+    # The gap is refused at once; the others share a prepare, and with it the message.
+    gap = packing.receive().command
+    assert (gap.number, "resend from there" in gap.error.message) == (4, True)
+    replies = list(packing.receive().commands.replies)
+    assert [(reply.number, len(reply.spans)) for reply in replies] == [(1, 1), (2, 1), (3, 1)]
+    single = SubmitStream(caller)
+    for request, reply in zip((requests[0], requests[1], requests[3]), replies, strict=True):
+        assert single.ask(request.number, *request.spans) == reply
+    single.put(packed)
+    assert sorted(single.receive().command.number for _ in requests) == [1, 2, 3, 4]
+
+
 def test_gap(root: Caller) -> None:
     """A number that skips one is told where to resend from, unary and over Submit."""
     caller = root.with_session()

@@ -324,10 +324,12 @@ def test_streams_that_do_not_open(root: Caller) -> None:
     call: Any = root.channel.stream_stream(path)
     command = submit.SubmitRequest(command=submit.CommandRequest(number=1)).SerializeToString()
     opening = submit.SubmitRequest(open=submit.OpenStream()).SerializeToString()
+    nothing = submit.SubmitRequest(commands=submit.CommandRequests()).SerializeToString()
     cases = {
         (b"\xff\xff",): "send an encoded SubmitRequest",
         (command,): "must be `open`",
-        (opening, opening): "must be `command` or `read`",
+        (opening, opening): "must be `command`, `commands` or `read`",
+        (opening, nothing): "must be `command`, `commands` or `read`",
         (opening, b"\xff"): "send an encoded SubmitRequest",
     }
     for messages, why in cases.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ import grpc.aio
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client.errors import ProtocolError
 from viewstamp.client.transport import bearer
+from viewstamp.limits import KIB
 
 SUBMIT_PATH: Final = "/viewstamp.api.submit.v1.SubmitService/Submit"
 # Nothing heard for so long while answers are due: the connection is taken for dead.
@@ -18,6 +20,8 @@ STALL_TIMEOUT_S: Final = 10.0
 STALL_CHECK_S: Final = 1.0
 # How long the reader may take to learn why the stream that the writer lost has ended.
 VERDICT_TIMEOUT_S: Final = 1.0
+# Requests of so many bytes go out together: what a message costs by itself no longer counts then.
+PACKED_BYTES_MAX: Final = 256 * KIB
 
 StreamCall = grpc.aio.StreamStreamCall[Any, Any]
 
@@ -32,7 +36,7 @@ async def open_stream(
         response_deserializer=submit_pb2.SubmitResponse.FromString,
     )
     call: StreamCall = method(metadata=bearer(access_token))
-    opening = submit_pb2.OpenStream(session_id=session_id)
+    opening = submit_pb2.OpenStream(session_id=session_id, takes_packed_answers=True)
     await call.write(submit_pb2.SubmitRequest(open=opening))
     response: Any = await call.read()
     if response is grpc.aio.EOF or not response.HasField("opened"):
@@ -98,7 +102,11 @@ class Link:
 
     async def _write(self) -> None:
         while True:
-            await self._call.write(await self._outgoing.get())
+            waiting = deque([await self._outgoing.get()])
+            while not self._outgoing.empty():
+                waiting.append(self._outgoing.get_nowait())
+            while waiting:
+                await self._call.write(next_message(waiting))
 
     async def _watch(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -108,3 +116,18 @@ class Link:
                 self._heard_at = clock()
             if clock() - self._heard_at > STALL_TIMEOUT_S:
                 return
+
+
+def next_message(waiting: deque[submit_pb2.SubmitRequest]) -> submit_pb2.SubmitRequest:
+    """Take one message from the front; neighbours with commands become one."""
+    first = waiting.popleft()
+    requests = [first.command]
+    size = first.ByteSize()
+    while first.HasField("command") and waiting and waiting[0].HasField("command"):
+        size += waiting[0].ByteSize()
+        if size > PACKED_BYTES_MAX:
+            break
+        requests.append(waiting.popleft().command)
+    if len(requests) == 1:
+        return first
+    return submit_pb2.SubmitRequest(commands=submit_pb2.CommandRequests(requests=requests))

@@ -29,14 +29,22 @@ class RawSession:
     """One Submit stream without any help: no packing, no retry, numbers as given.
 
     Use it as `async with RawSession(endpoint, token) as session`. `session_id` 0 registers a new
-    session; another one is opened again (after a crash, say) with its old numbers.
+    session; another one is opened again (after a crash, say) with its old numbers. Answers come one
+    per message, unless `takes_packed_answers` is set.
     """
 
     def __init__(
-        self, endpoint: Endpoint, access_token: str, *, session_id: int = 0, nonce: bytes = b""
+        self,
+        endpoint: Endpoint,
+        access_token: str,
+        *,
+        session_id: int = 0,
+        nonce: bytes = b"",
+        takes_packed_answers: bool = False,
     ) -> None:
         self._channel = endpoint.open()
         self._access_token = access_token
+        self._takes_packed_answers = takes_packed_answers
         self._call: grpc.aio.StreamStreamCall[Any, Any] | None = None
         self.nonce = nonce or secrets.token_bytes(limits.SESSION_NONCE_BYTES)
         self.session_id = session_id
@@ -72,7 +80,9 @@ class RawSession:
             response_deserializer=bytes,
         )
         self._call = method(metadata=bearer(self._access_token))
-        opening = submit_pb2.OpenStream(session_id=self.session_id)
+        opening = submit_pb2.OpenStream(
+            session_id=self.session_id, takes_packed_answers=self._takes_packed_answers
+        )
         await self.send(submit_pb2.SubmitRequest(open=opening))
         opened = await self.receive()
         self.last_request_number = opened.message.opened.last_request_number

@@ -153,17 +153,20 @@ class Submitter:
 
     def _receive(self, response: submit_pb2.SubmitResponse) -> None:
         kind = response.WhichOneof("kind")
-        verdict: Verdict | None
         if kind == "command":
-            error = response.command.error
-            verdict = self.commands.on_reply(response.command, can_renew=self._identity.can_renew)
+            self._on_command(response.command)
+        elif kind == "commands":
+            for reply in response.commands.replies:
+                self._on_command(reply)
         elif kind == "read":
-            error = response.read.error
-            verdict = self.reads.on_reply(response.read)
+            self._carry_out(self.reads.on_reply(response.read), response.read.error)
         else:
             raise ProtocolError(f"the cluster sent {kind} where an answer was due")
-        self._carry_out(verdict, error)
         self._schedule_pump()
+
+    def _on_command(self, reply: submit_pb2.CommandReply) -> None:
+        verdict = self.commands.on_reply(reply, can_renew=self._identity.can_renew)
+        self._carry_out(verdict, reply.error)
 
     def _carry_out(self, verdict: Verdict | None, error: errors_pb2.Error) -> None:
         if verdict is None:
