@@ -14,7 +14,8 @@ The caller's duties
 ===================
 1. Give `Start` first, once, with what the disk holds. The journal has verified every record up to
    the last header of the suffix; the suffix is all of the log or at least the last 8 entries.
-   `superblock` is None until the core had its first one written.
+   `superblock` is None until the core had its first one written. Where the stages were restored
+   from a snapshot, its op is the base: commits are handed out from the next op on.
 2. One step at a time, with time in ticks of `limits.TICK_MS` that never goes back.
 3. Carry out the effects of a step in their order, before those of the next step. Writes and sends
    may then take their time, side by side: they are told back by events, or not at all.

@@ -24,12 +24,14 @@ class Start:
     `superblock` is None if none was ever written. `suffix` holds the headers of the journal's last
     entries, oldest first: all of them, or at least as many as a pipeline has prepares. Everything
     in the journal up to the last of them has been verified. `boot_nonce` is 16 random bytes, new
-    for every start of the process.
+    for every start of the process. `base_op` is the op that the stages were restored to from a
+    snapshot, 0 for none: what comes after it is handed out again, and it was committed.
     """
 
     superblock: SuperblockState | None
     suffix: tuple[PrepareHeader, ...]
     boot_nonce: bytes
+    base_op: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,10 @@ def on_start(state: State, event: Start) -> None:
     state.durable = event.superblock
     state.view, state.log_view = superblock.view, superblock.log_view
     state.log.inherit(event.suffix, superblock.log_view)
+    if event.base_op > state.log.op:
+        halt_base_beyond_log(state, event.base_op)
+        return
+    state.commit_max = state.commit_min = state.retired_op = event.base_op
     alone = state.replica_count == 1
     action = STARTUP[(alone, event.superblock is not None, extent(state.log.op))]
     action(state, superblock)
@@ -56,6 +60,7 @@ def demand_start(event: Start) -> None:
         "the superblock's log view is at most its view",
         superblock,
     )
+    demand(event.base_op >= 0, "the base is an op", event.base_op)
     if event.suffix:
         demand_suffix(event.suffix)
 
@@ -134,6 +139,16 @@ def halt_short_log(state: State, superblock: SuperblockState) -> None:
     )
 
 
+def halt_base_beyond_log(state: State, base_op: int) -> None:
+    """The snapshot covers more than the journal holds, whose last entries were acknowledged."""
+    halt(
+        state,
+        f"the snapshot to restart from was cut at op {base_op}, but the journal ends at op "
+        f"{state.log.op}: entries were lost; bring the journal back, or restore the snapshot "
+        "into a new cluster",
+    )
+
+
 def halt_without_superblock(state: State, superblock: SuperblockState) -> None:
     """A longer journal was acknowledged in a view that nobody remembers."""
     halt(
@@ -145,7 +160,8 @@ def halt_without_superblock(state: State, superblock: SuperblockState) -> None:
 
 def await_peers(state: State, superblock: SuperblockState) -> None:
     """One of several, after a restart: it may not act before its peers brought it up to date."""
-    state.commit_max = min(superblock.commit_max, state.log.op)
+    known = min(superblock.commit_max, state.log.op)
+    state.commit_max = max(known, state.commit_max)
     state.change_status(Status.RECOVERING)
 
 

@@ -77,12 +77,16 @@ class Machine:
         self.retired_op = 0
         self.nonces: tuple[bytes, ...] = ()
 
-    def start_event(self) -> Start:
-        """What a new process finds on this disk; each boot has another nonce."""
+    def start_event(self, base_op: int = 0) -> Start:
+        """What a new process finds on this disk; each boot has another nonce.
+
+        `base_op` is that of the snapshot which its stages were restored from.
+        """
         self.boots += 1
+        self.executed_op = self.retired_op = base_op
         nonce = bytes([self.index, self.boots]) + bytes(BOOT_NONCE_BYTES - 2)
         suffix = tuple(entry.header for entry in self.journal[-PIPELINE_PREPARES_MAX:])
-        return Start(self.superblock, suffix, nonce)
+        return Start(self.superblock, suffix, nonce, base_op)
 
     def holds(self, header: PrepareHeader) -> bool:
         """Whether this disk has the entry, durably."""
@@ -142,11 +146,11 @@ class Cluster:
         quorum = QUORUMS[len(self.machines)].replication
         assert copies >= quorum, f"op {commit.op} executed with {copies} durable copies"
 
-    def start(self, index: int) -> list[Effect]:
+    def start(self, index: int, base_op: int = 0) -> list[Effect]:
         """Crash the replica if it runs, and start it on its disk."""
         machine = self.machines[index]
         machine.forget()
-        return self.step(index, machine.start_event())
+        return self.step(index, machine.start_event(base_op))
 
     def found(self, index: int, wall_clock_us: int = 1_000) -> list[Effect]:
         """Answer the replica's FoundingReady."""

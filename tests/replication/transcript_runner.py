@@ -5,7 +5,7 @@ Lines that begin with `#` tell the story. In traces a nonce is written `replica.
 checksums are left out.
 
     cluster N                 that many blank machines; the first command
-    start I                   crash I if it runs, and start it on its disk
+    start I [base=OP]         crash I if it runs, and start it on its disk, and a snapshot at OP
     found I [wall=US]         answer its FoundingReady
     batch I [commands=N] [wall=US]
     sync I [count=N]          complete pending journal writes
@@ -231,7 +231,7 @@ class Runner:
 
     def do_start(self, words: list[str], options: dict[str, int]) -> list[str]:
         index = int(words[0])
-        return self.trace(index, self.cluster.start(index))
+        return self.trace(index, self.cluster.start(index, options.get("base", 0)))
 
     def do_found(self, words: list[str], options: dict[str, int]) -> list[str]:
         index = int(words[0])
