@@ -33,10 +33,11 @@ from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client.methods import method_of
-from viewstamp.framing import frame_all
+from viewstamp.framing import frame
 
 VALUE_BYTES: Final = 256
 NAME_BYTES: Final = 32
+NUMBER_DIGITS: Final = 12
 WARM_UP_S: Final = 1.0
 CALLERS: Final = 256
 CONNECTIONS: Final = 8
@@ -50,6 +51,21 @@ READ_KEYS: Final = 1000
 CREATE_TOPIC: Final = method_of(streams_pb2.CreateTopicRequest())
 
 
+class Copies:
+    """Copies of an encoded message that holds the number 0, each with a number of its own.
+
+    So the load on both sides costs little beside the servers, which share its processors.
+    """
+
+    def __init__(self, encoded: bytes) -> None:
+        before, after = encoded.replace(b"%", b"%%").split(b"0" * NUMBER_DIGITS)
+        self._pattern = before + b"%%0%dd" % NUMBER_DIGITS + after
+
+    def numbered(self, first: int, size: int) -> bytes:
+        """Return that many copies, joined, with the numbers from `first` on."""
+        return self._pattern * size % tuple(range(first, first + size))
+
+
 class Topics:
     """Makes CreateTopic requests of one size, each for a topic that is not there yet.
 
@@ -61,6 +77,7 @@ class Topics:
         self._room = len(stream_ids) * limits.TOPICS_PER_STREAM_MAX
         self._numbers = count()
         self._padding = ""
+        self._copies: tuple[int, Copies] | None = None  # of the requests of one stream
         first = self.request()
         missing = NAME_BYTES - len(first.name)
         if request_bytes:
@@ -72,11 +89,8 @@ class Topics:
     def request(self) -> streams_pb2.CreateTopicRequest:
         """Return the next request. Raises RuntimeError when every stream is full."""
         number = next(self._numbers)
-        if number >= self._room:
-            raise RuntimeError(f"{self._room} topics are there already: make more streams")
-        stream = self._streams[number // limits.TOPICS_PER_STREAM_MAX]
-        name = f"topic-{number:012}-{self._padding}"
-        return streams_pb2.CreateTopicRequest(stream=stream, name=name)
+        self._check_room(number + 1)
+        return self._request(number // limits.TOPICS_PER_STREAM_MAX, number)
 
     def encoded(self) -> bytes:
         """Return the next request, encoded."""
@@ -84,7 +98,29 @@ class Topics:
 
     def framed(self, size: int) -> bytes:
         """Return the next requests, as the items of a span."""
-        return frame_all(self.encoded() for _ in range(size))
+        first = next(self._numbers)
+        self._check_room(first + size)
+        self._numbers = count(first + size)
+        parts = []
+        while size:
+            stream, position = divmod(first, limits.TOPICS_PER_STREAM_MAX)
+            taken = min(size, limits.TOPICS_PER_STREAM_MAX - position)
+            parts.append(self._copies_for(stream).numbered(first, taken))
+            first, size = first + taken, size - taken
+        return b"".join(parts)
+
+    def _copies_for(self, stream: int) -> Copies:
+        if self._copies is None or self._copies[0] != stream:
+            self._copies = stream, Copies(frame(self._request(stream, 0).SerializeToString()))
+        return self._copies[1]
+
+    def _request(self, stream: int, number: int) -> streams_pb2.CreateTopicRequest:
+        name = f"topic-{number:0{NUMBER_DIGITS}}-{self._padding}"
+        return streams_pb2.CreateTopicRequest(stream=self._streams[stream], name=name)
+
+    def _check_room(self, topics: int) -> None:
+        if topics > self._room:
+            raise RuntimeError(f"{self._room} topics are there already: make more streams")
 
 
 class Target:
@@ -279,11 +315,13 @@ class Puts:
     def __init__(self) -> None:
         self._numbers = count()
         self._value = os.urandom(VALUE_BYTES)
+        # Messages joined are one message: a transaction of one put is also a part of a larger one.
+        put = etcd.RequestOp(request_put=self._put(0))
+        self._copies = Copies(etcd.TxnRequest(success=[put]).SerializeToString())
 
     def request(self) -> Any:
         """Return the next put."""
-        key = f"load-{os.getpid()}-{next(self._numbers):012}".encode()
-        return etcd.PutRequest(key=key, value=self._value)
+        return self._put(next(self._numbers))
 
     def encoded(self) -> bytes:
         """Return the next put, encoded."""
@@ -292,9 +330,13 @@ class Puts:
 
     def encoded_transaction(self) -> bytes:
         """Return a transaction of the next 128 puts, encoded."""
-        puts = [etcd.RequestOp(request_put=self.request()) for _ in range(TRANSACTION_PUTS)]
-        encoded: bytes = etcd.TxnRequest(success=puts).SerializeToString()
-        return encoded
+        first = next(self._numbers)
+        self._numbers = count(first + TRANSACTION_PUTS)
+        return self._copies.numbered(first, TRANSACTION_PUTS)
+
+    def _put(self, number: int) -> Any:
+        key = f"load-{os.getpid()}-{number:0{NUMBER_DIGITS}}".encode()
+        return etcd.PutRequest(key=key, value=self._value)
 
 
 async def put_sequential(target: Target) -> Samples:

@@ -8,9 +8,11 @@ import pytest
 
 from benchmarks.commands import in_turns, portable
 from benchmarks.etcd_client import PutRequest, RangeRequest, RequestOp, TxnRequest
-from benchmarks.load import Topics
+from benchmarks.load import NUMBER_DIGITS, TRANSACTION_PUTS, Puts, Topics
 from benchmarks.targets import Figures, Target, judge
 from benchmarks.wire import Samples, header_block
+from viewstamp.framing import unframe
+from viewstamp.limits import TOPICS_PER_STREAM_MAX
 
 Rounds = dict[str, list[Figures]]
 
@@ -83,6 +85,30 @@ def test_topics_differ_in_name_alone(request_bytes: int) -> None:
     assert len({request.name for request in requests}) == 3
     sizes = {request.ByteSize() if request_bytes else len(request.name) for request in requests}
     assert sizes == {request_bytes or 32}
+
+
+@pytest.mark.parametrize("size", [1, 100, TOPICS_PER_STREAM_MAX + 1])
+def test_batches_hold_the_same_topics(size: int) -> None:
+    """Batches, which are made of copies, hold what single requests are, over ends of streams."""
+    singles, batches = (Topics([7, 8_000, 9], request_bytes=0) for _ in range(2))
+    for _ in range(2):
+        assert unframe(batches.framed(size)) == [singles.encoded() for _ in range(size)]
+    with pytest.raises(RuntimeError, match="make more streams"):
+        batches.framed(3 * TOPICS_PER_STREAM_MAX)
+
+
+def test_transactions_hold_the_same_puts() -> None:
+    """A transaction, which is made of copies, holds what would have come one by one."""
+    puts = Puts()
+    before = puts.request()
+    made = [
+        operation.request_put
+        for _ in range(2)
+        for operation in TxnRequest.FromString(puts.encoded_transaction()).success
+    ]
+    numbers = [int(put.key.removeprefix(before.key[:-NUMBER_DIGITS])) for put in made]
+    assert numbers == list(range(1, 2 * TRANSACTION_PUTS + 1))
+    assert {put.value for put in made} == {before.value}
 
 
 def test_only_what_lies_within_the_time_counts() -> None:
