@@ -4,6 +4,9 @@ Batches go out in the order in which they were given, commands through the item 
 When the stream breaks, reads in flight fail, and the next stream starts with the whole item log:
 answers that were given before are compared and discarded, the others are delivered as if nothing
 had happened. The mux never learns of it.
+
+Once a snapshot was adopted, a new stream begins with its section instead of the empty state, and
+the item log with what came after its cut.
 """
 
 from __future__ import annotations
@@ -11,14 +14,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
 from coordinator.mux.types import STATE_DIGEST_CODE
+from coordinator.stages.base import BaseRefusedError, Gathering, SectionBase, activate, install
 from coordinator.stages.item_log import Entry, ItemLog, ReplayDivergedError, settle
 from coordinator.tasks import first_to_end
 from viewstamp import limits
@@ -35,6 +39,8 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", RECONNECT_DELAY_MAX_MS),
 )
 APPLY_PATH: Final = "/viewstamp.api.domain.v1.DomainService/Apply"
+# How a service says that a section cannot be its own, whoever sends it.
+_REFUSALS_OF_BASE: Final = (grpc.StatusCode.DATA_LOSS, grpc.StatusCode.INVALID_ARGUMENT)
 
 _log = logging.getLogger(__name__)
 
@@ -75,17 +81,27 @@ class _Outgoing:
     message: bytes
     entry: Entry | None  # None for reads
     timeout_ms: int = limits.STAGE_TIMEOUT_MS
+    is_answered: bool = True
 
 
 class StageClient:
-    """The way to one service. `run` keeps the stream up until it is cancelled."""
+    """The way to one service. `run` keeps the stream up until it is cancelled.
 
-    def __init__(self, stage: int, target: str, events: StageEvents) -> None:
+    `base` is what a new stream starts from, None for the empty state; `gathering` holds it back
+    until every section is known to be whole.
+    """
+
+    def __init__(
+        self, stage: int, target: str, events: StageEvents, gathering: Gathering | None = None
+    ) -> None:
         self.stage = stage
         self.target = target
         self.item_log = ItemLog()
         self.restarts = 0
         self.connected = False
+        self.base: SectionBase | None = None
+        self._gathering = gathering
+        self._sequence = 0  # of this coordinator, once `run` knows it
         self._events = events
         self._outgoing: deque[_Outgoing] = deque()
         self._unanswered: deque[_Outgoing] = deque()
@@ -99,16 +115,48 @@ class StageClient:
         """Send a batch: logged first if it has a sequence."""
         message = domain_pb2.ApplyRequest(batch=batch).SerializeToString()
         if batch.sequence:
-            outgoing = _Outgoing(message, self.item_log.append(batch.sequence, message))
+            entry = self.item_log.append(batch.sequence, message, cut_generation(batch))
+            outgoing = _Outgoing(message, entry)
         else:
             outgoing = _Outgoing(message, None, read_timeout_ms(batch))
         if self.connected:
-            self._outgoing.append(outgoing)
-            self._wake.set()
+            self._put(outgoing)
         elif outgoing.entry is None:
             # Reads die with the connection; the mux is in the middle of a step, so later.
             self._has_lost_reads = True
             asyncio.get_running_loop().call_soon(self._tell_lost_reads)
+
+    def move_base(self, base: SectionBase) -> None:
+        """Start from the section of an adopted cut from now on, and forget what it includes.
+
+        `base.sequence` is ignored: it is that of the cut's batch.
+        """
+        if not self.item_log.move_base(base.generation):
+            raise ValueError(f"stage {self.stage} was never sent the cut {base.generation}")
+        self.base = replace(base, sequence=self.item_log.base_sequence)
+        if self.connected:
+            release = domain_pb2.ReleaseCut(generation=base.generation)
+            message = domain_pb2.ApplyRequest(release=release).SerializeToString()
+            self._put(_Outgoing(message, None, is_answered=False))
+
+    async def read_section(
+        self, generation: int
+    ) -> AsyncIterator[domain_pb2.ReadSectionResponse]:
+        """Yield what the service froze at a cut. Raises grpc.RpcError: ask again later."""
+        stub = domain_grpc.DomainServiceStub(self._connect())
+        request = domain_pb2.ReadSectionRequest(
+            generation=generation, coordinator_sequence=self._sequence
+        )
+        call = stub.ReadSection(request)
+        try:
+            async for response in call:
+                yield response
+        finally:
+            call.cancel()
+
+    def _put(self, outgoing: _Outgoing) -> None:
+        self._outgoing.append(outgoing)
+        self._wake.set()
 
     @property
     def item_log_bytes(self) -> int:
@@ -148,9 +196,10 @@ class StageClient:
     async def run(self, identity: Identity) -> None:
         """Keep an Apply stream open, over deaths of the service, until cancelled.
 
-        Raises FencedError, WrongServiceError, ItemLogDroppedError or ReplayDivergedError where
-        going on would be wrong: the process must end.
+        Raises FencedError, WrongServiceError, ItemLogDroppedError, ReplayDivergedError or
+        BaseRefusedError where going on would be wrong: the process must end.
         """
+        self._sequence = identity.coordinator_sequence
         while True:
             self._check_item_log()
             try:
@@ -181,6 +230,8 @@ class StageClient:
         try:
             await call.write(_hello(identity))
             await _read_hello_reply(call)
+            if not await self._start_from_base(call):
+                return  # the base has moved on meanwhile: once more, from there
             self._opened(describe)
             writer = asyncio.create_task(self._write(call))
             watchdog = asyncio.create_task(self._watch_silence())
@@ -190,6 +241,25 @@ class StageClient:
             await call.read()
         finally:
             call.cancel()
+
+    async def _start_from_base(self, call: Any) -> bool:
+        """Install the base, if there is one; return whether it is still the base."""
+        base = self.base
+        if base is None:
+            return True
+        try:
+            installed = await install(call, base)
+        except grpc.RpcError as error:
+            if error.code() in _REFUSALS_OF_BASE:
+                raise BaseRefusedError(
+                    f"{self.target} does not accept its section of snapshot {base.generation}: "
+                    f"{error.details()}"
+                ) from error
+            raise
+        if self._gathering is not None:
+            await self._gathering.installed(self.stage, installed)
+        await activate(call)
+        return self.base is base
 
     def _tell_lost_reads(self) -> None:
         if self._has_lost_reads:
@@ -230,7 +300,8 @@ class StageClient:
         while True:
             while self._outgoing:
                 outgoing = self._outgoing.popleft()
-                self._unanswered.append(outgoing)
+                if outgoing.is_answered:
+                    self._unanswered.append(outgoing)
                 try:
                     await call.write(outgoing.message)
                 except asyncio.InvalidStateError:
@@ -285,6 +356,13 @@ def read_timeout_ms(batch: domain_pb2.Batch) -> int:
         for item in batch.items
     )
     return limits.STATE_DIGEST_TIMEOUT_MS if walks else limits.STAGE_TIMEOUT_MS
+
+
+def cut_generation(batch: domain_pb2.Batch) -> int:
+    """Return the generation of the cut that a batch holds, 0 if it holds none."""
+    if len(batch.items) == 1 and batch.items[0].HasField("cut"):
+        return batch.items[0].cut.generation
+    return 0
 
 
 def _hello(identity: Identity) -> bytes:

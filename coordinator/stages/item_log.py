@@ -1,7 +1,12 @@
-"""What a service was told since its state was empty, so that a restarted one can be told again."""
+"""What a service was told since its base, so that a restarted one can be told again.
+
+The base is the empty state at first, and later the section of the snapshot that a restart of the
+service begins from. When the base moves on to a cut, everything up to that cut is forgotten.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,36 +31,72 @@ class Entry:
 
 
 class ItemLog:
-    """Batches by sequence, from 1 without a gap; entered before they are sent.
+    """Batches by sequence, without a gap from the base on; entered before they are sent.
 
     Beyond `bytes_max` everything is dropped: the log can then no longer restart its service, and
-    the coordinator has to replay its journal into fresh ones instead.
+    the coordinator has to replay its journal into fresh ones instead. It begins anew behind the
+    next cut, and is whole again once the base has moved there.
     """
 
     def __init__(self, bytes_max: int = limits.ITEM_LOG_BYTES_MAX) -> None:
-        self._entries: list[Entry] = []
-        self._bytes_max = bytes_max
         self.bytes = 0
         self.dropped = False
+        self.base_sequence = 0
+        """The batch that the base includes; the first entry has one more."""
+        self._entries: deque[Entry] = deque()
+        self._bytes_max = bytes_max
+        self._last_sequence = 0
+        # Generation of each cut behind the base -> sequence of its batch.
+        self._cuts: dict[int, int] = {}
+        # Whether what comes is kept: always, unless it was dropped and no cut has come since.
+        self._keeps = True
+        self._first_kept = 1
 
-    def append(self, sequence: int, message: bytes) -> Entry:
-        """Enter a batch and return its entry."""
-        entry = Entry(sequence, message)
-        if self.dropped:
-            return entry
-        expected = len(self._entries) + 1
+    def append(self, sequence: int, message: bytes, cut_generation: int = 0) -> Entry:
+        """Enter a batch and return its entry; `cut_generation` is that of a cut it holds."""
+        expected = self._last_sequence + 1
         if sequence != expected:
             raise ValueError(f"batch {sequence} entered where {expected} is next")
-        self._entries.append(entry)
-        self.bytes += len(message)
+        self._last_sequence = sequence
+        entry = Entry(sequence, message)
+        if self._keeps:
+            self._entries.append(entry)
+            self.bytes += len(message)
+        if cut_generation:
+            self._cut(cut_generation, sequence)
         if self.bytes > self._bytes_max:
             self._drop()
         return entry
+
+    def _cut(self, generation: int, sequence: int) -> None:
+        self._cuts[generation] = sequence
+        if self.dropped:
+            self._entries.clear()
+            self.bytes = 0
+            self._keeps = True
+            self._first_kept = sequence + 1
+
+    def move_base(self, generation: int) -> bool:
+        """Forget everything up to the cut of `generation`; return whether there was such a cut.
+
+        From now on the base is that generation's section.
+        """
+        sequence = self._cuts.get(generation)
+        if sequence is None:
+            return False
+        self._cuts = {g: at for g, at in self._cuts.items() if at > sequence}
+        self.base_sequence = sequence
+        if self._keeps and self._first_kept <= sequence + 1:
+            self.dropped = False
+            while self._entries and self._entries[0].sequence <= sequence:
+                self.bytes -= len(self._entries.popleft().message)
+        return True
 
     def _drop(self) -> None:
         self._entries.clear()
         self.bytes = 0
         self.dropped = True
+        self._keeps = False
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries)

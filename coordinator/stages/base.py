@@ -1,0 +1,96 @@
+"""What a service starts from: the section of a snapshot, installed before its first batch.
+
+In two phases: every section is checked by its service, and only once all of them are whole, and
+belong together, is any of them served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, Protocol
+
+import grpc.aio
+
+from viewstamp import limits
+from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+
+# Blocks that one thread call reads ahead of the stream.
+BLOCKS_TOGETHER: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SectionBase:
+    """One section of a snapshot, and where its stage goes on from it.
+
+    `sequence` is that of the batch with the cut, 0 if that was sent by an earlier process. `blocks`
+    yields (layer index, block as stored), reads files, and may be called again.
+    """
+
+    generation: int
+    revision: int
+    sequence: int
+    section_version: int
+    state_digest: bytes
+    entities: int
+    layers: int
+    blocks: Callable[[], Iterator[tuple[int, bytes]]]
+
+    def begin(self) -> pb.InstallBegin:
+        """Return the first message of the installation."""
+        return pb.InstallBegin(
+            generation=self.generation,
+            revision=self.revision,
+            sequence=self.sequence,
+            section_version=self.section_version,
+            state_digest=self.state_digest,
+            entities=self.entities,
+            layers=self.layers,
+        )
+
+
+class Gathering(Protocol):
+    """Holds a service back until it may serve what was installed."""
+
+    async def installed(self, stage: int, installed: pb.Installed) -> None:
+        """Return once the section may be activated; raises what must end the process."""
+
+
+class BaseRefusedError(Exception):
+    """A service does not accept its section; the message says why. Trying again would not help."""
+
+
+async def install(call: Any, base: SectionBase) -> pb.Installed:
+    """Send a section over an open Apply stream and return the service's verdict.
+
+    Raises grpc.RpcError if the service is gone, or refuses.
+    """
+    await _write(call, pb.Install(begin=base.begin()))
+    blocks = base.blocks()
+    while some := await asyncio.to_thread(_take, blocks):
+        for layer, data in some:
+            await _write(call, pb.Install(block=pb.InstallBlock(layer=layer, data=data)))
+    await _write(call, pb.Install(end=pb.InstallEnd()))
+    # It walks over every entity now, like a digest.
+    async with asyncio.timeout(limits.STATE_DIGEST_TIMEOUT_MS / 1000):
+        message = await call.read()
+    if message is grpc.aio.EOF:
+        # Reading the status raises the error the service ended the stream with.
+        await call.read()
+        raise TimeoutError
+    return pb.ApplyResponse.FromString(message).installed
+
+
+async def activate(call: Any) -> None:
+    """Have the service serve what was installed."""
+    await _write(call, pb.Install(activate=pb.InstallActivate()))
+
+
+async def _write(call: Any, message: pb.Install) -> None:
+    await call.write(pb.ApplyRequest(install=message).SerializeToString())
+
+
+def _take(blocks: Iterator[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    return list(islice(blocks, BLOCKS_TOGETHER))

@@ -1,0 +1,96 @@
+"""What is kept for the restart of a service: property against a plain list, and the single rules."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.stages.item_log import ItemLog
+
+# A batch of so many bytes; a cut, as the next generation; the base moves to the n-th newest cut.
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("batch"), st.integers(0, 40)),
+        st.tuples(st.just("cut"), st.just(1)),
+        st.tuples(st.just("move"), st.integers(0, 2)),
+    ),
+    max_size=60,
+)
+
+
+@given(ACTIONS)
+def test_the_log_holds_all_since_its_base_or_says_that_it_does_not(
+    actions: list[tuple[str, int]],
+) -> None:
+    """Unless dropped, base plus entries are every batch ever sent; and it never keeps too much."""
+    log, cuts, sent = ItemLog(bytes_max=100), [], 0
+    for action, number in actions:
+        if action == "move":
+            if number < len(cuts):
+                moved = log.move_base(cuts[-1 - number][0])
+                assert moved == (cuts[-1 - number][1] > log.base_sequence) or (
+                    moved and cuts[-1 - number][1] == log.base_sequence
+                )
+                if moved:
+                    cuts = [cut for cut in cuts if cut[1] > log.base_sequence]
+            continue
+        sent += 1
+        generation = len(cuts) + 1000 * sent if action == "cut" else 0
+        log.append(sent, b"x" * number, generation)
+        if generation:
+            cuts.append((generation, sent))
+        assert log.bytes <= 100
+        assert log.bytes == sum(len(entry.message) for entry in log)
+    if not log.dropped:
+        sequences = [entry.sequence for entry in log]
+        assert sequences == list(range(log.base_sequence + 1, sent + 1))
+
+
+def test_a_dropped_log_is_whole_again_behind_the_next_cut() -> None:
+    """After an overflow a cut begins a new log, which counts once its generation is the base."""
+    log = ItemLog(bytes_max=10)
+    log.append(1, b"x" * 11)
+    assert log.dropped
+    log.append(2, b"x")
+    log.append(3, b"cut", cut_generation=1)
+    log.append(4, b"y")
+    assert log.dropped, "the section of that cut is not durable yet"
+
+    assert log.move_base(1)
+
+    assert not log.dropped
+    assert [entry.sequence for entry in log] == [4]
+
+
+def test_a_cut_that_failed_leaves_the_log_dropped() -> None:
+    """Only the generation that became the base makes the log whole: the newest cut begins it."""
+    log = ItemLog(bytes_max=10)
+    log.append(1, b"x" * 11)
+    log.append(2, b"cut", cut_generation=1)
+    log.append(3, b"cut", cut_generation=2)
+
+    assert log.move_base(2)
+    assert not log.dropped
+    assert not log.move_base(1), "an older base is never gone back to"
+    assert log.base_sequence == 3
+
+
+def test_an_older_cut_does_not_make_a_log_whole_that_began_later() -> None:
+    """A log that began behind cut 2 cannot restart a service from the section of cut 1."""
+    log = ItemLog(bytes_max=10)
+    log.append(1, b"x" * 11)
+    log.append(2, b"cut", cut_generation=1)
+    log.append(3, b"cut", cut_generation=2)
+
+    assert log.move_base(1)
+
+    assert log.dropped
+
+
+def test_batches_come_in_order() -> None:
+    """A gap would be replayed as if nothing had been there."""
+    log = ItemLog()
+    log.append(1, b"")
+    with pytest.raises(ValueError, match="batch 3 entered where 2 is next"):
+        log.append(3, b"")
