@@ -1,4 +1,4 @@
-"""What is kept for the restart of a service: property against a plain list, and the single rules."""
+"""What is kept for the restart of a service: against a plain list, and rule by rule."""
 
 from __future__ import annotations
 
