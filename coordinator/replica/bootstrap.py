@@ -51,15 +51,6 @@ class ReplicaFiles:
         """The cluster this directory belongs to, or is going to be."""
         return self.superblock.state.cluster_id
 
-    def encode(self, state: vsr.SuperblockState) -> SuperblockState:
-        """Return the superblock with the core's part replaced."""
-        return replace(
-            self.superblock.state,
-            view=state.view,
-            log_view=state.log_view,
-            commit_max=state.commit_max,
-        )
-
     def record_commit(self, committed_op: int) -> None:
         """Durably note how far the log is committed, for a stop: the core never does so alone.
 
@@ -68,6 +59,13 @@ class ReplicaFiles:
         state = self.superblock.state
         if self.superblock.exists and committed_op > state.commit_max:
             self.superblock.write(replace(state, commit_max=committed_op))
+
+    def record_generation(self, generation: int, cut_op: int) -> None:
+        """Durably restart from a snapshot from now on. Its cut is committed, and says so."""
+        state = self.superblock.state
+        if generation > state.generation:
+            commit_max = max(state.commit_max, cut_op)
+            self.superblock.write(replace(state, generation=generation, commit_max=commit_max))
 
 
 class SuperblockFile:
@@ -95,6 +93,17 @@ class SuperblockFile:
     def state(self) -> SuperblockState:
         """What it holds; before the first write, the identity it will be written with."""
         return self._identity if self._superblock is None else self._superblock.state
+
+    def write_core(self, state: vsr.SuperblockState) -> None:
+        """Replace the core's part; what others have written meanwhile stays."""
+        self.write(
+            replace(
+                self.state,
+                view=state.view,
+                log_view=state.log_view,
+                commit_max=max(self.state.commit_max, state.commit_max),
+            )
+        )
 
     def write(self, state: SuperblockState) -> None:
         """Return once the state is durable. Raises what the superblock raises."""

@@ -85,7 +85,6 @@ class Driver:
         mux: Mux,
         writer: Writer[vsr.SuperblockState],
         events: DriverEvents,
-        encode_superblock: Callable[[vsr.SuperblockState], Any],
     ) -> None:
         self.progress = Progress()
         self.batcher = Batcher()
@@ -94,7 +93,6 @@ class Driver:
         self._core = core
         self._writer = writer
         self._events = events
-        self._encode_superblock = encode_superblock
         self._stages: dict[mux_types.Stage, StageLink] = {}
         self._steps: deque[vsr.Event] = deque()
         self._stepping = False
@@ -298,7 +296,7 @@ class Driver:
         self.pump()
 
     def _persist_superblock(self, effect: vsr.PersistSuperblock) -> None:
-        self._writer.persist_superblock(effect.state, self._encode_superblock(effect.state))
+        self._writer.persist_superblock(effect.state)
 
     def superblock_durable(self, state: vsr.SuperblockState) -> None:
         """Tell the core what the superblock holds."""

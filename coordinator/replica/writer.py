@@ -26,8 +26,8 @@ class Journal(Protocol):
 class Superblock(Protocol):
     """What the writer needs of a superblock."""
 
-    def write(self, state: Any) -> None:
-        """Return once the state is durable."""
+    def write_core(self, state: Any) -> None:
+        """Return once the core's part of it is durable."""
 
 
 class Writer(Generic[State]):
@@ -56,9 +56,9 @@ class Writer(Generic[State]):
             self._queue.append(_Prepares(list(prepares)))
         self._wake.set()
 
-    def persist_superblock(self, state: State, encoded: Any) -> None:
-        """Write the superblock; `state` is what `superblock_durable` is told."""
-        self._queue.append(_Superblock(state, encoded))
+    def persist_superblock(self, state: State) -> None:
+        """Write the core's part of the superblock; `superblock_durable` is told when it is."""
+        self._queue.append(_Superblock(state))
         self._wake.set()
 
     async def read(self, op: int) -> Any | None:
@@ -87,14 +87,14 @@ class Writer(Generic[State]):
                     await self._append(job.prepares)
                     prepares_durable(job.prepares)
                 else:
-                    await self._write_superblock(job.encoded)
+                    await self._write_superblock(job.state)
                     superblock_durable(job.state)
 
     async def _append(self, prepares: Sequence[Any]) -> None:
         await self.call(lambda: self._journal.append(prepares))
 
-    async def _write_superblock(self, encoded: Any) -> None:
-        await self.call(lambda: self._superblock.write(encoded))
+    async def _write_superblock(self, state: State) -> None:
+        await self.call(lambda: self._superblock.write_core(state))
 
     def close(self) -> None:
         """Wait for the write under way and end the thread."""
@@ -163,8 +163,7 @@ class _Prepares:
 
 
 class _Superblock(Generic[State]):
-    __slots__ = ("state", "encoded")
+    __slots__ = ("state",)
 
-    def __init__(self, state: State, encoded: Any) -> None:
+    def __init__(self, state: State) -> None:
         self.state = state
-        self.encoded = encoded

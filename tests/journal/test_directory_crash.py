@@ -58,7 +58,7 @@ class Life:
             records = tuple(vsr.RecordId(each.op, each.checksum) for each in prepares)
             self._events.append(vsr.RecordsDurable(records))
         elif isinstance(effect, vsr.PersistSuperblock):
-            self.files.superblock.write(self.files.encode(effect.state))
+            self.files.superblock.write_core(effect.state)
             self._events.append(vsr.SuperblockDurable(effect.state))
         elif isinstance(effect, vsr.Commit):
             self._retire(effect.op)

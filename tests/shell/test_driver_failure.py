@@ -55,7 +55,7 @@ def driver_of(core: FakeCore, failures: list[BaseException]) -> Driver:
         local_read=ignore,
     )
     unused: Any = None
-    return Driver(core, BrokenMux(), unused, events, ignore)  # type: ignore[arg-type]
+    return Driver(core, BrokenMux(), unused, events)  # type: ignore[arg-type]
 
 
 def test_nothing_is_done_after_a_defect() -> None:
