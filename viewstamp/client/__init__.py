@@ -10,6 +10,7 @@ from viewstamp.client.errors import (
     ClientError,
     OutcomeUnknown,
     ProtocolError,
+    StreamBroken,
     TimedOut,
 )
 from viewstamp.client.session import RawReply, RawSession
@@ -29,6 +30,7 @@ __all__ = [
     "TimedOut",
     "OutcomeUnknown",
     "ClientClosed",
+    "StreamBroken",
     "ProtocolError",
     "RawSession",
     "RawReply",

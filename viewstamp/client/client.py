@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -20,6 +20,8 @@ from viewstamp.client.errors import ClientError, ProtocolError
 from viewstamp.client.groups import Groups
 from viewstamp.client.methods import method_of, methods_by_request
 from viewstamp.client.packing import Batch, Call, Result, batch_of, encode
+from viewstamp.client.snapshots import Snapshots
+from viewstamp.client.streaming import ServerStreams
 from viewstamp.client.streams import Streams, Topics
 from viewstamp.client.submitter import Submitter
 from viewstamp.client.transport import Credentials, Endpoints, Identity
@@ -66,7 +68,7 @@ async def connect(
     except BaseException:
         await submitter.close()
         raise
-    return Client(submitter, timeout_s)
+    return Client(submitter, timeout_s, ServerStreams(endpoints, identity))
 
 
 class Client:
@@ -80,8 +82,11 @@ class Client:
     next command registers a new session.
     """
 
-    def __init__(self, submitter: Submitter, timeout_s: float | None) -> None:
+    def __init__(
+        self, submitter: Submitter, timeout_s: float | None, server_streams: ServerStreams
+    ) -> None:
         self._submitter = submitter
+        self._server_streams = server_streams
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._methods = methods_by_request()
@@ -90,6 +95,7 @@ class Client:
         self.streams = Streams(self)
         self.topics = Topics(self)
         self.groups = Groups(self)
+        self.snapshots = Snapshots(self)
 
     async def __aenter__(self) -> Client:
         """Return the client."""
@@ -134,6 +140,18 @@ class Client:
         else:
             self._submitter.add_read(call, consistency)
         return await future
+
+    def stream(
+        self, request: Message, *, timeout_s: float | None = DEFAULT_TIMEOUT
+    ) -> AsyncIterator[Any]:
+        """Iterate over the messages that answer `request`; the deadline is that of each message.
+
+        Raises Refusal, TimedOut, CannotConnect, StreamBroken, and TypeError for a message that is
+        not the request of a method that answers by a stream.
+        """
+        if timeout_s == DEFAULT_TIMEOUT:
+            timeout_s = self._timeout_s
+        return self._server_streams.open(request, timeout_s)
 
     async def batch(
         self, requests: Iterable[Message], *, timeout_s: float | None = DEFAULT_TIMEOUT

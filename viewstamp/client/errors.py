@@ -33,6 +33,10 @@ class OutcomeUnknown(ClientError):  # noqa: N818 - reads as the sentence it is
         self.request_number = request_number
 
 
+class StreamBroken(ClientError):  # noqa: N818 - reads as the sentence it is
+    """A stream of answers broke off; what came before is good."""
+
+
 class ProtocolError(ClientError):
     """The cluster answered what the protocol does not allow."""
 

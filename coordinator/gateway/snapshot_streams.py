@@ -1,0 +1,291 @@
+"""VerifySnapshot and DownloadSnapshot: calls that are answered by a stream of messages.
+
+They are no reads of a machine, so no route leads to them: the files of this replica answer. Who may
+call is decided as for every other method all the same, by streams and at log order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from coordinator.gateway.commands import Commands
+from coordinator.gateway.principal import Authenticator
+from coordinator.gateway.reads import LINEARIZABLE, Reads, ReadSpan
+from coordinator.gateway.replies import abort, header_of, only_result
+from coordinator.gateway.routes import Routes
+from coordinator.replica.batcher import LooseCommand, Reply
+from viewstamp.api.common.v1 import common_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+from viewstamp.errors import Refusal
+from viewstamp.framing import frame
+from viewstamp.limits import GATEWAY_SESSION_ID, MIB
+from viewstamp.tokens import AccessToken
+
+SERVICE: Final = "/viewstamp.api.snapshots.v1.SnapshotsService/"
+VERIFY_PATH: Final = SERVICE + "VerifySnapshot"
+DOWNLOAD_PATH: Final = SERVICE + "DownloadSnapshot"
+DOWNLOAD_CHUNK_BYTES: Final = 1 * MIB
+# Each reads whole generations from disk: more at a time would only slow each other down.
+SNAPSHOT_STREAMS_MAX: Final = 4
+# Keeps every generation, and so asks streams for manage_servers and nothing else.
+KEEP_ALL: Final = 2**32 - 1
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Handler = Callable[[bytes, Context], Awaitable[None]]
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFile:
+    """A file of a generation: `name` below the copy directories, as in `layers/<digest>.layer`."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyVerdicts:
+    """What a look at the copies of one file found.
+
+    `copies` has a text per copy directory, in order: "intact", or what was wrong and what was done
+    about it. `problems` names what could not be made good; empty if every copy is intact by now.
+    """
+
+    file: str
+    copies: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+
+
+class PinnedGeneration(Protocol):
+    """The files of a generation, which stay where they are as long as it is pinned."""
+
+    @property
+    def files(self) -> Sequence[SnapshotFile]:
+        """Every file, the manifest last."""
+        ...
+
+    def read(self, file: SnapshotFile, chunk_bytes: int) -> AsyncIterator[bytes]:
+        """Yield a file in chunks of at most `chunk_bytes`, from a copy that was verified whole.
+
+        Raises Refusal if no copy is good.
+        """
+        ...
+
+    def verify(self) -> AsyncIterator[CopyVerdicts]:
+        """Look at every copy of every file, repair what can be repaired, and yield verdicts."""
+        ...
+
+    async def check_sections(self) -> Sequence[str]:
+        """Recompute every section's digest from its layers; return what does not fit."""
+        ...
+
+
+class SnapshotProvider(Protocol):
+    """The snapshot files of this replica."""
+
+    def pinned(self, generation: int) -> AbstractAsyncContextManager[PinnedGeneration]:
+        """Keep the files of a generation from being deleted while the context is open.
+
+        Raises Refusal SNAPSHOT_NOT_FOUND if this replica does not hold it.
+        """
+        ...
+
+
+class SnapshotStreams:
+    """Serves the two streams of this replica."""
+
+    def __init__(
+        self,
+        cluster_id: bytes,
+        routes: Routes,
+        authenticator: Authenticator,
+        commands: Commands,
+        reads: Reads,
+        provider: SnapshotProvider,
+        check_serving: Callable[[], None],
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._routes = routes
+        self._authenticator = authenticator
+        self._commands = commands
+        self._reads = reads
+        self._provider = provider
+        self._check_serving = check_serving
+        self._open = 0
+
+    def handlers(self) -> Mapping[str, Any]:
+        """Return the gRPC method handlers by path."""
+        return {
+            VERIFY_PATH: _handler(self._verify, snapshots_pb2.VerifySnapshotResponse),
+            DOWNLOAD_PATH: _handler(self._download, snapshots_pb2.DownloadSnapshotResponse),
+        }
+
+    async def _verify(self, payload: bytes, context: Context) -> None:
+        request = _parsed(snapshots_pb2.VerifySnapshotRequest, payload)
+        with self._place():
+            generation, header = await self._admit(request.generation, context)
+            async with self._provider.pinned(generation) as pinned:
+                await _send_verdicts(pinned, header, context)
+
+    async def _download(self, payload: bytes, context: Context) -> None:
+        request = _parsed(snapshots_pb2.DownloadSnapshotRequest, payload)
+        with self._place():
+            generation, header = await self._admit(request.generation, context)
+            async with self._provider.pinned(generation) as pinned:
+                await _send_files(pinned, header, context)
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """Take one of the places for such streams. Raises Refusal OVERLOADED."""
+        if self._open >= SNAPSHOT_STREAMS_MAX:
+            raise Refusal(
+                Reason.REASON_OVERLOADED,
+                f"{self._open} snapshots are being verified or downloaded: try again later",
+                streams=self._open,
+            )
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+
+    async def _admit(
+        self, generation: int, context: Context
+    ) -> tuple[int, common_pb2.ResponseHeader]:
+        """Return the generation meant, once its caller was authorized. Raises Refusal."""
+        self._check_serving()
+        principal = self._authenticator.principal(context.invocation_metadata())
+        await self._authorize(principal)
+        return await self._completed(generation, principal)
+
+    async def _authorize(self, principal: AccessToken) -> None:
+        """Let streams decide, at log order, whether the caller has manage_servers.
+
+        A prune that keeps everything and only validates has just this gate, and changes nothing.
+        """
+        request = snapshots_pb2.PruneSnapshotsRequest(keep_last=KEEP_ALL, validate_only=True)
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._commands.submit_loose(
+            LooseCommand(
+                self._routes.public(SERVICE + "PruneSnapshots").code,
+                request.SerializeToString(),
+                principal.user_id,
+                principal.credential_revision,
+                "",
+                future,
+            )
+        )
+        only_result(await future)
+
+    async def _completed(
+        self, generation: int, principal: AccessToken
+    ) -> tuple[int, common_pb2.ResponseHeader]:
+        """Return the number of a completed generation; 0 stands for the newest. Raises Refusal."""
+        if generation:
+            name, request = "GetSnapshot", snapshots_pb2.GetSnapshotRequest(generation=generation)
+            reply = await self._read(name, request, principal)
+            found = snapshots_pb2.GetSnapshotResponse.FromString(only_result(reply)).snapshot
+        else:
+            name, latest = "GetLatestSnapshot", snapshots_pb2.GetLatestSnapshotRequest()
+            reply = await self._read(name, latest, principal)
+            found = snapshots_pb2.GetLatestSnapshotResponse.FromString(only_result(reply)).snapshot
+        _check_has_files(found)
+        return found.generation, header_of(reply, self._cluster_id)
+
+    async def _read(self, name: str, request: Message, principal: AccessToken) -> Reply:
+        span = ReadSpan(self._routes.public(SERVICE + name), 1, frame(request.SerializeToString()))
+        return await self._reads.start_spans([span], principal, GATEWAY_SESSION_ID, LINEARIZABLE)
+
+
+def _check_has_files(found: snapshots_pb2.Snapshot) -> None:
+    """Raise Refusal SNAPSHOT_NOT_FOUND for a generation that was never completed."""
+    if not found.generation:
+        raise Refusal(
+            Reason.REASON_SNAPSHOT_NOT_FOUND,
+            "no snapshot was completed yet: create one first",
+            generation=0,
+        )
+    if found.state != snapshots_pb2.SNAPSHOT_STATE_COMPLETED:
+        state = snapshots_pb2.SnapshotState.Name(found.state).removeprefix("SNAPSHOT_STATE_")
+        raise Refusal(
+            Reason.REASON_SNAPSHOT_NOT_FOUND,
+            f"snapshot {found.generation} is {state}, and only a COMPLETED one has files: choose"
+            " another generation",
+            generation=found.generation,
+            state=state,
+        )
+
+
+async def _send_verdicts(
+    pinned: PinnedGeneration, header: common_pb2.ResponseHeader, context: Context
+) -> None:
+    left = len(pinned.files)
+    problems: list[str] = []
+    first: common_pb2.ResponseHeader | None = header
+    async for verdict in pinned.verify():
+        left -= 1
+        problems += verdict.problems
+        message = snapshots_pb2.VerifySnapshotResponse(
+            header=first, file=verdict.file, copies=verdict.copies, files_left=left
+        )
+        await context.write(message)
+        first = None
+    wrong = await pinned.check_sections()
+    await context.write(
+        snapshots_pb2.VerifySnapshotResponse(
+            header=first, is_intact=not wrong, problems=[*problems, *wrong]
+        )
+    )
+
+
+async def _send_files(
+    pinned: PinnedGeneration, header: common_pb2.ResponseHeader, context: Context
+) -> None:
+    total_bytes = sum(file.size_bytes for file in pinned.files)
+    first: common_pb2.ResponseHeader | None = header
+    for file in pinned.files:
+        offset = 0
+        async for chunk in pinned.read(file, DOWNLOAD_CHUNK_BYTES):
+            await context.write(
+                snapshots_pb2.DownloadSnapshotResponse(
+                    header=first,
+                    file=file.name,
+                    offset=offset,
+                    file_bytes=file.size_bytes,
+                    data=chunk,
+                    total_bytes=total_bytes,
+                )
+            )
+            first = None
+            offset += len(chunk)
+
+
+def _handler(serve: Handler, response: type[Message]) -> Any:
+    # Requests stay bytes until they are read here: what is malformed deserves a proper refusal.
+    async def served(payload: bytes, context: Context) -> None:
+        try:
+            await serve(payload, context)
+        except Refusal as refusal:
+            await abort(context, refusal)
+
+    return grpc.unary_stream_rpc_method_handler(
+        served, response_serializer=response.SerializeToString
+    )
+
+
+def _parsed(message: type[M], payload: bytes) -> M:
+    try:
+        return message.FromString(payload)
+    except DecodeError as error:
+        name = message.DESCRIPTOR.name
+        raise Refusal(
+            Reason.REASON_MALFORMED_REQUEST, f"the request is malformed: send an encoded {name}"
+        ) from error

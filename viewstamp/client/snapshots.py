@@ -1,0 +1,154 @@
+"""`client.snapshots`: composite snapshots by generation."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+from google.protobuf.message import Message
+
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.routing.v1 import routing_pb2
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+from viewstamp.client.consistency import LINEARIZABLE, Consistency
+from viewstamp.client.identifiers import Caller, pages
+from viewstamp.errors import Refusal
+
+
+class StreamingCaller(Caller, Protocol):
+    """What this facade needs of a client."""
+
+    def stream(self, request: Message) -> AsyncIterator[Any]:
+        """Iterate over the messages that answer `request`."""
+
+
+class Snapshots:
+    """Snapshots. Errors are those of the RPCs of SnapshotsService."""
+
+    def __init__(self, client: StreamingCaller) -> None:
+        self._client = client
+
+    async def create(
+        self,
+        *,
+        retention: snapshots_pb2.RetentionClass.ValueType = snapshots_pb2.RETENTION_CLASS_LAST,
+    ) -> snapshots_pb2.CreateSnapshotResponse:
+        """Ask for a snapshot; the cut follows at once. `decided` waits for the rest."""
+        request = snapshots_pb2.CreateSnapshotRequest(retention=retention)
+        response: snapshots_pb2.CreateSnapshotResponse = await self._client.call(request)
+        return response
+
+    async def decided(self, generation: int) -> snapshots_pb2.Snapshot:
+        """Wait until a generation is completed or failed, and return it.
+
+        The cluster gives a generation up after two minutes. Raises Refusal SNAPSHOT_NOT_FOUND if it
+        was deleted meanwhile.
+        """
+        while True:
+            newest = await self._waited()
+            if newest is None or (newest.generation <= generation and not newest.decided_at):
+                continue
+            if newest.generation == generation:
+                return newest
+            found = await self.get(generation)
+            if found.decided_at:
+                return found
+
+    async def _waited(self) -> snapshots_pb2.Snapshot | None:
+        """Return the newest generation once it is decided, None if the wait was too long."""
+        try:
+            return await self.current(wait=True)
+        except Refusal as refusal:
+            if refusal.reason != Reason.REASON_READ_DEADLINE:
+                raise
+            return None
+
+    async def current(
+        self, *, wait: bool = False, consistency: Consistency = LINEARIZABLE
+    ) -> snapshots_pb2.Snapshot:
+        """Return the newest generation, whatever its state; generation 0 before the first.
+
+        With `wait` the answer comes when it is decided, or at the deadline of a read.
+        """
+        request = snapshots_pb2.GetCurrentSnapshotRequest(wait=wait)
+        response = await self._client.call(request, consistency=consistency)
+        found: snapshots_pb2.Snapshot = response.snapshot
+        return found
+
+    async def latest(self, *, consistency: Consistency = LINEARIZABLE) -> snapshots_pb2.Snapshot:
+        """Return the newest completed generation; generation 0, empty, before the first."""
+        request = snapshots_pb2.GetLatestSnapshotRequest()
+        response = await self._client.call(request, consistency=consistency)
+        found: snapshots_pb2.Snapshot = response.snapshot
+        return found
+
+    async def get(
+        self, generation: int, *, consistency: Consistency = LINEARIZABLE
+    ) -> snapshots_pb2.Snapshot:
+        """Return a generation."""
+        request = snapshots_pb2.GetSnapshotRequest(generation=generation)
+        response = await self._client.call(request, consistency=consistency)
+        found: snapshots_pb2.Snapshot = response.snapshot
+        return found
+
+    def list(
+        self, *, page_size: int = 0, consistency: Consistency = LINEARIZABLE
+    ) -> AsyncIterator[snapshots_pb2.Snapshot]:
+        """Iterate over all generations, newest first."""
+        return pages(
+            lambda token: self._client.call(
+                snapshots_pb2.ListSnapshotsRequest(page_size=page_size, page_token=token),
+                consistency=consistency,
+            ),
+            lambda page: page.snapshots,
+        )
+
+    async def lookup_generation(
+        self, stage: routing_pb2.Stage.ValueType, *, consistency: Consistency = LINEARIZABLE
+    ) -> int:
+        """Return the generation that a section has reached on the answering replica."""
+        request = snapshots_pb2.LookupGenerationRequest(stage=stage)
+        response = await self._client.call(request, consistency=consistency)
+        return int(response.generation)
+
+    async def delete(self, generation: int) -> snapshots_pb2.DeleteSnapshotResponse:
+        """Delete a generation; never the last good one, and none under way."""
+        request = snapshots_pb2.DeleteSnapshotRequest(generation=generation)
+        response: snapshots_pb2.DeleteSnapshotResponse = await self._client.call(request)
+        return response
+
+    async def prune(
+        self, *, keep_last: int, keep_daily: int = 0, validate_only: bool = False
+    ) -> snapshots_pb2.PruneSnapshotsResponse:
+        """Delete what is neither among the newest `keep_last` nor the newest of a recent day.
+
+        The response names what was deleted, or with `validate_only` what would be.
+        """
+        request = snapshots_pb2.PruneSnapshotsRequest(
+            keep_last=keep_last, keep_daily=keep_daily, validate_only=validate_only
+        )
+        response: snapshots_pb2.PruneSnapshotsResponse = await self._client.call(request)
+        return response
+
+    async def set_retention(
+        self, generation: int, retention: snapshots_pb2.RetentionClass.ValueType
+    ) -> snapshots_pb2.SetSnapshotRetentionResponse:
+        """Change how long a generation is kept."""
+        request = snapshots_pb2.SetSnapshotRetentionRequest(
+            generation=generation, retention=retention
+        )
+        response: snapshots_pb2.SetSnapshotRetentionResponse = await self._client.call(request)
+        return response
+
+    def verify(self, generation: int = 0) -> AsyncIterator[snapshots_pb2.VerifySnapshotResponse]:
+        """Have every copy of a generation looked at; 0 for the newest completed one.
+
+        Yields a message per file, and a last one (`file` empty) that says the whole.
+        """
+        return self._client.stream(snapshots_pb2.VerifySnapshotRequest(generation=generation))
+
+    def download(
+        self, generation: int = 0
+    ) -> AsyncIterator[snapshots_pb2.DownloadSnapshotResponse]:
+        """Iterate over the files of a generation in chunks; 0 for the newest completed one."""
+        return self._client.stream(snapshots_pb2.DownloadSnapshotRequest(generation=generation))

@@ -1,0 +1,102 @@
+"""Calls that are answered by a stream of messages: one connection each, beside the Submit stream.
+
+They change nothing, so a stream that breaks is simply asked for again by whoever wants the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import cache
+from typing import Any
+
+import grpc.aio
+from google.protobuf import message_factory
+from google.protobuf.message import Message
+
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.client.errors import CannotConnect, StreamBroken, TimedOut
+from viewstamp.client.methods import API_FILES
+from viewstamp.client.transport import Endpoints, Identity, bearer, refusal_in
+
+
+class ServerStreams:
+    """Opens streams at the replica that the client talks to."""
+
+    def __init__(self, endpoints: Endpoints, identity: Identity) -> None:
+        self._endpoints = endpoints
+        self._identity = identity
+
+    async def open(self, request: Message, timeout_s: float | None) -> AsyncIterator[Any]:
+        """Yield the messages that answer `request`; wait at most `timeout_s` for each.
+
+        Raises Refusal, TimedOut, CannotConnect before the first message, StreamBroken after it, and
+        TypeError for a message that is no such method's request.
+        """
+        path, response = _method(request)
+        async with self._endpoints.current.open() as channel:
+            call = channel.unary_stream(
+                path,
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=response.FromString,
+            )
+            may_renew = self._identity.can_renew
+            while True:
+                token = await self._identity.access_token(channel)
+                try:
+                    async for message in _messages(
+                        call(request, metadata=bearer(token)), timeout_s
+                    ):
+                        may_renew = False
+                        yield message
+                    return
+                except grpc.aio.AioRpcError as error:
+                    refusal = refusal_in(error)
+                    if refusal is None:
+                        raise self._broken(error, may_renew) from error
+                    if refusal.reason != Reason.REASON_UNAUTHENTICATED or not may_renew:
+                        raise refusal from error
+                    may_renew = False
+                    self._identity.forget()
+
+    def _broken(self, error: grpc.aio.AioRpcError, is_first: bool) -> Exception:
+        text = f"{self._endpoints.current.address}: {error.code().name}: {error.details()}"
+        return CannotConnect(text) if is_first else StreamBroken(f"the answers broke off: {text}")
+
+
+async def _messages(call: Any, timeout_s: float | None) -> AsyncIterator[Any]:
+    try:
+        while True:
+            try:
+                message = await asyncio.wait_for(call.read(), timeout_s)
+            except TimeoutError:
+                text = f"no message of the answer came within {timeout_s:g} s"
+                raise TimedOut(text) from None
+            if message is grpc.aio.EOF:
+                return
+            yield message
+    finally:
+        call.cancel()
+
+
+@cache
+def _methods() -> dict[type[Message], tuple[str, type[Message]]]:
+    """Return path and response class of every method that streams answers, by its request."""
+    return {
+        message_factory.GetMessageClass(method.input_type): (
+            f"/{service.full_name}/{method.name}",
+            message_factory.GetMessageClass(method.output_type),
+        )
+        for file in API_FILES
+        for service in file.services_by_name.values()
+        for method in service.methods
+        if method.server_streaming and not method.client_streaming
+    }
+
+
+def _method(request: Message) -> tuple[str, type[Message]]:
+    method = _methods().get(type(request))
+    if method is None:
+        name = type(request).__name__
+        raise TypeError(f"{name} is not the request of a method that answers by a stream")
+    return method
