@@ -16,6 +16,8 @@ What a caller may rely on, and must not go beyond:
 * `preallocate` writes zeros rather than reserving extents, so that later writes change no
   metadata: a sync of overwritten zeros costs a tenth of one that grows the file, and cannot fail
   for lack of space.
+* `reserve` takes space without writing it, for files that exist only to be given up: quick, and
+  the file system hands the space out again once the file is removed and its directory synced.
 
 Methods raise OSError as the operating system does. All of them block: call them from a thread that
 may wait.
@@ -72,6 +74,10 @@ class StorageFile(Protocol):
 
     def preallocate(self, size: int) -> None:
         """Fill the file with zeros from its end up to `size` bytes."""
+        ...
+
+    def reserve(self, size: int) -> None:
+        """Take the disk space of `size` bytes; what was not written reads as zeros."""
         ...
 
     def sync(self) -> None:
@@ -250,6 +256,10 @@ class DescriptorFile:
         zeros = bytes(min(size, ZERO_CHUNK_BYTES))
         for offset in range(self.size(), size, ZERO_CHUNK_BYTES):
             self.write(offset, zeros[: size - offset])
+
+    def reserve(self, size: int) -> None:
+        """posix_fallocate: extents where the file system has them, written blocks elsewhere."""
+        os.posix_fallocate(self._open_descriptor(), 0, size)
 
     def sync(self) -> None:
         """fdatasync: data, and the metadata that reading it back needs."""

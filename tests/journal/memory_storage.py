@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -48,6 +49,10 @@ class Inode:
             self.apply(offset, data)
         self.pending.clear()
 
+    def copy(self) -> Inode:
+        """An equal one that shares nothing that changes."""
+        return Inode(bytearray(self.visible), bytearray(self.durable), list(self.pending))
+
 
 def _put(content: bytearray, offset: int, data: bytes) -> None:
     if len(content) < offset:
@@ -69,6 +74,10 @@ class MemoryStorage:
 
     def __init__(self, capacity_bytes: int = 1 << 40) -> None:
         self.capacity_bytes = capacity_bytes
+        self.capacities_bytes: dict[str, int] = {}
+        """File systems of their own, by the path of their root; the rest is `capacity_bytes`."""
+        self.before_step: Callable[[str], None] | None = None
+        """Called with the name of each I/O step before it is taken; may raise what it refuses."""
         self.steps = 0
         self.crash_at: int | None = None
         self.failing_syncs: set[int] = set()
@@ -106,6 +115,24 @@ class MemoryStorage:
         """End the process alone: the page cache keeps what it has, synced or not."""
         self._locked.clear()
 
+    def copy(self) -> MemoryStorage:
+        """The same disk once more, as it is now; without locks, hooks and counts."""
+        inodes: dict[int, Inode] = {}
+
+        def copied(inode: Inode) -> Inode:
+            return inodes.setdefault(id(inode), inode.copy())
+
+        other = MemoryStorage(self.capacity_bytes)
+        other.capacities_bytes = dict(self.capacities_bytes)
+        other._visible = {path: copied(inode) for path, inode in self._visible.items()}
+        other._durable = {path: copied(inode) for path, inode in self._durable.items()}
+        other._changes = [
+            EntryChange(c.directory, c.path, None if c.inode is None else copied(c.inode))
+            for c in self._changes
+        ]
+        other._directories = set(self._directories)
+        return other
+
     def flip(self, path: str, offset: int, mask: int = 0xFF) -> None:
         """Rot one byte, on the disk and for readers."""
         inode = self._visible[path]
@@ -139,6 +166,8 @@ class MemoryStorage:
         """Count an I/O step, and crash before it if it is the one."""
         if self.steps == self.crash_at:
             raise SimulatedCrash(name)
+        if self.before_step is not None:
+            self.before_step(name)
         self.steps += 1
         self.log.append(name)
 
@@ -158,6 +187,17 @@ class MemoryStorage:
         """Take space, or fail with ENOSPC."""
         if growth_bytes > self.free_bytes(""):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def grow_file(self, path: str, growth_bytes: int) -> None:
+        """Take space on the file system of a file, or fail with ENOSPC."""
+        if self._root_of(path) is None:
+            self.grow(growth_bytes)
+        elif growth_bytes > self.free_bytes(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _root_of(self, path: str) -> str | None:
+        roots = (root for root in self.capacities_bytes if f"{path}/".startswith(f"{root}/"))
+        return max(roots, default=None, key=len)
 
     # --- Storage ---
 
@@ -213,8 +253,11 @@ class MemoryStorage:
         self._changes = [change for change in self._changes if change.directory != path]
 
     def free_bytes(self, directory: str) -> int:
-        """What is left of the capacity."""
-        return self.capacity_bytes - sum(len(inode.visible) for inode in self._visible.values())
+        """What is left of the capacity of the directory's file system."""
+        root = self._root_of(directory)
+        capacity_bytes = self.capacity_bytes if root is None else self.capacities_bytes[root]
+        inodes = (i for path, i in self._visible.items() if self._root_of(path) == root)
+        return capacity_bytes - sum(len(inode.visible) for inode in inodes)
 
     def lock(self, directory: str) -> MemoryLock:
         """Hold a directory."""
@@ -275,7 +318,7 @@ class MemoryFile:
         """Put all of `data`."""
         inode = self._usable()
         self._storage.step(f"write {self._path}")
-        self._storage.grow(max(0, offset + len(data) - len(inode.visible)))
+        self._storage.grow_file(self._path, max(0, offset + len(data) - len(inode.visible)))
         _put(inode.visible, offset, data)
         inode.pending.append((offset, bytes(data)))
 
@@ -284,6 +327,10 @@ class MemoryFile:
         here = self.size()
         if here < size:
             self.write(here, bytes(size - here))
+
+    def reserve(self, size: int) -> None:
+        """Take space up to `size`: like zeros that were written."""
+        self.preallocate(size)
 
     def sync(self) -> None:
         """Make every write durable."""
