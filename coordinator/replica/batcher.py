@@ -7,6 +7,9 @@ is under way, and a crowd of single callers does not take a prepare each.
 Two kinds of callers wait: sessions, whose requests are never split and keep their number, and
 loose callers without a session, whose commands are packed into requests of the gateway's own
 session. A lone command therefore never waits for company, and a crowd shares one prepare.
+
+What loose callers say about snapshots travels alone and first: a cut is a prepare of its own, and a
+full disk, which keeps everything else out, is what a snapshot frees.
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ from viewstamp import limits
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
+from viewstamp.routing import methods_of_file
 
 # What a loose command may add to a request beside its payload: a span of its own, a trace parent,
 # and the request around them.
@@ -36,6 +41,15 @@ GATHERED_COMMANDS: Final = 128
 # ... or so many bytes, which cost more than the prepare itself.
 GATHERED_BYTES: Final = 256 * limits.KIB
 WAITING_BYTES_MAX: Final = 64 * limits.MIB
+# The cut itself, its outcome, and what frees space.
+SNAPSHOT_COMMANDS: Final = frozenset(
+    {"BeginSnapshot", "CompleteSnapshot", "FailSnapshot", "DeleteSnapshot", "PruneSnapshots"}
+)
+SNAPSHOT_CODES: Final = frozenset(
+    method.code
+    for method in methods_of_file(snapshots_service_pb2.DESCRIPTOR)
+    if method.name in SNAPSHOT_COMMANDS
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +105,7 @@ class Batch:
     command_count: int
     requests: list[log_pb2.LoggedRequest]
     waiters: list[asyncio.Future[Reply] | list[LooseCommand]]
+    may_use_reserve: bool = False
 
 
 @dataclass(slots=True)
@@ -132,9 +147,15 @@ class Batcher:
         self._waiting: deque[SessionRequest | LooseCommand] = deque()
         self._waiting_bytes = 0
         self._waiting_commands = 0
+        self._snapshots: deque[LooseCommand] = deque()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._snapshots)
+
+    @property
+    def has_snapshot_command(self) -> bool:
+        """Whether a command waits that goes first, and alone."""
+        return bool(self._snapshots)
 
     def is_worth_a_prepare(self, under_way: int) -> bool:
         """Whether enough waits for one more prepare beside those that are under way."""
@@ -151,6 +172,9 @@ class Batcher:
         """
         size = _size(waiting)
         check_size(_command_count(waiting), size)
+        if isinstance(waiting, LooseCommand) and waiting.code in SNAPSHOT_CODES:
+            self._snapshots.append(waiting)
+            return
         size += WAITING_OVERHEAD_BYTES
         if self._waiting_bytes + size > WAITING_BYTES_MAX:
             raise Refusal(
@@ -173,8 +197,25 @@ class Batcher:
             b"".join(builder.parts), builder.command_count, builder.requests, builder.waiters
         )
 
+    def take_snapshot_command(self) -> Batch | None:
+        """Return a prepare of one command about snapshots, or None if none waits."""
+        if not self._snapshots:
+            return None
+        command = self._snapshots.popleft()
+        request = pack_loose([command])
+        body = frame(request.SerializeToString())
+        return Batch(body, 1, [request], [[command]], may_use_reserve=True)
+
     def refuse_all(self, refusal: Refusal) -> None:
         """Fail everything that waits."""
+        self.refuse_ordinary(refusal)
+        while self._snapshots:
+            waiting = self._snapshots.popleft()
+            if not waiting.future.done():
+                waiting.future.set_exception(refusal)
+
+    def refuse_ordinary(self, refusal: Refusal) -> None:
+        """Fail what waits, but for commands about snapshots."""
         while self._waiting:
             waiting = self._pop()
             if not waiting.future.done():

@@ -96,6 +96,7 @@ class Driver:
         self._stages: dict[mux_types.Stage, StageLink] = {}
         self._steps: deque[vsr.Event] = deque()
         self._stepping = False
+        self._is_pump_due = False
         self._mux_effects: deque[mux_types.MuxEffect] = deque()
         self._carrying_out = False
         self._batch: Batch | None = None  # of the step under way
@@ -141,12 +142,13 @@ class Driver:
     def submit(self, waiting: SessionRequest | LooseCommand) -> None:
         """Queue a request for the log; its future gets the reply. Raises Refusal."""
         refusal = self._core.batch_refusal()
-        if refusal in _NOT_SERVING:
+        if refusal is not None and refusal in _NOT_SERVING:
             raise self._not_serving(refusal)
         self.batcher.add(waiting)
-        if len(self.batcher) == 1 or not self._is_gathering:
+        if not self._is_pump_due and self._is_worth_a_look:
             # Whoever else arrives in this turn of the loop shares the prepare.
-            asyncio.get_running_loop().call_soon(self.pump)
+            self._is_pump_due = True
+            asyncio.get_running_loop().call_soon(self._pump_due)
 
     def read(
         self, read: mux_types.Read, *, linearizable: bool, revision: int
@@ -235,6 +237,10 @@ class Driver:
         else:
             self._guard(self._admit_waiting)
 
+    def _pump_due(self) -> None:
+        self._is_pump_due = False
+        self.pump()
+
     def _admit_waiting(self) -> None:
         while len(self.batcher):
             refusal = self._core.batch_refusal()
@@ -243,13 +249,21 @@ class Driver:
                 return
             room = self._events.room()
             if room is Room.FULL:
-                self.batcher.refuse_all(_no_space())
-                return
-            if refusal is not None or room is Room.SOON or self._is_gathering:
-                return  # what makes room, or retires, calls again
-            batch = self.batcher.take()
-            assert batch is not None
+                self.batcher.refuse_ordinary(_no_space())
+            if refusal is not None:
+                return  # what makes room in the pipeline calls again
+            batch = self.batcher.take_snapshot_command()
+            if batch is None:
+                if room is not Room.FREE or self._is_gathering:
+                    return  # what makes room, or retires, calls again
+                batch = self.batcher.take()
+                assert batch is not None
             self._admit(batch)
+
+    @property
+    def _is_worth_a_look(self) -> bool:
+        is_alone = len(self.batcher) == 1 or self.batcher.has_snapshot_command
+        return is_alone or not self._is_gathering
 
     @property
     def _is_gathering(self) -> bool:
@@ -286,7 +300,12 @@ class Driver:
 
     def _persist_prepares(self, effect: vsr.PersistPrepares) -> None:
         self._events.persisting(effect.prepares)
-        self._writer.persist_prepares(effect.prepares)
+        use_reserve = any(
+            batch.may_use_reserve
+            for prepare in effect.prepares
+            if (batch := self._in_log.get(prepare.op)) is not None
+        )
+        self._writer.persist_prepares(effect.prepares, use_reserve=use_reserve)
 
     def prepares_durable(self, prepares: Sequence[Prepare]) -> None:
         """Tell the core what the journal has synced."""

@@ -16,7 +16,7 @@ State = TypeVar("State")
 class Journal(Protocol):
     """What the writer needs of a journal."""
 
-    def append(self, group: Sequence[Any]) -> None:
+    def append(self, group: Sequence[Any], *, use_reserve: bool) -> None:
         """Write the group and return once it is durable."""
 
     def read(self, op: int) -> Any | None:
@@ -47,13 +47,14 @@ class Writer(Generic[State]):
         self._queue: deque[_Prepares | _Superblock[State]] = deque()
         self._wake = asyncio.Event()
 
-    def persist_prepares(self, prepares: Sequence[Any]) -> None:
-        """Append prepares to the journal."""
+    def persist_prepares(self, prepares: Sequence[Any], *, use_reserve: bool = False) -> None:
+        """Append prepares to the journal; snapshot commands may use what is reserved for them."""
         last = self._queue[-1] if self._queue else None
         if isinstance(last, _Prepares):
             last.prepares.extend(prepares)
+            last.use_reserve |= use_reserve
         else:
-            self._queue.append(_Prepares(list(prepares)))
+            self._queue.append(_Prepares(list(prepares), use_reserve))
         self._wake.set()
 
     def persist_superblock(self, state: State) -> None:
@@ -84,14 +85,14 @@ class Writer(Generic[State]):
             while self._queue:
                 job = self._queue.popleft()
                 if isinstance(job, _Prepares):
-                    await self._append(job.prepares)
+                    await self._append(job)
                     prepares_durable(job.prepares)
                 else:
                     await self._write_superblock(job.state)
                     superblock_durable(job.state)
 
-    async def _append(self, prepares: Sequence[Any]) -> None:
-        await self.call(lambda: self._journal.append(prepares))
+    async def _append(self, job: _Prepares) -> None:
+        await self.call(lambda: self._journal.append(job.prepares, use_reserve=job.use_reserve))
 
     async def _write_superblock(self, state: State) -> None:
         await self.call(lambda: self._superblock.write_core(state))
@@ -156,10 +157,11 @@ def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
 
 
 class _Prepares:
-    __slots__ = ("prepares",)
+    __slots__ = ("prepares", "use_reserve")
 
-    def __init__(self, prepares: list[Any]) -> None:
+    def __init__(self, prepares: list[Any], use_reserve: bool) -> None:
         self.prepares = prepares
+        self.use_reserve = use_reserve
 
 
 class _Superblock(Generic[State]):

@@ -1,0 +1,97 @@
+"""Commands about snapshots: first, alone, and let in where nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from coordinator import vsr
+from coordinator.replica.batcher import SNAPSHOT_CODES, SNAPSHOT_COMMANDS, Batcher, LooseCommand
+from coordinator.replica.driver import Driver, DriverEvents, Room
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+
+CREATE_TOPIC = 210
+BEGIN_SNAPSHOT = 405
+
+
+def loose(code: int) -> LooseCommand:
+    """Return a command of a caller without a session."""
+    return LooseCommand(code, b"", 1, 1, "", asyncio.get_running_loop().create_future())
+
+
+def test_every_snapshot_command_exists() -> None:
+    """The names that travel alone are those of real methods."""
+    assert len(SNAPSHOT_CODES) == len(SNAPSHOT_COMMANDS)
+
+
+async def test_a_cut_overtakes_what_waits_and_shares_no_prepare() -> None:
+    """Two cuts and a crowd make three prepares: each cut alone, first, and from the reserve."""
+    batcher = Batcher()
+    batcher.add(loose(CREATE_TOPIC))
+    batcher.add(loose(BEGIN_SNAPSHOT))
+    batcher.add(loose(CREATE_TOPIC))
+    batcher.add(loose(BEGIN_SNAPSHOT))
+
+    first, second = batcher.take_snapshot_command(), batcher.take_snapshot_command()
+
+    assert batcher.take_snapshot_command() is None
+    for batch in (first, second):
+        assert batch is not None
+        assert [span.code for span in batch.requests[0].spans] == [BEGIN_SNAPSHOT]
+        assert batch.command_count == 1
+        assert batch.may_use_reserve
+    crowd = batcher.take()
+    assert crowd is not None
+    assert crowd.command_count == 2
+    assert not crowd.may_use_reserve
+    assert len(batcher) == 0
+
+
+class OpenCore:
+    """A core that admits everything and remembers it."""
+
+    def __init__(self) -> None:
+        self.unretired_count = 0
+        self.admitted: list[bytes] = []
+
+    def batch_refusal(self) -> None:
+        """Never refuse."""
+
+    def step(self, event: vsr.Event, now_ticks: int) -> list[vsr.Effect]:
+        """Take a batch."""
+        assert isinstance(event, vsr.ClientBatch)
+        self.admitted.append(event.body)
+        return []
+
+
+async def test_a_full_disk_lets_only_snapshot_commands_in() -> None:
+    """What could free the disk is admitted, everything else is told NO_SPACE."""
+
+    def ignore(*_: object) -> Any:
+        return None
+
+    events = DriverEvents(
+        founding_ready=ignore,
+        status_changed=ignore,
+        retired=ignore,
+        fatal=ignore,
+        room=lambda: Room.FULL,
+        persisting=ignore,
+        persisted=ignore,
+        local_read=ignore,
+    )
+    core: Any = OpenCore()
+    unused: Any = None
+    driver = Driver(core, unused, unused, events)
+    create, begin = loose(CREATE_TOPIC), loose(BEGIN_SNAPSHOT)
+    driver.submit(create)
+    driver.submit(begin)
+    driver.pump()
+
+    refusal = create.future.exception()
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason == Reason.REASON_NO_SPACE
+    assert len(core.admitted) == 1
+    assert not begin.future.done()
+
