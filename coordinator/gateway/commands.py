@@ -1,7 +1,7 @@
 """Commands on their way into the log: request numbers first, then the loggable form, then a place.
 
 Requests of one session keep their order over normalization, since the log takes numbers without a
-gap: each waits for the one before it.
+gap: each waits for the one before it that is being normalized.
 """
 
 from __future__ import annotations
@@ -124,6 +124,9 @@ class Commands:
             )
         turn = self._turns.get(session_id)
         if turn is None:
+            if not self._normalizer.wants(request.spans):
+                # Nothing is awaited before it has its place, so nobody can overtake it.
+                return await self._admit(session_id, request, principal)
             turn = self._turns[session_id] = asyncio.Lock()
         async with turn:
             return await self._admit(session_id, request, principal)

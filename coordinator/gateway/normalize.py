@@ -6,7 +6,7 @@ their place. Refused ones stay as holes, so that no index or revision shifts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -60,6 +60,11 @@ class Normalizer:
     def needed(self, method: Method) -> bool:
         """Whether spans of the method must pass through here at all."""
         return method.normalize or method.name == TRANSACT
+
+    def wants(self, spans: Iterable[submit_pb2.Span]) -> bool:
+        """Whether a request from outside must pass through here; unknown codes need not."""
+        methods = (self._routes.find(span.code) for span in spans)
+        return any(method is not None and self.needed(method) for method in methods)
 
     async def normalize(self, method: Method, span: log_pb2.LoggedSpan, origin: Origin) -> Suffixes:
         """Replace the span's items by their loggable form; return what only the caller may see.

@@ -59,6 +59,10 @@ class Routes:
         """Return all claimed methods."""
         return self._by_code.values()
 
+    def find(self, code: int) -> Method | None:
+        """Return the method of a code, public or not, None if nobody claims it."""
+        return self._by_code.get(code)
+
     def public(self, path: str) -> Method:
         """Return the method of a gRPC path. Raises Refusal UNIMPLEMENTED."""
         method = self._by_path.get(path)

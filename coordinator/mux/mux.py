@@ -15,6 +15,7 @@ from coordinator.mux.segments import Segment
 from coordinator.mux.sessions import Entity
 from coordinator.mux.transaction_run import TransactionRun
 from coordinator.mux.types import (
+    STAGES,
     TRANSACT_CODE,
     Codec,
     Error,
@@ -290,7 +291,7 @@ class Mux:
     def _settle(self, run: Run) -> None:
         """Go on after something about a run has changed: its own visits, then those behind it."""
         self._collect(run)
-        self._advance([run, *self._turnstiles.release(Stage)])
+        self._advance([run, *self._turnstiles.release(STAGES)])
 
     def _advance(self, runs: list[Run]) -> None:
         """Make every visit that can be made now; only for `runs` may one have become possible."""
@@ -301,7 +302,7 @@ class Mux:
                 if not self._turnstiles.may_enter(run, stage):
                     break
                 self._visit(run, stage)
-                ready.extend(self._turnstiles.release(Stage))
+                ready.extend(self._turnstiles.release(STAGES))
             self._complete(run)
 
     def _visit(self, run: Run, stage: Stage) -> None:

@@ -104,8 +104,12 @@ class ReplyTable:
 
 def weight(reply: RequestReply) -> int:
     """Return the bytes that a kept reply counts for."""
-    errors = sum(len(error.error) for span in reply.spans for error in span.errors)
-    return REPLY_OVERHEAD_BYTES + errors + sum(len(span.results) for span in reply.spans)
+    total = REPLY_OVERHEAD_BYTES
+    for span in reply.spans:
+        total += len(span.results)
+        for error in span.errors:
+            total += len(error.error)
+    return total
 
 
 def _canonical(reply: RequestReply) -> bytes:

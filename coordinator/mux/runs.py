@@ -75,7 +75,7 @@ def _run_end(entries: Sequence[Entry], start: int) -> int:
     awaited: frozenset[Stage] = frozenset()
     for position in range(start, len(entries)):
         entry = entries[position]
-        if _kind(entry) is not kind or awaited & _reached(entry):
+        if _kind(entry) is not kind or (awaited and awaited & _reached(entry)):
             return position
         if entry.route is None:
             return position + 1

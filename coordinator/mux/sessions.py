@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
@@ -128,7 +128,8 @@ class SessionsMachine:
             return HeaderVerdict.DUPLICATE
         if request.number > session.last_number + 1:
             return Refused(self._gap(session, request.number))
-        self._sessions.put(request.session_id, replace(session, last_number=request.number))
+        used = Session(session.session_id, session.user_id, session.nonce, request.number)
+        self._sessions.put(request.session_id, used)
         return HeaderVerdict.APPLY
 
     def check_principal(self, span: LoggedSpan) -> Error | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 # An encoded errors.v1.Error: the mux carries refusals and never reads them.
 Error: TypeAlias = bytes
@@ -30,6 +30,10 @@ class Stage(IntEnum):
     STREAMS = 3
     CONSUMER_GROUPS = 4
     CATALOG = 5
+
+
+# The same as a tuple: to iterate over an enumeration costs more than what is done for a stage.
+STAGES: Final = tuple(Stage)
 
 
 class MuxError(Exception):

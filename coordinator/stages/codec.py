@@ -6,7 +6,7 @@ refusal in the request, never an error of the replica.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -153,7 +153,9 @@ _PARSED: Final[dict[int, Callable[[bytes, log_pb2.LoggedSpan], Any]]] = {
 }
 
 
-def _indexed_errors(errors: Iterable[errors_pb2.IndexedError]) -> tuple[mux.IndexedError, ...]:
+def _indexed_errors(errors: Collection[errors_pb2.IndexedError]) -> tuple[mux.IndexedError, ...]:
+    if not errors:
+        return ()
     return tuple(mux.IndexedError(e.index, e.error.SerializeToString()) for e in errors)
 
 
