@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.journal.journal import SEGMENT_BYTES
+from viewstamp import limits
 from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.limits import CLUSTER_ID_BYTES, MIB, REPLICAS_MAX
 
@@ -19,6 +20,19 @@ SERVICE_NAMES: Final = ("users", "streams", "consumer_groups")
 
 class ConfigError(Exception):
     """A flag, or a combination of flags, that cannot work; the message says what would."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotConfig:
+    """Where snapshots go, when one is due, and how long it is kept. A limit of 0 never triggers."""
+
+    directories: tuple[Path, ...]
+    commands: int
+    journal_bytes: int
+    interval_ms: int
+    keep_last: int
+    keep_daily: int
+    reserve_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +48,7 @@ class Config:
     cluster_id: bytes | None
     segment_bytes: int
     archive: Path | None
+    snapshots: SnapshotConfig
     tls_certificate: Path | None
     tls_key: Path | None
     log_level: str
@@ -62,10 +77,40 @@ def parser() -> argparse.ArgumentParser:
     add("--cluster-id", help="32 hexadecimal digits; refuse a directory of another cluster")
     add("--journal-segment-bytes", type=int, default=SEGMENT_BYTES)
     add("--journal-archive", type=Path, help="keep dropped journal segments in this directory")
+    _add_snapshots(result)
     add("--tls-certificate", type=Path, help="PEM chain; needs --tls-key")
     add("--tls-key", type=Path, help="PEM private key; needs --tls-certificate")
     add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     return result
+
+
+def _add_snapshots(result: argparse.ArgumentParser) -> None:
+    group = result.add_argument_group("snapshots", "A limit of 0 never triggers one.")
+    add = group.add_argument
+    add(
+        "--snapshot-directory",
+        action="append",
+        type=Path,
+        default=[],
+        help=f"a directory for one of {limits.SNAPSHOT_COPIES} copies, best on a disk of its own;"
+        f" give it {limits.SNAPSHOT_COPIES} times; default: snapshots/copy-N in the data directory",
+    )
+    add("--snapshot-commands", type=int, default=limits.SNAPSHOT_COMMANDS, help="since the last")
+    add("--snapshot-journal-bytes", type=int, default=limits.SNAPSHOT_JOURNAL_BYTES)
+    add(
+        "--snapshot-interval-ms",
+        type=int,
+        default=limits.SNAPSHOT_INTERVAL_MS,
+        help="if anything changed",
+    )
+    add("--snapshot-keep-last", type=int, default=limits.SNAPSHOT_KEEP_LAST, help="at least 1")
+    add("--snapshot-keep-daily", type=int, default=limits.SNAPSHOT_KEEP_DAILY, help="days")
+    add(
+        "--snapshot-reserve-bytes",
+        type=int,
+        default=limits.SNAPSHOT_RESERVE_BYTES_MIN,
+        help="kept free in each directory, so that a full disk does not stop a snapshot",
+    )
 
 
 def parse(arguments: list[str]) -> Config:
@@ -84,6 +129,7 @@ def parse(arguments: list[str]) -> Config:
         cluster_id=_cluster_id(options.cluster_id),
         segment_bytes=_segment_bytes(options.journal_segment_bytes),
         archive=options.journal_archive,
+        snapshots=_snapshots(options),
         tls_certificate=options.tls_certificate,
         tls_key=options.tls_key,
         log_level=options.log_level,
@@ -131,6 +177,30 @@ def _services(values: list[str]) -> dict[str, str]:
     if missing:
         raise ConfigError(f"--service is missing for {', '.join(missing)}")
     return services
+
+
+def _snapshots(options: argparse.Namespace) -> SnapshotConfig:
+    default = options.data_directory / "snapshots"
+    directories = tuple(options.snapshot_directory) or tuple(
+        default / f"copy-{number}" for number in range(limits.SNAPSHOT_COPIES)
+    )
+    if len({path.absolute() for path in directories}) != limits.SNAPSHOT_COPIES:
+        raise ConfigError(
+            f"--snapshot-directory names {', '.join(map(str, directories))}: give it"
+            f" {limits.SNAPSHOT_COPIES} times, each another directory, or not at all"
+        )
+    if options.snapshot_keep_last < 1:
+        raise ConfigError(f"--snapshot-keep-last is {options.snapshot_keep_last}: keep at least 1")
+    numbers = ("commands", "journal_bytes", "interval_ms", "keep_daily", "reserve_bytes")
+    for name in numbers:
+        if getattr(options, f"snapshot_{name}") < 0:
+            flag = "--snapshot-" + name.replace("_", "-")
+            raise ConfigError(f"{flag} is {getattr(options, f'snapshot_{name}')}: give 0 or more")
+    return SnapshotConfig(
+        directories=directories,
+        keep_last=options.snapshot_keep_last,
+        **{name: getattr(options, f"snapshot_{name}") for name in numbers},
+    )
 
 
 def _cluster_id(text: str | None) -> bytes | None:

@@ -17,6 +17,8 @@ def test_defaults() -> None:
     assert str(config.cluster_key) == "/data/cluster.key"
     assert (config.replica_id, config.replica_count, config.cluster_id) == (0, 1, None)
     assert config.services["streams"] == "unix:/streams"
+    copies = [str(path) for path in config.snapshots.directories]
+    assert copies == [f"/data/snapshots/copy-{number}" for number in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,10 @@ def test_defaults() -> None:
         (["--cluster-id=abcd"], "32 hex digits"),
         (["--replica-count=7"], "1 to 6 are possible"),
         (["--tls-key=/key"], "go together"),
+        (["--snapshot-directory=/a"], "give it 3 times"),
+        (["--snapshot-directory=/a", *["--snapshot-directory=/b"] * 2], "each another"),
+        (["--snapshot-keep-last=0"], "keep at least 1"),
+        (["--snapshot-interval-ms=-1"], "--snapshot-interval-ms is -1: give 0 or more"),
     ],
 )
 def test_wrong_values(flags: list[str], says: str) -> None:
