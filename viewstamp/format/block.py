@@ -252,7 +252,8 @@ def decode_block(data: bytes) -> list[Entry]:
             raise FormatError(
                 f"zstd frame states {content_bytes} bytes, the block {header.raw_bytes}"
             )
-        raw = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
+        decompressor = zstandard.ZstdDecompressor(max_window_size=ENTITY_BYTES_MAX)
+        raw = decompressor.decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise FormatError(f"zstd frame of the block is damaged: {error}") from error
     return _decode_entries(raw, header)
@@ -308,7 +309,7 @@ def _decode_entries(raw: bytes, header: BlockHeader) -> list[Entry]:
 def _encode_header(kind: int, key: bytes, canonical: bytes) -> bytes:
     if (
         len(key) > KEY_BYTES_MAX
-        or kind > _KIND_MAX
+        or not 0 <= kind <= _KIND_MAX
         or ENTRY_HEADER_BYTES + len(key) + len(canonical) > ENTITY_BYTES_MAX
     ):
         raise ValueError(_too_large(kind, key, len(canonical)))
@@ -316,7 +317,7 @@ def _encode_header(kind: int, key: bytes, canonical: bytes) -> bytes:
 
 
 def _encode_tombstone(kind: int, key: bytes) -> bytes:
-    if len(key) > KEY_BYTES_MAX or kind > _KIND_MAX:
+    if len(key) > KEY_BYTES_MAX or not 0 <= kind <= _KIND_MAX:
         raise ValueError(_too_large(kind, key, 0))
     return _ENTRY.pack(kind, 0, len(key), _TOMBSTONE)
 

@@ -2,8 +2,8 @@
 
 A layer file is a header, blocks, an index of the blocks, and a trailer; the byte tables are in
 `viewstamp.format.layer_parts` and `viewstamp.format.block`. This module writes and reads whole
-files. It does no input or output: a writer returns the bytes to append, a reader is given a function
-that reads.
+files. It does no input or output: a writer returns the bytes to append, a reader is given a
+function that reads.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class LayerReader:
     """Reads a layer file through a function; header and index are verified at once."""
 
     def __init__(self, read: Callable[[int, int], bytes], size_bytes: int) -> None:
-        """Read trailer, header and index; `read(offset, size)` returns that part of the file.
+        """Read header, trailer and index; `read(offset, size)` returns that part of the file.
 
         `size_bytes` is the size of the file. Raises FormatError saying what is wrong.
         """
@@ -163,8 +163,11 @@ class LayerReader:
         if size_bytes < HEADER_BYTES + INDEX_HEADER_BYTES + TRAILER_BYTES:
             raise FormatError(f"layer is {size_bytes} bytes, too few for header, index and trailer")
         end = size_bytes - TRAILER_BYTES
+        header = self._exactly(0, HEADER_BYTES)
+        self._header = decode_header(header)
         trailer = decode_trailer(self._exactly(end, TRAILER_BYTES))
-        self._header = decode_header(self._exactly(0, HEADER_BYTES), trailer.header_checksum)
+        if trailer.header_checksum != header[:CHECKSUM_BYTES]:
+            raise FormatError("the trailer names another header: it belongs to another layer")
         if trailer.index_offset + trailer.index_bytes != end:
             raise FormatError(
                 f"index at {trailer.index_offset} of {trailer.index_bytes} bytes does not end at "

@@ -72,9 +72,12 @@ offset size trailer, the last 104 bytes of the file
 ====== ==== ================================================================================
 
 The trailer names the checksums of header and index, and the index those of the blocks, so a part of
-another layer cannot pass for one of this. A reader verifies trailer, header, index and then each
+another layer cannot pass for one of this. A reader verifies header, trailer, index and then each
 block it needs. Within a part the order is: length, magic, checksum, version, reserved bytes,
 numbers. The file's name is its digest: BLAKE3 (32 bytes) of all its bytes.
+
+A later format version keeps the extent of the header and the places of its checksum, magic and
+version, so a reader can tell "too new" from "corrupt".
 """
 
 from __future__ import annotations
@@ -152,6 +155,8 @@ class Totals(NamedTuple):
 
 
 class Trailer(NamedTuple):
+    """Where the index is, what the blocks add up to, and what header and index are."""
+
     index_offset: int
     index_bytes: int
     totals: Totals
@@ -234,6 +239,7 @@ def _verify(part: bytes, name: str, magic: bytes) -> bytes:
 
 
 def encode_header(header: LayerHeader) -> bytes:
+    """Return the header, sealed."""
     packed = _HEADER.pack(
         b"",
         LAYER_MAGIC,
@@ -250,10 +256,9 @@ def encode_header(header: LayerHeader) -> bytes:
     return _seal(packed[CHECKSUM_BYTES:])
 
 
-def decode_header(part: bytes, expected: bytes) -> LayerHeader:
-    checksum = _verify(part, "layer header", LAYER_MAGIC)
-    if checksum != expected:
-        raise FormatError(f"layer header is {checksum.hex()}, the trailer names {expected.hex()}")
+def decode_header(part: bytes) -> LayerHeader:
+    """Read and verify the first 80 bytes of a file; raises FormatError saying what is wrong."""
+    _verify(part, "layer header", LAYER_MAGIC)
     *_, cluster_id, stage, version, generation, base, level, reserved = _HEADER.unpack(part)
     if reserved != _HEADER_RESERVED:
         raise FormatError("reserved bytes of the layer header are not zero")
@@ -265,6 +270,7 @@ def decode_header(part: bytes, expected: bytes) -> LayerHeader:
 
 
 def encode_index(locations: Sequence[BlockLocation]) -> bytes:
+    """Return the index of these blocks, sealed."""
     parts = [_INDEX.pack(b"", INDEX_MAGIC, LAYER_VERSION, 0, len(locations), 0)[CHECKSUM_BYTES:]]
     for location in locations:
         (first_kind, first_key), (last_kind, last_key) = location.first, location.last
@@ -286,6 +292,7 @@ def encode_index(locations: Sequence[BlockLocation]) -> bytes:
 
 
 def decode_index(part: bytes, trailer: Trailer, header: LayerHeader) -> tuple[BlockLocation, ...]:
+    """Read and verify an index that the trailer names; raises FormatError saying what is wrong."""
     if len(part) < INDEX_HEADER_BYTES:
         raise FormatError(f"index is {len(part)} bytes, its header alone is {INDEX_HEADER_BYTES}")
     checksum = _verify(part, "index", INDEX_MAGIC)
@@ -357,6 +364,7 @@ def _check_totals(locations: Sequence[BlockLocation], trailer: Trailer) -> None:
 
 
 def encode_trailer(trailer: Trailer) -> bytes:
+    """Return the trailer, sealed."""
     packed = _TRAILER.pack(
         b"",
         TRAILER_MAGIC,
@@ -372,6 +380,7 @@ def encode_trailer(trailer: Trailer) -> bytes:
 
 
 def decode_trailer(part: bytes) -> Trailer:
+    """Read and verify the last 104 bytes of a file; raises FormatError saying what is wrong."""
     _verify(part, "trailer", TRAILER_MAGIC)
     numbers = _TRAILER.unpack(part)[4:]
     offset, size_bytes, blocks, entries, tombstones, raw_bytes, header_sum, index_sum = numbers
