@@ -105,8 +105,10 @@ class Link:
             waiting = deque([await self._outgoing.get()])
             while not self._outgoing.empty():
                 waiting.append(self._outgoing.get_nowait())
+            # In two halves: the cluster works on one while the other is on its way.
+            half = (len(waiting) + 1) // 2
             while waiting:
-                await self._call.write(next_message(waiting))
+                await self._call.write(next_message(waiting, half))
 
     async def _watch(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -118,14 +120,16 @@ class Link:
                 return
 
 
-def next_message(waiting: deque[submit_pb2.SubmitRequest]) -> submit_pb2.SubmitRequest:
+def next_message(
+    waiting: deque[submit_pb2.SubmitRequest], requests_max: int
+) -> submit_pb2.SubmitRequest:
     """Take one message from the front; neighbours with commands become one."""
     first = waiting.popleft()
     requests = [first.command]
     size = first.ByteSize()
     while first.HasField("command") and waiting and waiting[0].HasField("command"):
         size += waiting[0].ByteSize()
-        if size > PACKED_BYTES_MAX:
+        if size > PACKED_BYTES_MAX or len(requests) == requests_max:
             break
         requests.append(waiting.popleft().command)
     if len(requests) == 1:
