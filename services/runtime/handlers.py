@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from services.runtime.domain import Domain
+from services.runtime.domain import BulkHandler, Domain
 from viewstamp import routing
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.routing import Method, MethodKind
@@ -23,6 +23,7 @@ class Record:
     request: type[Message]
     batch: type[Any]  # {repeated request items = 1}
     validates: bool  # whether its requests have a field `validate_only`
+    bulk: BulkHandler[Any] | None
     normalizer: Callable[[Any, Any, Any], Any] | None
     suffix: Callable[[Any, Any], bytes] | None
 
@@ -47,6 +48,7 @@ def handlers_of(domain: Domain[Any]) -> Handlers:
     queries = _select(methods, MethodKind.QUERY, domain.queries, domain.stage)
     claimed = {m.full_name for m in (*commands, *queries)}
     _check_normalizers(commands, domain)
+    _check_names("bulk handlers", domain.bulk, domain.commands)
     _check_names("effects", domain.effects, effects_pb2.EffectPayload.DESCRIPTOR.fields_by_name)
     return Handlers(
         commands={m.code: _record(m, domain.commands[m.name], domain) for m in commands},
@@ -90,6 +92,7 @@ def _record(method: Method, handler: Callable[[Any, Any, Any], Any], domain: Dom
         request=method.request,
         batch=routing.batch_class(method.request.DESCRIPTOR),  # type: ignore[arg-type]
         validates="validate_only" in method.request.DESCRIPTOR.fields_by_name,
+        bulk=domain.bulk.get(method.name),
         normalizer=domain.normalizers.get(method.name),
         suffix=domain.suffixes.get(method.name),
     )

@@ -21,12 +21,12 @@ from viewstamp.errors import Refusal
 from viewstamp.limits import PREPARE_COMMANDS_MAX
 
 # From here on one call into the protobuf library beats one Python call per item.
-_BULK_ITEMS_MIN: Final = 8
+BULK_ITEMS_MIN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The decoded requests of a span, one per index.
+    """The decoded requests of a span, one per index; the first has index `start`.
 
     `skipped` holds the indexes that must not be handled: None for those refused by an earlier
     stage, an error for those refused here. Their requests mean nothing.
@@ -34,6 +34,12 @@ class Span:
 
     requests: Sequence[Any]
     skipped: dict[int, errors_pb2.Error | None]
+    start: int = 0
+
+    def moved(self, by: int) -> Span:
+        """Return the requests as a later part of a span, from index `start` + `by` on."""
+        skipped = {index + by: error for index, error in self.skipped.items()}
+        return Span(self.requests, skipped, self.start + by)
 
 
 def _frames_class() -> type[Any]:
@@ -55,7 +61,7 @@ _Frames: Final = _frames_class()
 
 def join(items: Sequence[bytes]) -> bytes:
     """Return the items framed and joined."""
-    if len(items) < _BULK_ITEMS_MIN:
+    if len(items) < BULK_ITEMS_MIN:
         return framing.frame_all(items)
     joined: bytes = _Frames(items=items).SerializeToString()
     return joined

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from services.runtime.domain import Domain
+from services.streams.bulk import create_topics
 from services.streams.commands import COMMANDS
 from services.streams.effects import EFFECTS
 from services.streams.model import State
@@ -27,4 +28,5 @@ DOMAIN: Final = Domain(
     proposals=lambda state: (),
     resolve=resolve,
     resolve_grants=resolve_grants,
+    bulk={"CreateTopic": create_topics},
 )

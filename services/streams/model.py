@@ -7,6 +7,8 @@ log. Caches are not state: they may be emptied at any time without changing any 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Mapping
+from itertools import repeat
 from typing import Final, NamedTuple
 
 from services.runtime.tables import ABSENT, Table, UndoLog
@@ -90,6 +92,23 @@ class TopicTable(Table[TopicKey, Topic]):
             children = self._streams[stream_id] = Children()
         children.ids.append(topic_id)
         children.by_name[topic.name] = topic
+
+    def add_all(self, stream_id: int, topics: Mapping[str, Topic]) -> None:
+        """Insert topics of one stream, by name: what `add` does with each, in bulk.
+
+        Their ids are new, ascending, and higher than any other.
+        """
+        if not topics:
+            return
+        ids = [topic[0] for topic in topics.values()]
+        keys = list(zip(repeat(stream_id), ids))
+        self._undo.entries.extend(zip(repeat(self), keys, repeat(ABSENT)))
+        self.rows.update(zip(keys, topics.values(), strict=True))
+        children = self._streams.get(stream_id)
+        if children is None:
+            children = self._streams[stream_id] = Children()
+        children.ids.extend(ids)
+        children.by_name.update(topics)
 
     def put(self, key: TopicKey, value: Topic) -> None:
         """Insert or replace a topic."""
@@ -190,6 +209,10 @@ class State:
             stream_id = self.stream_ids.rows.get(key)
             return None if stream_id is None else self.streams.rows[stream_id]
         return self.streams.rows.get(key)
+
+    def peek_id(self, counter: str) -> int:
+        """Return the id that the counter gives next."""
+        return self.counters.rows.get(counter, FIRST_ID)
 
     def take_id(self, counter: str) -> int:
         """Return the counter's id and move it on, so that no id is ever given twice."""

@@ -119,6 +119,7 @@ BAD_DOMAINS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no normalizer": ({"normalizers": {}, "suffixes": {}}, "without a normalizer: Hide"),
     "unused suffix": ({"suffixes": {"Put": echo.hide_suffix}}, "suffixes that nothing"),
+    "unknown bulk handler": ({"bulk": {"Get": echo.get}}, "bulk handlers that nothing"),
     "unknown effect": ({"effects": {"sun_down": echo.user_deleted}}, "effects that nothing"),
     "twice": ({"files": [echo.FILE, echo.FILE]}, "command methods share a name: "),
 }
