@@ -1,0 +1,185 @@
+"""A downloaded generation: chunks come in, a directory like one copy directory comes out.
+
+Files get their names when they are whole, verified and durable, the manifest last. So a download
+that breaks is repeated into the same directory, where what is there is kept.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import IO, Final
+
+from blake3 import blake3
+
+from viewstamp.api.snapshots.v1.snapshots_service_pb2 import DownloadSnapshotResponse
+from viewstamp.format import FormatError
+from viewstamp.format.layer import file_digest
+from viewstamp.format.manifest import digest_of, generation_of
+from viewstamp.limits import MIB
+from viewstamp.snapshots.copies import LAYERS, MANIFESTS, BadCopyError, read_manifest
+from viewstamp.snapshots.durable import publish, sync_directory, temporary_of
+from viewstamp.snapshots.errors import BadDownload
+
+# The files hold the hashes of passwords and tokens.
+DIRECTORY_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+READ_BYTES: Final = 1 * MIB
+AGAIN: Final = "download again; files that are whole are kept"
+
+
+class Download:
+    """Writes what arrives below `directory`. Use as a context, which closes what is open."""
+
+    def __init__(self, directory: Path) -> None:
+        """Make the directories. Raises OSError."""
+        self._directory = directory
+        for path in (directory, directory / LAYERS, directory / MANIFESTS):
+            path.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
+        self._file: _File | None = None
+        self.generation = 0
+        self.files = 0
+        self.files_kept = 0
+
+    def __enter__(self) -> Download:
+        """Return it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close a file that is under way; it stays without a name."""
+        if self._file is not None:
+            self._file.abandon()
+
+    def receive(self, chunk: DownloadSnapshotResponse) -> None:
+        """Write a chunk. Raises BadDownload if it does not follow, or a file is not what it says.
+
+        OSError if it cannot be written.
+        """
+        if self._file is None:
+            self._begin(chunk)
+        assert self._file is not None
+        self._file.add(chunk)
+        if self._file.is_whole:
+            self._end(self._file)
+
+    def finish(self) -> int:
+        """Return the generation, once all of it came. Raises BadDownload if something is missing.
+
+        Whether the manifest's layers are all there is for `verify` to say.
+        """
+        if self._file is not None:
+            raise BadDownload(f"the download ends within {self._file.name}", AGAIN)
+        if not self.generation:
+            raise BadDownload("the download ends without a manifest", AGAIN)
+        return self.generation
+
+    def _begin(self, chunk: DownloadSnapshotResponse) -> None:
+        if self.generation:
+            raise BadDownload(f"{chunk.file!r} comes after the manifest, which is the last", AGAIN)
+        path = self._directory / _checked_name(chunk.file)
+        self._file = _Kept(path, chunk) if _is_there(path, chunk) else _Written(path, chunk)
+
+    def _end(self, file: _File) -> None:
+        file.end()
+        self._file = None
+        self.files += 1
+        self.files_kept += isinstance(file, _Kept)
+        if file.path.parent.name == MANIFESTS:
+            self.generation = generation_of(file.path.name)
+
+
+class _File:
+    """A file under way; chunks must follow without a gap."""
+
+    def __init__(self, path: Path, chunk: DownloadSnapshotResponse) -> None:
+        self.path = path
+        self.name = chunk.file
+        self._file_bytes = chunk.file_bytes
+        self._offset = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return self._offset == self._file_bytes
+
+    def add(self, chunk: DownloadSnapshotResponse) -> None:
+        expected = (self.name, self._offset, self._file_bytes)
+        if (chunk.file, chunk.offset, chunk.file_bytes) != expected:
+            raise BadDownload(
+                f"a chunk of {chunk.file!r} at {chunk.offset} of {chunk.file_bytes} bytes came"
+                f" instead of {self.name!r} at {self._offset} of {self._file_bytes}",
+                AGAIN,
+            )
+        if not chunk.data or self._offset + len(chunk.data) > self._file_bytes:
+            raise BadDownload(f"a chunk of {self.name} has {len(chunk.data)} bytes", AGAIN)
+        self._offset += len(chunk.data)
+
+    def end(self) -> None:
+        """Give the file its name, if it has none."""
+
+    def abandon(self) -> None:
+        """Close it."""
+
+
+class _Kept(_File):
+    """A file that is there already: what arrives of it is passed over."""
+
+
+class _Written(_File):
+    """A file that is written and verified."""
+
+    def __init__(self, path: Path, chunk: DownloadSnapshotResponse) -> None:
+        super().__init__(path, chunk)
+        self._digest = blake3()
+        descriptor = os.open(
+            temporary_of(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE
+        )
+        self._stream: IO[bytes] = os.fdopen(descriptor, "wb")
+
+    def add(self, chunk: DownloadSnapshotResponse) -> None:
+        super().add(chunk)
+        self._digest.update(chunk.data)
+        self._stream.write(chunk.data)
+
+    def end(self) -> None:
+        self._stream.flush()
+        self._check()
+        publish(self._stream, self.path)
+        self._stream.close()
+        sync_directory(self.path.parent)
+
+    def abandon(self) -> None:
+        self._stream.close()
+        temporary_of(self.path).unlink(missing_ok=True)
+
+    def _check(self) -> None:
+        if self.path.parent.name == LAYERS:
+            if self._digest.digest() != digest_of(self.path.name):
+                raise BadDownload(f"{self.name} has the digest {self._digest.hexdigest()}", AGAIN)
+            return
+        try:
+            read_manifest(temporary_of(self.path), generation_of(self.path.name))
+        except BadCopyError as error:
+            raise BadDownload(f"{self.name}: {error}", AGAIN) from error
+
+
+def _checked_name(name: str) -> Path:
+    """Return a file's name as a path below the directory. Raises BadDownload for any other."""
+    parent, separator, last = name.partition("/")
+    checks = {LAYERS: digest_of, MANIFESTS: generation_of}
+    if separator and parent in checks:
+        try:
+            checks[parent](last)
+        except FormatError as error:
+            raise BadDownload(f"{name!r} is no file of a snapshot: {error}", AGAIN) from error
+        return Path(parent, last)
+    raise BadDownload(f"{name!r} is no file of a snapshot", AGAIN)
+
+
+def _is_there(path: Path, chunk: DownloadSnapshotResponse) -> bool:
+    """Whether a layer is there whole. A manifest is always written: only its sender knows it."""
+    if path.parent.name != LAYERS or not path.is_file():
+        return False
+    if path.stat().st_size != chunk.file_bytes:
+        return False
+    with path.open("rb") as file:
+        return file_digest(iter(lambda: file.read(READ_BYTES), b"")) == digest_of(path.name)

@@ -1,0 +1,68 @@
+"""What can go wrong with snapshot directories, each with a reason and the next step."""
+
+from __future__ import annotations
+
+
+class SnapshotFilesError(Exception):
+    """Files cannot be used: `reason` for programs, `message`, and what to do in `next_step`."""
+
+    reason = "BAD_SNAPSHOT_FILES"
+
+    def __init__(self, message: str, next_step: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.next_step = next_step
+
+
+class NoSuchDirectory(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
+    """None of the copy directories is there."""
+
+    reason = "NO_SUCH_DIRECTORY"
+
+
+class NoSuchGeneration(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
+    """No copy directory holds the manifest of this generation."""
+
+    reason = "NO_SUCH_GENERATION"
+
+
+class AllCopiesBad(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
+    """A file has no good copy left."""
+
+    reason = "ALL_COPIES_BAD"
+
+
+class NewerFormat(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
+    """The files are intact, and of a format that this build does not know."""
+
+    reason = "NEWER_FORMAT"
+
+
+class BadSection(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
+    """Intact files do not add up to what the manifest says, or hold what cannot be decoded."""
+
+    reason = "BAD_SECTION"
+
+
+class NoSuchEntity(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
+    """A section, kind or key was named that cannot be."""
+
+    reason = "NO_SUCH_ENTITY"
+
+
+class CannotExport(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
+    """The export cannot be written there."""
+
+    reason = "CANNOT_EXPORT"
+
+
+class AnalyticsMissing(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
+    """The optional libraries for exports are not installed."""
+
+    reason = "ANALYTICS_MISSING"
+
+
+class BadDownload(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
+    """What came is not what the names promise."""
+
+    reason = "BAD_DOWNLOAD"
