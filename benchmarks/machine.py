@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
-from services.runtime.domain import Call, Domain, Entity
+from services.runtime.domain import Call, Domain
 from services.runtime.machine import Machine
+from services.runtime.section import Section
 from services.runtime.tables import Table, UndoLog
 from viewstamp import framing, routing
 from viewstamp.api.common.v1 import common_pb2
@@ -44,22 +45,16 @@ def one_put(state: Table[int, str], request: Any, call: Call) -> bytes:
     return RESULT
 
 
-def no_entities(state: Table[int, str]) -> Iterator[Entity]:
-    """Return no entities; digests are not measured here."""
-    return iter(())
-
-
 def domain(handler: Callable[[Table[int, str], Any, Call], bytes]) -> Domain[Table[int, str]]:
     """Return a domain that claims CreateTopic alone."""
     return Domain(
         stage=routing_pb2.STAGE_STREAMS,
         files=[streams_service_pb2.DESCRIPTOR],
-        section_version=1,
         new_state=new_state,
         commands={"CreateTopic": handler},
         queries={},
         effects={},
-        entities=no_entities,
+        section=Section(version=1, kinds=()),  # snapshots are not measured here
         proposals=lambda state: (),
     )
 

@@ -18,12 +18,12 @@ from typing import Final
 from services.runtime.domain import Call
 from services.runtime.machine import Machine
 from services.runtime.tables import UndoLog
-from services.streams import section
 from services.streams.access import new_access
 from services.streams.commands import create_topic
 from services.streams.domain import DOMAIN
 from services.streams.model import State
 from services.streams.resolve import resolve
+from services.streams.section import SECTION
 from viewstamp import framing, routing
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
@@ -137,8 +137,8 @@ def resolving(state: State) -> Callable[[], object]:
 def loading(entities: list[tuple[int, bytes, bytes]]) -> None:
     """Load a section into an empty state."""
     undo = UndoLog()
-    section.load(State(undo), entities)
-    undo.settle()
+    for _ in SECTION.loading(State(undo), entities):
+        undo.settle()
 
 
 def state_bytes(all_items: list[bytes]) -> int:
@@ -158,7 +158,7 @@ def main() -> None:
     plain, with_options = spans(None), spans(OPTIONS)
     state = filled(plain)
     call = caller()
-    entities = list(section.entities(state))
+    entities = list(SECTION.entities(state))
     report = {
         "create_topic_decode_and_handler_us": best_us(lambda: filled(plain), topics),
         "create_topic_with_options_us": best_us(lambda: filled(with_options), topics),
@@ -170,7 +170,7 @@ def main() -> None:
             ),
             1,
         ),
-        "section_encode_us_per_topic": best_us(lambda: list(section.entities(state)), topics),
+        "section_encode_us_per_topic": best_us(lambda: list(SECTION.entities(state)), topics),
         "section_load_us_per_topic": best_us(lambda: loading(entities), topics),
         "state_megabytes": round(state_bytes(plain) / 1e6, 1),
         "topics": topics,

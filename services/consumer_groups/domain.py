@@ -9,7 +9,7 @@ from services.consumer_groups.effects import EFFECTS
 from services.consumer_groups.model import State
 from services.consumer_groups.proposals import proposals
 from services.consumer_groups.queries import QUERIES
-from services.consumer_groups.section import SECTION_VERSION, entities
+from services.consumer_groups.section import SECTION
 from services.runtime.domain import Domain
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2
 from viewstamp.api.routing.v1 import routing_pb2
@@ -17,11 +17,10 @@ from viewstamp.api.routing.v1 import routing_pb2
 DOMAIN: Final[Domain[State]] = Domain(
     stage=routing_pb2.STAGE_CONSUMER_GROUPS,
     files=[consumer_groups_service_pb2.DESCRIPTOR],
-    section_version=SECTION_VERSION,
     new_state=State,
     commands=COMMANDS,
     queries=QUERIES,
     effects=EFFECTS,
-    entities=entities,
+    section=SECTION,
     proposals=proposals,
 )

@@ -8,17 +8,22 @@ in ascending order, as golden bytes in the tests pin it. Indexes are not part of
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from services.consumer_groups.assignment import waiting_of
 from services.consumer_groups.assignors import ASSIGNORS
 from services.consumer_groups.membership import is_assign_pending
 from services.consumer_groups.model import NEXT_GROUP_ID, Group, Member, State
-from services.runtime.domain import Entity
-from services.runtime.tables import UndoLog
+from services.runtime.section import (
+    WHOLE_TABLE_KEY,
+    EntityKind,
+    Projected,
+    Section,
+    SectionError,
+)
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as entities_pb2
 
 SECTION_VERSION: Final = 1
@@ -28,39 +33,6 @@ COUNTERS_KIND: Final = 3
 
 _GROUP_KEY = struct.Struct(">QQQ")
 _MEMBER_KEY = struct.Struct(">QQ")
-
-
-class SectionError(ValueError):
-    """Entities that no machine of this domain can have written; the message says which and why."""
-
-
-def entities(state: State) -> Iterator[Entity]:
-    """Yield every entity in ascending (kind, key) order."""
-    for group in sorted(state.groups.rows.values(), key=_group_order):
-        key = _GROUP_KEY.pack(group.stream_id, group.topic_id, group.id)
-        yield GROUP_KIND, key, encode_group(group)
-    for row in state.members.sorted_keys():
-        yield MEMBER_KIND, _MEMBER_KEY.pack(*row), encode_member(state.members.rows[row])
-    counters = entities_pb2.ConsumerGroupsCountersEntity(next_group_id=state.next_group_id())
-    yield COUNTERS_KIND, b"", _encode(counters)
-
-
-def load(undo: UndoLog, section: Iterable[Entity]) -> State:
-    """Return the state that `entities` told of, indexes and all; nothing of it can be undone.
-
-    Raises SectionError for anything that the machine would not have written.
-    """
-    state = State(undo)
-    for kind, key, canonical in section:
-        _load_entity(state, kind, key, canonical)
-    _check_counters(state)
-    for group_id in state.groups.sorted_keys():
-        group = state.groups.rows[group_id]
-        members = state.members_of(group_id)
-        _check_group(state, group, members)
-        state.set_waiting(group_id, waiting_of(members))
-    undo.settle()
-    return state
 
 
 def encode_group(group: Group) -> bytes:
@@ -139,31 +111,21 @@ def decode_member(canonical: bytes) -> Member:
     )
 
 
+def encode_counters(counters: Mapping[str, int]) -> bytes:
+    """Return the canonical bytes of the counters."""
+    return _encode(entities_pb2.ConsumerGroupsCountersEntity(next_group_id=counters[NEXT_GROUP_ID]))
+
+
 def _encode(message: Message) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
-def _group_order(group: Group) -> tuple[int, int, int]:
-    return group.stream_id, group.topic_id, group.id
+def _group_order(group_id: int, group: Group) -> tuple[int, int, int]:
+    return group.stream_id, group.topic_id, group_id
 
 
-def _load_entity(state: State, kind: int, key: bytes, canonical: bytes) -> None:
-    try:
-        if kind == GROUP_KIND:
-            _load_group(state, key, decode_group(canonical))
-        elif kind == MEMBER_KIND:
-            _load_member(state, key, decode_member(canonical))
-        elif kind == COUNTERS_KIND:
-            _load_counters(state, key, canonical)
-        else:
-            raise SectionError(f"entity kind {kind} is unknown; kinds are 1, 2 and 3")
-    except DecodeError as error:
-        raise SectionError(f"entity {key.hex()} of kind {kind} does not decode: {error}") from error
-
-
-def _load_group(state: State, key: bytes, group: Group) -> None:
-    if key != _GROUP_KEY.pack(group.stream_id, group.topic_id, group.id):
-        raise SectionError(f"group {group.id} has the key {key.hex()}, which is not its ids")
+def _load_group(state: State, canonical: bytes) -> Projected:
+    group = decode_group(canonical)
     if group.id in state.groups:
         raise SectionError(f"group {group.id} is there twice")
     if (group.stream_id, group.topic_id, group.name) in state.names:
@@ -171,12 +133,12 @@ def _load_group(state: State, key: bytes, group: Group) -> None:
     if group.assignor not in ASSIGNORS:
         raise SectionError(f"group {group.id} has the unknown assignor {group.assignor}")
     state.insert_group(group)
+    return _GROUP_KEY.pack(*_group_order(group.id, group)), encode_group(group)
 
 
-def _load_member(state: State, key: bytes, member: Member) -> None:
+def _load_member(state: State, canonical: bytes) -> Projected:
+    member = decode_member(canonical)
     place = f"member {member.session_id} of group {member.group_id}"
-    if key != _MEMBER_KEY.pack(member.group_id, member.session_id):
-        raise SectionError(f"{place} has the key {key.hex()}, which is not its ids")
     if member.group_id not in state.groups:
         raise SectionError(f"{place} has no group")
     if (member.group_id, member.session_id) in state.members:
@@ -186,26 +148,26 @@ def _load_member(state: State, key: bytes, member: Member) -> None:
     if bool(member.revoking) != bool(member.revocation_deadline):
         raise SectionError(f"{place} has a revocation without a deadline, or the reverse")
     state.insert_member(member)
+    return _MEMBER_KEY.pack(member.group_id, member.session_id), encode_member(member)
 
 
-def _load_counters(state: State, key: bytes, canonical: bytes) -> None:
+def _load_counters(state: State, canonical: bytes) -> Projected:
     entity = entities_pb2.ConsumerGroupsCountersEntity.FromString(canonical)
-    if key:
-        raise SectionError(f"the counters have the key {key.hex()}, which must be empty")
-    if NEXT_GROUP_ID in state.counters:
-        raise SectionError("the counters are there twice")
     state.counters.put(NEXT_GROUP_ID, entity.next_group_id)
+    return WHOLE_TABLE_KEY, encode_counters(state.counters.rows)
 
 
-def _check_counters(state: State) -> None:
-    """Raise SectionError unless the counters are there and name an id that was never used."""
-    if NEXT_GROUP_ID not in state.counters:
-        raise SectionError("the counters are missing")
+def _check_whole(state: State) -> None:
+    """Raise SectionError if entities are at odds with each other; then find out who waits."""
     if any(group_id >= state.next_group_id() for group_id in state.groups.sorted_keys()):
         raise SectionError(f"the next group id {state.next_group_id()} is in use already")
+    for group_id in state.groups.sorted_keys():
+        members = state.members_of(group_id)
+        _check_group(state.groups.rows[group_id], members)
+        state.set_waiting(group_id, waiting_of(members))
 
 
-def _check_group(state: State, group: Group, members: list[Member]) -> None:
+def _check_group(group: Group, members: list[Member]) -> None:
     """Raise SectionError unless each partition has at most one holder and one target."""
     if not members and is_assign_pending(group):
         raise SectionError(f"group {group.id} has no members, and yet waits for a target")
@@ -229,3 +191,33 @@ def _mark(member: Member, partitions: Sequence[int], marks: bytearray) -> None:
                 "which the topic lacks or which is counted twice"
             )
         marks[partition] = 1
+
+
+SECTION: Final[Section[State]] = Section(
+    version=SECTION_VERSION,
+    kinds=(
+        EntityKind(
+            GROUP_KIND,
+            table=lambda state: state.groups,
+            encode=encode_group,
+            load=_load_group,
+            encode_key=lambda group_id, group: _GROUP_KEY.pack(*_group_order(group_id, group)),
+            order=_group_order,
+        ),
+        EntityKind(
+            MEMBER_KIND,
+            table=lambda state: state.members,
+            encode=encode_member,
+            load=_load_member,
+            encode_key=lambda key, member: _MEMBER_KEY.pack(*key),
+        ),
+        EntityKind(
+            COUNTERS_KIND,
+            table=lambda state: state.counters,
+            encode=encode_counters,
+            load=_load_counters,
+            whole_table=True,
+        ),
+    ),
+    check=_check_whole,
+)

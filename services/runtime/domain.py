@@ -7,13 +7,14 @@ the command is reverted and answered INTERNAL on every replica.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import Message
 
+from services.runtime.section import Section
 from services.runtime.tables import UndoLog
 from viewstamp.api.domain.v1 import domain_service_pb2, effects_pb2
 
@@ -66,8 +67,6 @@ EffectHandler = Callable[[State, Any, Call], None]
 # (state, encoded items, call, gate) -> context per item; raises Refusal to refuse the item.
 ResolveHandler = Callable[[State, bytes, Call, int], bytes]
 GrantsResolver = Callable[[State, bytes, Call], bytes]
-# (kind, key, canonical bytes) of every entity, in ascending (kind, key) order.
-Entity = tuple[int, bytes, bytes]
 # (state, encoded requests of consecutive commands, call of the first) -> how many of these it
 # carried out, from the first on, and their framed results. It does exactly what the command handler
 # would do with each of them; it stops where that would refuse, emit, propose, or only validate.
@@ -105,13 +104,12 @@ class Domain(Generic[State]):
 
     stage: int  # routing_pb2.Stage
     files: Sequence[FileDescriptor]
-    section_version: int
     new_state: Callable[[UndoLog], State]
     commands: Mapping[str, CommandHandler[State]]
     queries: Mapping[str, QueryHandler[State]]
     # By EffectPayload field name; the handler is given that field's message (UserDeleted, ...).
     effects: Mapping[str, EffectHandler[State]]
-    entities: Callable[[State], Iterator[Entity]]
+    section: Section[State]
     proposals: Callable[[State], Iterable[domain_service_pb2.Proposal]]
     resolve: ResolveHandler[State] | None = None
     resolve_grants: GrantsResolver[State] | None = None

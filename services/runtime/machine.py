@@ -38,7 +38,6 @@ from viewstamp import routing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.errors import Refusal
-from viewstamp.format.digest import StateDigest
 from viewstamp.limits import APPLY_ANSWERS_BYTES_MAX, FEATURE_LEVEL
 
 # Items that a batch outside the log may hold: they change nothing.
@@ -126,10 +125,7 @@ class Machine(Generic[State]):
 
     def state_digest(self) -> bytes:
         """Return the digest of all entities, 32 bytes as `viewstamp.format.digest` writes them."""
-        digest = StateDigest()
-        for kind, key, canonical in self.domain.entities(self.state):
-            digest.add(kind, key, canonical)
-        return digest.to_bytes()
+        return self.domain.section.digest(self.state).to_bytes()
 
     def describe(self) -> pb.DescribeResponse:
         """Return what the service is and which methods it claims."""
@@ -137,7 +133,7 @@ class Machine(Generic[State]):
             stage=self.domain.stage,  # type: ignore[arg-type]
             file_descriptors=routing.file_closure(self.domain.files),
             methods=self._handlers.methods,
-            section_version=self.domain.section_version,
+            section_version=self.domain.section.version,
         )
 
     def _admit(self, batch: pb.Batch) -> None:

@@ -11,19 +11,18 @@ from services.streams.effects import EFFECTS
 from services.streams.model import State
 from services.streams.queries import QUERIES
 from services.streams.resolve import resolve, resolve_grants
-from services.streams.section import SECTION_VERSION, entities
+from services.streams.section import SECTION
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2
 
 DOMAIN: Final = Domain(
     stage=routing_pb2.STAGE_STREAMS,
     files=(streams_service_pb2.DESCRIPTOR,),
-    section_version=SECTION_VERSION,
     new_state=State,
     commands=COMMANDS,
     queries=QUERIES,
     effects=EFFECTS,
-    entities=entities,
+    section=SECTION,
     # Streams has no timers: nothing here waits for anything.
     proposals=lambda state: (),
     resolve=resolve,

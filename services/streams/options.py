@@ -44,9 +44,10 @@ _OPTIONAL_FIELDS: Final = (
 class OptionsPool:
     """Makes options, and sees to it that equal ones are the same object. A cache, not state."""
 
-    __slots__ = ("_by_encoding", "_shared")
+    __slots__ = ("_by_canonical", "_by_encoding", "_shared")
 
     def __init__(self) -> None:
+        self._by_canonical: dict[bytes, Options] = {}  # every option is set in the encoding
         self._by_encoding: dict[bytes, Options] = {}
         self._shared: dict[Options, Options] = {DEFAULT_OPTIONS: DEFAULT_OPTIONS}
 
@@ -69,10 +70,25 @@ class OptionsPool:
             )
         return self._share(_checked(_overlaid(options, message)))
 
+    def loaded(self, encoding: bytes) -> Options | None:
+        """Return the options of a section's topic; None if no topic's options are encoded so."""
+        known = self._by_canonical.get(encoding)
+        if known is None:
+            try:
+                known = self.created(streams_pb2.TopicOptions.FromString(encoding))
+            except Refusal:
+                return None
+            if to_message(known).SerializeToString(deterministic=True) != encoding:
+                return None
+            self._by_canonical[encoding] = known
+        return known
+
     def _share(self, options: Options) -> Options:
-        if len(self._shared) >= OPTIONS_CACHED_MAX or len(self._by_encoding) >= OPTIONS_CACHED_MAX:
+        caches = self._shared, self._by_encoding, self._by_canonical
+        if any(len(cache) >= OPTIONS_CACHED_MAX for cache in caches):
             self._shared.clear()
             self._by_encoding.clear()
+            self._by_canonical.clear()
         return self._shared.setdefault(options, options)
 
 

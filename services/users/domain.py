@@ -11,7 +11,7 @@ from services.users.login import login_queries
 from services.users.model import State
 from services.users.normalize import normalizers, suffixes
 from services.users.queries import QUERIES
-from services.users.section import SECTION_VERSION, entities
+from services.users.section import SECTION
 from services.users.shell import build_shell
 from services.users.token_commands import expiry_proposals
 from viewstamp.api.routing.v1 import routing_pb2
@@ -27,12 +27,11 @@ def build_domain(cluster_key: bytes, clock_us: Callable[[], int]) -> Domain[Stat
     return Domain(
         stage=routing_pb2.STAGE_USERS,
         files=[users_service_pb2.DESCRIPTOR],
-        section_version=SECTION_VERSION,
         new_state=State,
         commands=COMMANDS,
         queries={**QUERIES, **login_queries(shell)},
         effects=EFFECTS,
-        entities=entities,
+        section=SECTION,
         proposals=expiry_proposals,
         normalizers=normalizers(shell),
         suffixes=suffixes(shell),

@@ -5,16 +5,24 @@ The bytes are protobuf in ascending field order without unknown or default field
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
-from services.runtime.domain import Entity
+from services.runtime.section import (
+    WHOLE_TABLE_KEY,
+    EntityKind,
+    Projected,
+    Section,
+    SectionError,
+    id_key,
+)
 from services.users import permissions
-from services.users.model import State, Token, User
+from services.users.model import NEXT_USER_ID, State, Token, User
 from services.users.queries import status_of
 from viewstamp import limits
+from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.users.v1 import users_pb2
 
 SECTION_VERSION: Final = 1
@@ -22,55 +30,6 @@ SECTION_VERSION: Final = 1
 KIND_USER: Final = 1
 KIND_TOKEN: Final = 2
 KIND_COUNTERS: Final = 3
-
-_ID_BYTES: Final = 8
-
-
-class SectionError(ValueError):
-    """An entity that this section cannot hold; the message says which and why."""
-
-
-def entities(state: State) -> Iterator[Entity]:
-    """Yield kind, key and canonical bytes of every entity, in ascending (kind, key) order."""
-    for user_id in state.users.sorted_keys():
-        yield KIND_USER, _id_key(user_id), encode_user(state.users.rows[user_id])
-    for key in state.tokens.sorted_keys():
-        yield KIND_TOKEN, _token_key(key), encode_token(state.tokens.rows[key])
-    if len(state.counters):  # a cluster that was not founded yet has no entity at all
-        counters = users_pb2.UsersCountersEntity(next_user_id=state.next_user_id)
-        yield KIND_COUNTERS, b"", _encode(counters)
-
-
-def load(state: State, kind: int, key: bytes, canonical: bytes) -> None:
-    """Insert one entity as `entities` yielded it, in any order of entities.
-
-    Raises SectionError if the bytes are not canonical, do not belong to the key, or clash with
-    what is there; then the state must be dropped. After the last one, call `check_loaded`.
-    """
-    loader = _LOADERS.get(kind)
-    if loader is None:
-        known = ", ".join(map(str, _LOADERS))
-        raise SectionError(f"entity kind {kind} is unknown to the users section; it has {known}")
-    try:
-        expected = loader(state, canonical)
-    except DecodeError as error:
-        raise SectionError(f"entity {_where(kind, key)} is not a protobuf message") from error
-    if expected != (key, canonical):
-        raise SectionError(f"entity {_where(kind, key)} is not canonical, or under a wrong key")
-
-
-def check_loaded(state: State) -> None:
-    """Raise SectionError unless the entities loaded so far make a whole section."""
-    for user_id in state.token_names.sorted_keys():
-        if user_id not in state.users:
-            raise SectionError(f"the section has tokens of user {user_id} and not the user")
-    if len(state.users) and not len(state.counters):
-        raise SectionError("the section has users and no counters")
-    highest = max(state.users.rows, default=limits.ROOT_USER_ID)
-    if state.next_user_id <= highest:
-        raise SectionError(
-            f"the next user would get id {state.next_user_id}, and user {highest} exists"
-        )
 
 
 def encode_user(user: User) -> bytes:
@@ -104,7 +63,24 @@ def encode_token(token: Token) -> bytes:
     )
 
 
-def _load_user(state: State, canonical: bytes) -> tuple[bytes, bytes]:
+def encode_counters(counters: Mapping[str, int]) -> bytes:
+    """Return the canonical bytes of the counters."""
+    return _encode(users_pb2.UsersCountersEntity(next_user_id=counters[NEXT_USER_ID]))
+
+
+def encode_access(user: User) -> bytes:
+    """Return what streams must know of a user, in the bytes of its own entity."""
+    return _encode(
+        streams_pb2.AccessEntity(
+            user_id=user.id,
+            minimum_credential_revision=user.credential_revision,
+            permissions=_encode(permissions.to_message(user.permissions)),
+            active=user.active,
+        )
+    )
+
+
+def _load_user(state: State, canonical: bytes) -> Projected:
     entity = users_pb2.UserEntity.FromString(canonical)
     if entity.id in state.users or entity.username in state.user_ids:
         raise SectionError(f"user {entity.id} is in the section twice, or its name is")
@@ -120,10 +96,10 @@ def _load_user(state: State, canonical: bytes) -> tuple[bytes, bytes]:
         credential_revision=entity.credential_revision,
     )
     state.add_user(user)
-    return _id_key(user.id), encode_user(user)
+    return id_key(user.id), encode_user(user)
 
 
-def _load_token(state: State, canonical: bytes) -> tuple[bytes, bytes]:
+def _load_token(state: State, canonical: bytes) -> Projected:
     entity = users_pb2.PersonalAccessTokenEntity.FromString(canonical)
     key = (entity.user_id, entity.name)
     if key in state.tokens or entity.token_hash in state.token_keys:
@@ -139,37 +115,69 @@ def _load_token(state: State, canonical: bytes) -> tuple[bytes, bytes]:
         created_revision=entity.created_revision,
     )
     state.add_token(token)
-    return _token_key(key), encode_token(token)
+    return _token_key(key, token), encode_token(token)
 
 
-def _load_counters(state: State, canonical: bytes) -> tuple[bytes, bytes]:
+def _load_counters(state: State, canonical: bytes) -> Projected:
     entity = users_pb2.UsersCountersEntity.FromString(canonical)
-    if len(state.counters):
-        raise SectionError("the counters are in the section twice")
     state.set_next_user_id(entity.next_user_id)
-    return b"", _encode(users_pb2.UsersCountersEntity(next_user_id=entity.next_user_id))
+    return WHOLE_TABLE_KEY, encode_counters(state.counters.rows)
 
 
-# Each inserts one entity and returns the key and the bytes that it should have had.
-_LOADERS: Final[Mapping[int, Callable[[State, bytes], tuple[bytes, bytes]]]] = {
-    KIND_USER: _load_user,
-    KIND_TOKEN: _load_token,
-    KIND_COUNTERS: _load_counters,
-}
+def _check_whole(state: State) -> None:
+    """Raise SectionError unless the entities loaded make a whole section."""
+    for user_id in state.token_names.sorted_keys():
+        if user_id not in state.users:
+            raise SectionError(f"the section has tokens of user {user_id} and not the user")
+    if len(state.users) and not len(state.counters):
+        raise SectionError("the section has users and no counters")
+    highest = max(state.users.rows, default=limits.ROOT_USER_ID)
+    if state.next_user_id <= highest:
+        raise SectionError(
+            f"the next user would get id {state.next_user_id}, and user {highest} exists"
+        )
+
+
+def _access_of_all(state: State) -> Iterator[Projected]:
+    """Yield what streams must know of every user, ascending."""
+    for user_id in state.users.sorted_keys():
+        yield id_key(user_id), encode_access(state.users.rows[user_id])
 
 
 def _encode(entity: Message) -> bytes:
     return entity.SerializeToString(deterministic=True)
 
 
-def _id_key(user_id: int) -> bytes:
-    return user_id.to_bytes(_ID_BYTES, "big")
-
-
-def _token_key(key: tuple[int, str]) -> bytes:
+def _token_key(key: tuple[int, str], token: Token) -> bytes:
     user_id, name = key
-    return _id_key(user_id) + name.encode("utf-8")
+    return id_key(user_id) + name.encode("utf-8")
 
 
-def _where(kind: int, key: bytes) -> str:
-    return f"of kind {kind} under key {key.hex() or 'empty'}"
+SECTION: Final[Section[State]] = Section(
+    version=SECTION_VERSION,
+    kinds=(
+        EntityKind(
+            KIND_USER,
+            table=lambda state: state.users,
+            encode=encode_user,
+            load=_load_user,
+            encode_key=lambda user_id, user: id_key(user_id),
+        ),
+        EntityKind(
+            KIND_TOKEN,
+            table=lambda state: state.tokens,
+            encode=encode_token,
+            load=_load_token,
+            encode_key=_token_key,
+        ),
+        EntityKind(
+            KIND_COUNTERS,
+            table=lambda state: state.counters,
+            encode=encode_counters,
+            load=_load_counters,
+            whole_table=True,
+        ),
+    ),
+    check=_check_whole,
+    projections={"access": _access_of_all},
+)

@@ -109,7 +109,7 @@ class Service:
 
     def entities(self) -> list[tuple[int, bytes, bytes]]:
         """Return the machine's section, checked to be in order."""
-        entities = list(self.machine.domain.entities(self.machine.state))
+        entities = list(self.machine.domain.section.entities(self.machine.state))
         order = [(kind, key) for kind, key, _ in entities]
         assert order == sorted(order), f"{self.stage.name} yields entities out of order"
         return entities

@@ -5,26 +5,32 @@ An index that an undo has missed may be looked at much later, or never in a shor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 from coordinator.mux.sessions import SessionsMachine
 from coordinator.mux.types import Stage
-from services.consumer_groups import section as groups_section
+from services.consumer_groups.section import SECTION as GROUPS_SECTION
+from services.runtime.section import Section
 from services.runtime.tables import Table, UndoLog
-from services.streams import section as streams_section
-from services.streams.model import State as StreamsState
-from services.users import section as users_section
-from services.users.model import State as UsersState
+from services.streams.section import SECTION as STREAMS_SECTION
+from services.users.section import SECTION as USERS_SECTION
 
 Entity = tuple[int, bytes, bytes]
+SECTIONS: Final[dict[Stage, Section[Any]]] = {
+    Stage.USERS: USERS_SECTION,
+    Stage.STREAMS: STREAMS_SECTION,
+    Stage.CONSUMER_GROUPS: GROUPS_SECTION,
+}
 # Caches; what may be outdated on purpose; counters, which are entities and may be at their default.
 NOT_COMPARED: Final = frozenset({"undo", "options_pool", "contexts", "waiting", "counters"})
 
 
 def check_indexes(stage: Stage, state: Any, entities: Iterable[Entity]) -> None:
     """Fail unless every table of a state is what its entities make it."""
-    loaded = _LOADERS[stage](entities)
+    section = SECTIONS[stage]
+    loaded = type(state)(UndoLog())
+    section.load(loaded, entities)
     for name in type(state).__slots__:
         if name not in NOT_COMPARED:
             got, wanted = rows(getattr(state, name)), rows(getattr(loaded, name))
@@ -53,24 +59,3 @@ def rows(table: Any) -> dict[Any, Any]:
     for stream_id, children in getattr(table, "_streams", {}).items():
         found["children of", stream_id] = (children.ids, children.by_name)
     return found
-
-
-def _users(entities: Iterable[Entity]) -> UsersState:
-    state = UsersState(UndoLog())
-    for entity in entities:
-        users_section.load(state, *entity)
-    users_section.check_loaded(state)
-    return state
-
-
-def _streams(entities: Iterable[Entity]) -> StreamsState:
-    state = StreamsState(UndoLog())
-    streams_section.load(state, entities)
-    return state
-
-
-_LOADERS: Final[dict[Stage, Callable[[Iterable[Entity]], Any]]] = {
-    Stage.USERS: _users,
-    Stage.STREAMS: _streams,
-    Stage.CONSUMER_GROUPS: lambda entities: groups_section.load(UndoLog(), entities),
-}

@@ -152,8 +152,9 @@ def _streams(model: Model) -> Iterator[tuple[tuple[Any, ...], Any]]:
                 "purge_generation": topic.purges,
             }
             yield (Stage.STREAMS, 2, _key(stream.id, topic.id)), entity
-    counters = {"next_stream_id": world.next_stream_id, "next_topic_id": world.next_topic_id}
-    yield (Stage.STREAMS, 4, b""), counters
+    if world.next_stream_id > 1:  # counters that never counted are not there
+        counters = {"next_stream_id": world.next_stream_id, "next_topic_id": world.next_topic_id}
+        yield (Stage.STREAMS, 4, b""), counters
 
 
 def _groups(model: Model) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -188,4 +189,5 @@ def _groups(model: Model) -> Iterator[tuple[tuple[Any, ...], Any]]:
                 "joined_revision": member.joined,
             }
             yield (Stage.CONSUMER_GROUPS, 2, _key(group.id, member.session_id)), entity
-    yield (Stage.CONSUMER_GROUPS, 3, b""), {"next_group_id": model.world.next_group_id}
+    if model.world.next_group_id > 1:
+        yield (Stage.CONSUMER_GROUPS, 3, b""), {"next_group_id": model.world.next_group_id}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +16,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import FileDescriptor
 from grpc_tools import protoc
 
-from services.runtime.domain import Call, Entity
+from services.runtime.domain import Call
 from services.runtime.process import run
+from services.runtime.section import EntityKind
 from services.runtime.tables import Table, UndoLog
 from services.streams.domain import DOMAIN
 from services.streams.model import State
@@ -77,20 +77,33 @@ def get_note(state: Any, request: Any, call: Call) -> Any:
     return message("GetNoteResponse", text=state.notes.rows.get(0, ""))
 
 
-def entities(state: State) -> Iterator[Entity]:
-    """Yield the entities of streams, then the note."""
-    yield from DOMAIN.entities(state)
-    assert isinstance(state, NotedState)
-    yield NOTE_KIND, b"", (state.notes.rows.get(0, "")).encode()
+def notes_of(state: Any) -> Table[int, str]:
+    """Return the table of the note."""
+    notes: Table[int, str] = state.notes
+    return notes
 
 
+def load_note(state: Any, canonical: bytes) -> tuple[bytes, bytes]:
+    """Insert the note."""
+    text = canonical.decode()
+    state.notes.put(0, text)
+    return b"", text.encode()
+
+
+NOTE: Final[EntityKind[State]] = EntityKind(
+    NOTE_KIND,
+    table=notes_of,
+    encode=lambda rows: rows[0].encode(),
+    load=load_note,
+    whole_table=True,
+)
 NOTED: Final = replace(
     DOMAIN,
     files=(*DOMAIN.files, FILE),
     new_state=NotedState,
     commands={**DOMAIN.commands, "PutNote": put_note},
     queries={**DOMAIN.queries, "GetNote": get_note},
-    entities=entities,
+    section=replace(DOMAIN.section, kinds=(*DOMAIN.section.kinds, NOTE)),
 )
 
 if __name__ == "__main__":

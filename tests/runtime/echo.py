@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,8 @@ from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import Message
 from grpc_tools import protoc
 
-from services.runtime.domain import Call, Deferred, Domain, Entity, NormalizeCall, Normalized
+from services.runtime.domain import Call, Deferred, Domain, NormalizeCall, Normalized
+from services.runtime.section import EntityKind, Projected, Section, SectionError
 from services.runtime.tables import Table, UndoLog
 from viewstamp import framing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
@@ -65,6 +66,7 @@ class Word:
 
     id: int
     text: str
+    name: str
 
 
 class State:
@@ -75,7 +77,11 @@ class State:
         self.words: Table[str, Word] = Table(undo)
         self.by_text: Table[str, str] = Table(undo)
         self.counters: Table[str, int] = Table(undo)
-        self.counters.put("id", 1)
+
+    def put_word(self, word: Word) -> None:
+        """Put down a word under its name."""
+        self.words.put(word.name, word)
+        self.by_text.put(word.text, word.name)
 
     def snapshot(self) -> tuple[object, ...]:
         """Return all there is, for comparison."""
@@ -85,13 +91,12 @@ class State:
 
 def put(state: State, request: Any, call: Call) -> Any:
     """Change all three tables, tell, and then fail if that is asked for."""
-    number = state.counters.rows["id"]
+    number = state.counters.rows.get("id", 1)
     state.counters.put("id", number + 1)
     old = state.words.rows.get(request.name)
     if old is not None and state.by_text.rows.get(old.text) == request.name:
         state.by_text.delete(old.text)
-    state.words.put(request.name, Word(number, request.text))
-    state.by_text.put(request.text, request.name)
+    state.put_word(Word(number, request.text, request.name))
     if request.tell:
         payload = effects_pb2.EffectPayload(user_deleted=effects_pb2.UserDeleted(user_id=number))
         call.emit((routing_pb2.STAGE_CONSUMER_GROUPS, routing_pb2.STAGE_USERS), payload)
@@ -121,14 +126,14 @@ def remove(state: State, request: Any, call: Call) -> bytes:
 
 def hide(state: State, request: Any, call: Call) -> Any:
     """Keep the digest of a secret."""
-    state.words.put("hidden", Word(0, request.digest.hex()))
+    state.words.put("hidden", Word(0, request.digest.hex(), "hidden"))
     return message("HideResponse")
 
 
 def get(state: State, request: Any, call: Call) -> Any:
     """Return a word with what the read knows of its position."""
     if request.fault == "change":
-        state.words.put("trace", Word(0, "left by a read"))
+        state.words.put("trace", Word(0, "left by a read", "trace"))
     if request.fault == "large":
         return message("GetResponse", text="x" * (MESSAGE_BYTES_MAX // 2))
     _fail(request.fault)
@@ -169,7 +174,7 @@ def resolve(state: State, item: bytes, call: Call, gate: int) -> bytes:
     """Return gate and id; a missing word is refused, and user 66 leaves a trace."""
     request = parse("GetRequest", item)
     if call.user_id == 66:
-        state.words.put("trace", Word(0, "left by a resolve"))
+        state.words.put("trace", Word(0, "left by a resolve", "trace"))
     if request.name not in state.words:
         raise Refusal(Reason.REASON_STREAM_NOT_FOUND, f"no {request.name}", name=request.name)
     return f"{gate}:{state.words.rows[request.name].id}".encode()
@@ -202,11 +207,60 @@ def hide_suffix(request: Any, call: NormalizeCall) -> bytes:
     return encoded
 
 
-def entities(state: State) -> Iterator[Entity]:
-    """Yield the words in order."""
-    for name in state.words.sorted_keys():
-        word = state.words.rows[name]
-        yield 1, name.encode(), f"{word.id}:{word.text}".encode()
+def encode_word(word: Word) -> bytes:
+    """Return the canonical bytes of a word."""
+    return f"{word.name}\0{word.id}\0{word.text}".encode()
+
+
+def encode_counters(counters: Mapping[str, int]) -> bytes:
+    """Return the canonical bytes of the counter."""
+    return str(counters["id"]).encode()
+
+
+def load_word(state: State, canonical: bytes) -> Projected:
+    """Insert a word; the name "clash" clashes."""
+    name, number, text = canonical.decode().split("\0")
+    if name == "clash":
+        raise SectionError("this word clashes")
+    word = Word(int(number), text, name)
+    state.put_word(word)
+    return name.encode(), encode_word(word)
+
+
+def load_counters(state: State, canonical: bytes) -> Projected:
+    """Insert the counter."""
+    state.counters.put("id", int(canonical))
+    return b"", encode_counters(state.counters.rows)
+
+
+def check(state: State) -> None:
+    """Refuse words with ids that the counter gives next."""
+    number = state.counters.rows.get("id", 1)
+    if any(word.id >= number for word in state.words.rows.values()):
+        raise SectionError(f"a word has an id that is not below {number}")
+
+
+SECTION: Final[Section[State]] = Section(
+    version=7,
+    kinds=(
+        EntityKind(
+            1,
+            table=lambda state: state.words,
+            encode=encode_word,
+            load=load_word,
+            encode_key=lambda name, word: name.encode(),
+        ),
+        EntityKind(
+            2,
+            table=lambda state: state.counters,
+            encode=encode_counters,
+            load=load_counters,
+            whole_table=True,
+        ),
+    ),
+    check=check,
+    projections={"words": lambda state: ((n.encode(), b"") for n in state.words.sorted_keys())},
+)
 
 
 def proposals(state: State) -> Iterator[pb.Proposal]:
@@ -218,12 +272,11 @@ def proposals(state: State) -> Iterator[pb.Proposal]:
 DOMAIN: Final[Domain[State]] = Domain(
     stage=routing_pb2.STAGE_STREAMS,
     files=[FILE],
-    section_version=7,
     new_state=State,
     commands={"Put": put, "Remove": remove, "Hide": hide},
     queries={"Get": get, "Ponder": ponder},
     effects={"user_deleted": user_deleted},
-    entities=entities,
+    section=SECTION,
     proposals=proposals,
     resolve=resolve,
     resolve_grants=resolve_grants,

@@ -111,8 +111,9 @@ def test_state_digest_is_the_digest_of_the_entities(harness: Harness) -> None:
     assert (empty.query_id, empty.state_digest) == (3, StateDigest().to_bytes())
     harness.apply(command(PUT, put_request("b"), put_request("a")))
     expected = StateDigest()
-    expected.add(1, b"a", b"2:a")
-    expected.add(1, b"b", b"1:b")
+    expected.add(1, b"a", b"a\0002\0a")
+    expected.add(1, b"b", b"b\0001\0b")
+    expected.add(2, b"", b"3")
     assert harness.read(pb.Item(query=pb.QueryItem())).query.state_digest == expected.to_bytes()
 
 

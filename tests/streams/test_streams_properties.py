@@ -18,9 +18,10 @@ from hypothesis.stateful import (
 )
 
 from services.runtime.tables import UndoLog
-from services.streams import partitions, section
+from services.streams import partitions
 from services.streams.model import State
 from services.streams.partitions import PartitionRun
+from services.streams.section import SECTION, encode_counters
 from tests.streams.streams_workbench import Workbench, by
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.streams.v1 import streams_pb2
@@ -285,12 +286,12 @@ class AgainstModel(RuleBasedStateMachine):
     def section_loads_to_the_same_state(self) -> None:
         """A state loaded from the section has the same tables and the same section."""
         state = self.bench.state
-        entities = list(section.entities(state))
+        entities = list(SECTION.entities(state))
         assert entities == sorted(entities)
         restored = State(UndoLog())
-        section.load(restored, entities)
+        SECTION.load(restored, entities)
         assert tables(restored) == tables(state)
-        assert list(section.entities(restored)) == entities
+        assert list(SECTION.entities(restored)) == entities
 
 
 def permissions_of(grants: set[tuple[int, int]]) -> users_pb2.Permissions:
@@ -333,7 +334,7 @@ def tables(state: State) -> dict[str, Any]:
         for name in ("streams", "stream_ids", "topics", "access", "grantees")
     }
     topics = state.topics
-    rows["counters"] = section.encode_counters(state)
+    rows["counters"] = encode_counters(state.counters.rows)
     rows["ids"] = {stream_id: topics.ids(stream_id) for stream_id in sorted(state.streams.rows)}
     rows["topic_keys"] = topics.sorted_keys()
     rows["names"] = {key: topics.find(key[0], topics.rows[key].name) for key in topics.rows}

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from services.runtime.tables import UndoLog
-from services.users import section
 from services.users.model import State
+from services.users.section import SECTION
 from tests.users.users_support import Users, by_id, by_name, resolved_by_id
 from viewstamp import limits
 from viewstamp.api.common.v1.common_pb2 import Identifier
@@ -381,12 +381,10 @@ class UsersAgainstModel(RuleBasedStateMachine):
         """The section, loaded, gives the same tables and indexes, and the same bytes."""
         entities = self.users.entities()
         loaded = State(UndoLog())
-        for entity in reversed(entities):
-            section.load(loaded, *entity)
-        section.check_loaded(loaded)
+        SECTION.load(loaded, entities)
         for table in State.__slots__:
             assert getattr(loaded, table).rows == getattr(self.users.state, table).rows
-        assert list(section.entities(loaded)) == entities == sorted(entities)
+        assert list(SECTION.entities(loaded)) == entities == sorted(entities)
 
 
 TestUsersAgainstModel = UsersAgainstModel.TestCase

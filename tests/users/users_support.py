@@ -177,7 +177,7 @@ class Users:
 
     def entities(self) -> list[tuple[int, bytes, bytes]]:
         """Return the section."""
-        return list(self.machine.domain.entities(self.state))
+        return list(self.machine.domain.section.entities(self.state))
 
     def no_alarm(self) -> None:
         """Raise the defect that the machine met, if there was one."""
