@@ -1,0 +1,68 @@
+"""What can go wrong with the files of snapshots, and what the operator can do about it."""
+
+# Names say what happened in the words of the operations manual; a suffix would add nothing.
+# ruff: noqa: N818
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+_WAYS_OUT: Final = (
+    "Nothing was changed. Ways out: (1) put the file back, under this name, into any one of these "
+    "directories, from a download of the generation, from another replica, or from a copy of the "
+    "directory: every copy is repaired from it; (2) where a disk is failing, copy its directory to "
+    "another disk, which may read the sectors again; (3) found a new cluster from an older "
+    "completed generation by disaster restore, which loses the commands after that generation"
+)
+
+
+class SnapshotFilesError(Exception):
+    """Any failure of the files of snapshots."""
+
+
+class AllCopiesBad(SnapshotFilesError):
+    """No directory has an intact copy. `reasons` are (directory, what is wrong) of each copy."""
+
+    def __init__(self, name: str, reasons: Sequence[tuple[str, str]]) -> None:
+        self.name = name
+        self.reasons = tuple(reasons)
+        found = "; ".join(f"in {directory}: {reason}" for directory, reason in reasons)
+        super().__init__(f"no copy of {name} is intact: {found}. {_WAYS_OUT}")
+
+
+class CopiesFailed(SnapshotFilesError):
+    """A sync failed. What is durable is unknown: the process must end."""
+
+
+class CopyNotWritten(SnapshotFilesError):
+    """A file could not be written. No final name was touched by what was not complete."""
+
+
+class SnapshotNoSpace(CopyNotWritten):
+    """The disk is full, and the reserve, if the write was entitled to it, is given up already."""
+
+
+class WrongCopyDirectory(SnapshotFilesError):
+    """The copy directories are not the three that this replica was given before."""
+
+
+class ConflictingManifest(SnapshotFilesError):
+    """The generation is here already, with another root: two histories were written."""
+
+
+class GenerationDamaged(SnapshotFilesError):
+    """Intact files that do not add up to what the manifest says. `problems` says what differs."""
+
+    def __init__(self, generation: int, problems: Sequence[str]) -> None:
+        self.generation = generation
+        self.problems = tuple(problems)
+        super().__init__(
+            f"generation {generation} is not what its manifest says: {'; '.join(problems)}. "
+            f"Its files are as they were written, so it was written wrongly: go back to an older "
+            f"generation, and keep these files for whoever looks for the reason"
+        )
+
+
+class CompactionFailed(SnapshotFilesError):
+    """A chain could not be merged. The chain itself is as it was and stays in use."""

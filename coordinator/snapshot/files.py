@@ -1,0 +1,356 @@
+"""The face of everything that touches snapshot files.
+
+**Threads.** Every call blocks: make it from a thread that may wait. One thread opens and closes.
+In between any thread may call any method; what is handed out, a `GenerationWriter`, a
+`SectionWriter`, a `Loaded`, belongs to one thread at a time, and the section writers of one
+generation may be in different threads. One mutex is held while layers are pinned and while garbage
+is collected; writing, loading, scrubbing and compacting go on beside each other.
+
+**Order of a generation's life.** `begin` → a section writer per stage → `write_manifest`: durable
+here. Adopted (the superblock names it, durably) → `collect_garbage` → `rebuild_reserve`. Failed or
+abandoned → `GenerationWriter.discard`, `delete` → `collect_garbage`. After a restart
+`collect_garbage` may be called only once the journal was replayed: before that the catalog is the
+one of the cut, and does not know what was kept since.
+
+**Errors.** CopiesFailed ends the process. SnapshotNoSpace and CopyNotWritten fail the generation
+that was being written, whose writer must be discarded. AllCopiesBad and GenerationDamaged say what
+an operator can do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coordinator.snapshot.compaction import (
+    CompactionJob,
+    Compactor,
+    CompactorApart,
+    needs_compaction,
+)
+from coordinator.snapshot.copies import Report
+from coordinator.snapshot.errors import ConflictingManifest
+from coordinator.snapshot.garbage import (
+    Collected,
+    Pins,
+    collect,
+    layers_of,
+    stored_generations,
+)
+from coordinator.snapshot.layout import (
+    equality_check,
+    layer_check,
+    layer_file,
+    manifest_file,
+)
+from coordinator.snapshot.opening import open_directories, release
+from coordinator.snapshot.reserve import Reserve
+from coordinator.snapshot.restore import Loaded, open_sections, read_manifest
+from coordinator.snapshot.verify import FileVerdict, problems_of, scrub_file
+from coordinator.snapshot.writing import SectionWriter, reached_by
+from coordinator.storage import Storage
+from viewstamp.api.snapshots.v1.manifest_pb2 import (
+    LayerReference,
+    SectionManifest,
+    SnapshotManifest,
+)
+from viewstamp.format.layer import LayerHeader
+from viewstamp.format.manifest import encode_manifest, sections
+from viewstamp.limits import SNAPSHOT_RESERVE_BYTES_MIN
+
+TAG: Final = "coordinator"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotDirectories:
+    """Whose snapshots, and where: three different directories, in an order that never changes."""
+
+    paths: tuple[str, ...]
+    cluster_id: bytes
+    replica_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergedBase:
+    """A base that stands for the first layers of a chain, though no manifest names it yet."""
+
+    prefix: tuple[bytes, ...]
+    layer: LayerReference
+
+
+class SnapshotFiles:
+    """The snapshot files of one replica."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        directories: SnapshotDirectories,
+        *,
+        report: Report,
+        reserve_bytes_min: int = SNAPSHOT_RESERVE_BYTES_MIN,
+        compactor: Compactor | None = None,
+    ) -> None:
+        """Open the directories, making those that are new; a temporary file of a crash goes.
+
+        `report` is told of each file of which a copy was bad, and what was done. Compaction runs
+        in a process of its own unless another compactor is given. Raises WrongCopyDirectory,
+        DirectoryInUse, CopyNotWritten, CopiesFailed.
+        """
+        self._cluster_id = directories.cluster_id
+        opened = open_directories(
+            storage,
+            directories.paths,
+            directories.cluster_id,
+            directories.replica_id,
+            report,
+            TAG,
+        )
+        self.new_directories = opened.new_directories
+        """Directories that got their identity now: new ones, and those where it was damaged."""
+        self._copies = opened.copies
+        self._locks = opened.locks
+        self._reserve = Reserve(storage, opened.copies, reserve_bytes_min)
+        self._compactor = CompactorApart(report) if compactor is None else compactor
+        self._pins = Pins()
+        self._merged: dict[int, MergedBase] = {}
+        self._compacting = 0
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """The copy directories, in order."""
+        return self._copies.directories
+
+    def close(self) -> None:
+        """End a compaction that is under way and let others use the directories."""
+        self._compactor.stop()
+        release(self._locks)
+
+    # --- Writing ---
+
+    def begin(self, generation: int) -> GenerationWriter:
+        """Begin to write a generation, or begin once more after giving up."""
+        return GenerationWriter(self, generation)
+
+    def chain(self, stage: int, section: SectionManifest) -> list[LayerReference]:
+        """The layers that the next generation's chain begins with: those of the last adopted
+        generation's section, or the base that was merged from them."""
+        layers = list(section.layers)
+        with self._pins.mutex:
+            merged = self._merged.get(stage)
+            if merged is None or not _begins_with(layers, merged.prefix):
+                return layers
+            return [merged.layer, *layers[len(merged.prefix) :]]
+
+    def stored_manifest(self, generation: int) -> SnapshotManifest | None:
+        """The manifest of a generation that is durable here, all copies repaired; None if no
+        directory has one. Raises AllCopiesBad."""
+        if not self._copies.has(manifest_file(generation)):
+            return None
+        return read_manifest(self._copies, self._cluster_id, generation)
+
+    def generations(self) -> list[int]:
+        """The generations of which any directory has a manifest, ascending."""
+        return stored_generations(self._copies)
+
+    # --- Reading ---
+
+    def load(self, generation: int) -> Loaded:
+        """Verify and repair every copy of a generation's files, and open it for reading.
+
+        Raises AllCopiesBad, GenerationDamaged, FormatVersionError.
+        """
+        owner = object()
+        with self._pins.mutex:
+            manifest = read_manifest(self._copies, self._cluster_id, generation)
+            self._pins.add(owner, layers_of(manifest))
+        try:
+            layers = open_sections(self._copies, manifest)
+        except BaseException:
+            self._pins.release(owner)
+            raise
+        return Loaded(manifest, layers, lambda: self._pins.release(owner))
+
+    def scrub(self, generation: int) -> Iterator[FileVerdict]:
+        """Look at every copy of a generation's files and repair what can be, file by file.
+
+        Raises AllCopiesBad for the manifest; a layer without an intact copy is a verdict.
+        """
+        manifest = read_manifest(self._copies, self._cluster_id, generation)
+        data = encode_manifest(manifest)
+        checks = {
+            layer_file(reference.digest): layer_check(reference)
+            for _, section in sections(manifest)
+            for reference in section.layers
+        }
+        checks[manifest_file(generation)] = equality_check(data)
+        for done, (name, check) in enumerate(checks.items(), start=1):
+            yield scrub_file(self._copies, name, check, len(checks) - done)
+
+    def problems(self, generation: int) -> list[str]:
+        """Compute every digest and count of a generation anew from its layers; what differs.
+
+        Raises AllCopiesBad, GenerationDamaged, FormatVersionError.
+        """
+        with self.load(generation) as loaded:
+            return problems_of(loaded.manifest, loaded.layers)
+
+    # --- Deciding ---
+
+    def delete(self, generation: int) -> None:
+        """Remove the manifest of a generation that failed or was abandoned; layers go as garbage.
+
+        Never of the one that the superblock names.
+        """
+        with self._pins.mutex:
+            self._copies.delete([manifest_file(generation)])
+            self._pins.release(generation)
+
+    def collect_garbage(self, live: Collection[int], adopted: int) -> Collected:
+        """Remove what nobody keeps. `live` are the generations of the catalog, `adopted` is the
+        one that the superblock names; those above it are kept until they are deleted.
+
+        Raises AllCopiesBad, with no layer removed, if a manifest that is kept cannot be read.
+        """
+        with self._pins.mutex:
+            self._forget_named_bases(adopted)
+            return collect(
+                self._copies,
+                self._cluster_id,
+                self._pins,
+                live,
+                adopted,
+                is_compacting=self._compacting > 0,
+            )
+
+    def _forget_named_bases(self, adopted: int) -> None:
+        """Let go of merged bases that the adopted generation names, or can no longer use."""
+        if not self._merged:
+            return
+        manifest = read_manifest(self._copies, self._cluster_id, adopted)
+        for stage, section in sections(manifest):
+            merged = self._merged.get(stage)
+            if merged is not None and not _begins_with(section.layers, merged.prefix):
+                del self._merged[stage]
+                self._pins.release(merged)
+
+    # --- Compaction ---
+
+    def stages_to_compact(self, manifest: SnapshotManifest) -> list[int]:
+        """The stages whose chain should be merged, given the last adopted manifest."""
+        return [
+            stage
+            for stage, section in sections(manifest)
+            if needs_compaction(SectionManifest(layers=self.chain(stage, section)))
+        ]
+
+    def compact(self, manifest: SnapshotManifest, stage: int) -> LayerReference:
+        """Merge a section's chain into a base, which `chain` answers from now on.
+
+        Takes long; raises CompactionFailed, AllCopiesBad, SnapshotNoSpace, CopyNotWritten,
+        CopiesFailed. The chain stays as it is whatever happens.
+        """
+        section = dict(sections(manifest))[stage]
+        job = CompactionJob(self._cluster_id, stage, manifest.feature_level, section)
+        owner = object()
+        with self._pins.mutex:
+            self._compacting += 1
+            self._pins.add(owner, layers_of(manifest))
+        try:
+            layer = self._compactor.merge(self._copies, job)
+            self._keep_base(stage, MergedBase(tuple(each.digest for each in section.layers), layer))
+        finally:
+            with self._pins.mutex:
+                self._compacting -= 1
+                self._pins.release(owner)
+        return layer
+
+    def _keep_base(self, stage: int, merged: MergedBase) -> None:
+        with self._pins.mutex:
+            before = self._merged.get(stage)
+            self._merged[stage] = merged
+            self._pins.add(merged, [merged.layer.digest])
+            if before is not None and before != merged:
+                self._pins.release(before)
+
+    # --- Space ---
+
+    def rebuild_reserve(self, manifest: SnapshotManifest) -> Sequence[str]:
+        """Make the reserves that were given up or are too small for the last generation.
+
+        Returns the directories that have no room for it yet: try again after freeing space.
+        """
+        return self._reserve.rebuild(sum(layers_of(manifest).values()))
+
+    def reserve_bytes(self) -> list[int]:
+        """How much is kept in each directory."""
+        return [self._reserve.held_bytes(copy) for copy in range(len(self.directories))]
+
+
+class GenerationWriter:
+    """A generation on its way to the disk."""
+
+    def __init__(self, files: SnapshotFiles, generation: int) -> None:
+        """Use `SnapshotFiles.begin`."""
+        self._files = files
+        self.generation = generation
+
+    def section(
+        self,
+        stage: int,
+        *,
+        section_version: int,
+        feature_level: int,
+        base: Sequence[LayerReference],
+    ) -> SectionWriter:
+        """Begin the layer of a stage. `base` is the chain that it goes on from, as
+        `SnapshotFiles.chain` gave it, or empty if the blocks are the whole section.
+
+        Raises SnapshotNoSpace once the reserve is given up, CopyNotWritten, CopiesFailed.
+        """
+        files = self._files
+        files._pins.add(self.generation, [reference.digest for reference in base])
+        header = LayerHeader(
+            cluster_id=files._cluster_id,
+            stage=stage,
+            section_version=section_version,
+            generation=self.generation,
+            base_generation=reached_by(base),
+            feature_level=feature_level,
+        )
+        return SectionWriter(
+            files._copies,
+            f"section-{stage}-of-{self.generation}",
+            header,
+            files._reserve.give_up,
+            lambda digest: files._pins.add(self.generation, [digest]),
+        )
+
+    def write_manifest(self, manifest: SnapshotManifest) -> SnapshotManifest:
+        """Return once the generation is durable here, with the manifest that is stored.
+
+        One that is here already with the same root stays; with another root ConflictingManifest is
+        raised. Raises FormatError for one that is wrong in itself.
+        """
+        files = self._files
+        data = encode_manifest(manifest)
+        stored = files.stored_manifest(self.generation)
+        if stored is None:
+            name = manifest_file(self.generation)
+            files._copies.write(name, data, equality_check(data), files._reserve.give_up)
+        elif stored.root != manifest.root:
+            raise ConflictingManifest(
+                f"generation {self.generation} is stored with root {stored.root.hex()}, but was "
+                f"written now with root {manifest.root.hex()}: the same log gave two states. Stop "
+                f"this replica and keep its directories for whoever looks for the reason"
+            )
+        files._pins.release(self.generation)
+        return stored or manifest
+
+    def discard(self) -> None:
+        """Give up: layers that no manifest names become garbage."""
+        self._files._pins.release(self.generation)
+
+
+def _begins_with(layers: Sequence[LayerReference], prefix: Sequence[bytes]) -> bool:
+    return tuple(each.digest for each in layers[: len(prefix)]) == tuple(prefix)

@@ -1,0 +1,117 @@
+"""What may be removed: manifests of generations that nobody keeps, layers that nobody names.
+
+Roots are the generations of the catalog, the one that the superblock names, every generation above
+that (it is being written, or waits for its decision, or for `delete`), and pins: layers that are in
+use though no manifest says so yet, or any more.
+
+A layer is pinned before it gets its name, and stays pinned until the manifest that names it is
+durable. Collecting holds the same mutex from its look at the manifests to its last removal. So a
+layer that somebody found and is about to name is never taken away in between. Manifests go first,
+durably; a crash in between leaves layers without a manifest, never the other way round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from coordinator.snapshot.copies import Copies
+from coordinator.snapshot.layout import LAYERS, MANIFESTS, layer_file, manifest_file
+from coordinator.snapshot.restore import read_manifest
+from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
+from viewstamp.format import FormatError
+from viewstamp.format.manifest import digest_of, generation_of, sections
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What was removed. `postponed`: layers were left alone, since a compaction is under way."""
+
+    generations: tuple[int, ...]
+    layers: tuple[bytes, ...]
+    postponed: bool
+
+
+class Pins:
+    """Layers in use, by who uses them. `mutex` keeps garbage collection out while it is held."""
+
+    def __init__(self) -> None:
+        self.mutex = threading.RLock()
+        self._held: dict[object, set[bytes]] = {}
+
+    def add(self, owner: object, digests: Iterable[bytes]) -> None:
+        """Keep layers until the owner is released; waits for a collection that is under way."""
+        with self.mutex:
+            self._held.setdefault(owner, set()).update(digests)
+
+    def release(self, owner: object) -> None:
+        """Keep them no longer. Releasing twice is harmless."""
+        with self.mutex:
+            self._held.pop(owner, None)
+
+    def digests(self) -> set[bytes]:
+        """Every layer that somebody uses."""
+        with self.mutex:
+            return set[bytes]().union(*self._held.values())
+
+
+def layers_of(manifest: SnapshotManifest) -> dict[bytes, int]:
+    """The layers that a manifest names: size in bytes by digest."""
+    return {
+        reference.digest: reference.size_bytes
+        for _, section in sections(manifest)
+        for reference in section.layers
+    }
+
+
+def stored_generations(copies: Copies) -> list[int]:
+    """The generations of which any directory has a manifest, ascending."""
+    return sorted(_parsed(copies.names(MANIFESTS), generation_of))
+
+
+def stored_layers(copies: Copies) -> list[bytes]:
+    """The digests of the layers that any directory has, ascending."""
+    return sorted(_parsed(copies.names(LAYERS), digest_of))
+
+
+def collect(
+    copies: Copies,
+    cluster_id: bytes,
+    pins: Pins,
+    live: Collection[int],
+    adopted: int,
+    *,
+    is_compacting: bool,
+) -> Collected:
+    """Remove what has no root, durably, in every directory.
+
+    Raises AllCopiesBad, and removes no layer, if a manifest that is kept cannot be read: nobody
+    knows then what it names.
+    """
+    with pins.mutex:
+        stored = stored_generations(copies)
+        dead = [each for each in stored if each < adopted and each not in live]
+        if dead:
+            copies.delete([manifest_file(generation) for generation in dead])
+        if is_compacting:
+            return Collected(tuple(dead), (), postponed=True)
+        named = pins.digests()
+        for generation in stored:
+            if generation not in dead:
+                named.update(layers_of(read_manifest(copies, cluster_id, generation)))
+        unnamed = [digest for digest in stored_layers(copies) if digest not in named]
+        if unnamed:
+            copies.delete([layer_file(digest) for digest in unnamed])
+        return Collected(tuple(dead), tuple(unnamed), postponed=False)
+
+
+def _parsed(names: Iterable[str], parse: Callable[[str], T]) -> Iterator[T]:
+    """What the names say; other files are none of ours and stay where they are."""
+    for name in names:
+        with contextlib.suppress(FormatError):
+            yield parse(name)

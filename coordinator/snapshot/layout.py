@@ -1,0 +1,98 @@
+"""What lies where below a copy directory, and how each file is checked.
+
+====================================== ==================================================
+`IDENTITY`                             whose directory it is (`coordinator.snapshot.identity`)
+`reserve`                              space to be given up when the disk is full
+`layers/<64 hexadecimal digits>.layer` a layer, named by the BLAKE3 of its bytes
+`manifests/<20 digits>.manifest`       the manifest of that generation
+`*.tmp`                                files in the making, removed at the next open
+`LOCK`                                 held by the process that uses the directory
+====================================== ==================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from coordinator.snapshot.copies import Check, chunks_of
+from coordinator.storage import StorageFile
+from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
+from viewstamp.format import FormatError, FormatVersionError
+from viewstamp.format.layer import file_digest
+from viewstamp.format.manifest import (
+    FRAME_BYTES,
+    MANIFEST_BYTES_MAX,
+    decode_manifest,
+    layer_name,
+    manifest_name,
+)
+
+LAYERS: Final = "layers"
+MANIFESTS: Final = "manifests"
+RESERVE_FILE: Final = "reserve"
+FOLDERS: Final = (LAYERS, MANIFESTS)
+
+
+def layer_file(digest: bytes) -> str:
+    """The name of a layer below a copy directory."""
+    return f"{LAYERS}/{layer_name(digest)}"
+
+
+def manifest_file(generation: int) -> str:
+    """The name of a manifest below a copy directory."""
+    return f"{MANIFESTS}/{manifest_name(generation)}"
+
+
+def layer_check(reference: LayerReference) -> Check:
+    """A layer is intact if its size and its digest are those of the reference."""
+    return digest_check(reference.digest, reference.size_bytes)
+
+
+def digest_check(digest: bytes, size_bytes: int) -> Check:
+    """A file is intact if it has this size and this BLAKE3."""
+
+    def check(file: StorageFile) -> str | None:
+        if file.size() != size_bytes:
+            return f"has {file.size()} bytes, must have {size_bytes}"
+        found = file_digest(chunks_of(file))
+        return None if found == digest else f"has digest {found.hex()}, must be {digest.hex()}"
+
+    return check
+
+
+def equality_check(data: bytes) -> Check:
+    """A file is intact if it has exactly these bytes."""
+
+    def check(file: StorageFile) -> str | None:
+        if file.size() != len(data):
+            return f"has {file.size()} bytes, must have {len(data)}"
+        return None if file.read(0, len(data)) == data else "differs from what was written"
+
+    return check
+
+
+def manifest_check(
+    cluster_id: bytes, generation: int, take: Callable[[bytes, SnapshotManifest], None]
+) -> Check:
+    """A manifest is intact if it decodes and is of this generation; `take` is given it then.
+
+    Raises FormatVersionError for an intact one of a later build, which is no damage.
+    """
+
+    def check(file: StorageFile) -> str | None:
+        data = file.read(0, FRAME_BYTES + MANIFEST_BYTES_MAX + 1)
+        try:
+            manifest = decode_manifest(data)
+        except FormatVersionError as error:
+            raise FormatVersionError(f"{file.path}: {error}") from error
+        except FormatError as error:
+            return str(error)
+        if manifest.cluster_id != cluster_id:
+            return f"belongs to cluster {manifest.cluster_id.hex()}, must be {cluster_id.hex()}"
+        if manifest.generation != generation:
+            return f"is of generation {manifest.generation}, must be of {generation}"
+        take(data, manifest)
+        return None
+
+    return check

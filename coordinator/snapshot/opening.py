@@ -1,0 +1,120 @@
+"""Opening the copy directories: whose are they, and what did a crash leave in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coordinator.snapshot.copies import TEMPORARY_SUFFIX, Copies, Report
+from coordinator.snapshot.errors import WrongCopyDirectory
+from coordinator.snapshot.identity import (
+    IDENTITY_BYTES,
+    IDENTITY_FILE,
+    CopyIdentity,
+    FoundDirectory,
+    check_directories,
+    decode_identity,
+    encode_identity,
+    to_be_written,
+)
+from coordinator.snapshot.layout import FOLDERS, equality_check
+from coordinator.storage import LOCK_FILE, DirectoryInUse, Storage, StorageLock
+from viewstamp.format import FormatError, FormatVersionError
+
+# What may lie in a directory that was never used: the root of a file system has the second one.
+_NOTHING_OF_OURS: Final = frozenset({LOCK_FILE, "lost+found"})
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedDirectories:
+    """The copies, the locks that keep others out, and the directories that were new or repaired."""
+
+    copies: Copies
+    locks: tuple[StorageLock, ...]
+    new_directories: tuple[str, ...]
+
+
+def open_directories(
+    storage: Storage,
+    directories: Sequence[str],
+    cluster_id: bytes,
+    replica_id: int,
+    report: Report,
+    tag: str,
+) -> OpenedDirectories:
+    """Make, hold and check the three directories, and clear away what was in the making.
+
+    Raises WrongCopyDirectory and DirectoryInUse, having written nothing.
+    """
+    check_directories(directories)
+    locks = _lock(storage, directories)
+    try:
+        copies = Copies(storage, directories, report, tag)
+        found = [_look(storage, directory) for directory in directories]
+        lacking = to_be_written(found, cluster_id, replica_id)
+        copies.remove_temporaries([""])
+        for copy in lacking:
+            data = encode_identity(CopyIdentity(cluster_id, replica_id, copy))
+            copies.write_one(copy, IDENTITY_FILE, data, equality_check(data))
+        for directory in directories:
+            for folder in FOLDERS:
+                storage.make_directory(f"{directory}/{folder}")
+        copies.remove_temporaries(FOLDERS)
+    except BaseException:
+        release(locks)
+        raise
+    return OpenedDirectories(copies, tuple(locks), tuple(directories[copy] for copy in lacking))
+
+
+def release(locks: Sequence[StorageLock]) -> None:
+    """Let others in."""
+    for lock in locks:
+        lock.release()
+
+
+def _lock(storage: Storage, directories: Sequence[str]) -> list[StorageLock]:
+    locks: list[StorageLock] = []
+    try:
+        for directory in directories:
+            storage.make_directory(directory)
+            locks.append(_lock_one(storage, directory, is_first=not locks))
+    except BaseException:
+        release(locks)
+        raise
+    return locks
+
+
+def _lock_one(storage: Storage, directory: str, *, is_first: bool) -> StorageLock:
+    try:
+        return storage.lock(directory)
+    except DirectoryInUse as error:
+        if is_first or error.holder != os.getpid():
+            raise
+        raise WrongCopyDirectory(
+            f"{directory} is another name of one of the other copy directories, or this process "
+            f"has it open already; give three different directories"
+        ) from error
+
+
+def _look(storage: Storage, directory: str) -> FoundDirectory:
+    names = [
+        name
+        for name in storage.names(directory)
+        if name not in _NOTHING_OF_OURS and not name.endswith(TEMPORARY_SUFFIX)
+    ]
+    if IDENTITY_FILE not in names:
+        return FoundDirectory(directory, None, None, is_empty=not names)
+    path = f"{directory}/{IDENTITY_FILE}"
+    try:
+        file = storage.open(path)
+        try:
+            identity = decode_identity(file.read(0, IDENTITY_BYTES + 1))
+        finally:
+            file.close()
+    except FormatVersionError as error:
+        raise FormatVersionError(f"{path}: {error}") from error
+    except (FormatError, OSError) as error:
+        return FoundDirectory(directory, None, str(error), is_empty=False)
+    return FoundDirectory(directory, identity, None, is_empty=False)

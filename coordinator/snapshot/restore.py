@@ -1,0 +1,139 @@
+"""Reading a generation back: every file of it verified, in every copy, before anything is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+
+from coordinator.snapshot.copies import Copies, CopiesFile
+from coordinator.snapshot.errors import GenerationDamaged
+from coordinator.snapshot.layout import (
+    equality_check,
+    layer_check,
+    layer_file,
+    manifest_check,
+    manifest_file,
+)
+from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
+from viewstamp.format import FormatError, FormatVersionError
+from viewstamp.format.layer import LayerReader
+from viewstamp.format.manifest import check_layer_belongs, sections
+
+
+class StoredLayer(LayerReader):
+    """A layer that is read block by block from whichever copy is intact."""
+
+    def __init__(self, file: CopiesFile) -> None:
+        """Read and verify header and index; raises FormatError, AllCopiesBad."""
+        self._file = file
+        super().__init__(file.read, file.size_bytes)
+
+    def read_block(self, index: int) -> bytes:
+        """Return a block as stored, verified but not decompressed; raises AllCopiesBad.
+
+        The file was verified as a whole when it was opened. A block that is damaged by now is read
+        from the next copy.
+        """
+        while True:
+            try:
+                return super().read_block(index)
+            except FormatVersionError:
+                raise
+            except FormatError as error:
+                self._file.give_up_copy(str(error))
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
+
+
+def open_layer(copies: Copies, reference: LayerReference) -> StoredLayer:
+    """Verify and repair a layer, and open it; raises AllCopiesBad, FormatError."""
+    file = copies.open(layer_file(reference.digest), layer_check(reference))
+    try:
+        return StoredLayer(file)
+    except BaseException:
+        file.close()
+        raise
+
+
+def read_manifest(copies: Copies, cluster_id: bytes, generation: int) -> SnapshotManifest:
+    """Return a manifest, all copies of it repaired and equal; raises AllCopiesBad.
+
+    Of copies that are intact but differ, which only a defect can have written, the first counts.
+    """
+    found: list[tuple[bytes, SnapshotManifest]] = []
+    name = manifest_file(generation)
+    check = manifest_check(
+        cluster_id, generation, lambda data, manifest: found.append((data, manifest))
+    )
+    copies.scrub(name, check)
+    data, manifest = found[0]
+    if any(other != data for other, _ in found):
+        copies.scrub(name, equality_check(data))
+    return manifest
+
+
+class Loaded:
+    """A generation, open for reading. Its layers stay where they are until `close`."""
+
+    def __init__(
+        self,
+        manifest: SnapshotManifest,
+        layers: Mapping[int, Sequence[StoredLayer]],
+        release: Callable[[], None],
+    ) -> None:
+        """Use `SnapshotFiles.load`."""
+        self.manifest = manifest
+        self.layers = layers
+        """By stage number, base first."""
+        self._release = release
+
+    def blocks(self, stage: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the index of the layer and the block as stored, for InstallBlock, base first."""
+        for number, layer in enumerate(self.layers[stage]):
+            for index in range(len(layer.blocks)):
+                yield number, layer.read_block(index)
+
+    def close(self) -> None:
+        """Give the files back. Closing twice is harmless."""
+        close_layers(self.layers)
+        self._release()
+
+    def __enter__(self) -> Loaded:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_sections(copies: Copies, manifest: SnapshotManifest) -> dict[int, list[StoredLayer]]:
+    """Verify, repair and open every layer of every chain.
+
+    Raises AllCopiesBad, and GenerationDamaged for a layer that is not what the manifest says.
+    """
+    opened: dict[int, list[StoredLayer]] = {}
+    try:
+        for stage, section in sections(manifest):
+            chain = opened[stage] = []
+            for reference in section.layers:
+                chain.append(open_layer(copies, reference))
+                check_layer_belongs(manifest, stage, reference, chain[-1])
+    except BaseException as error:
+        close_layers(opened)
+        if isinstance(error, FormatError) and not isinstance(error, FormatVersionError):
+            raise GenerationDamaged(manifest.generation, [str(error)]) from error
+        raise
+    return opened
+
+
+def close_layers(layers: Mapping[int, Sequence[StoredLayer]]) -> None:
+    """Close them all."""
+    for chain in layers.values():
+        for layer in chain:
+            layer.close()

@@ -1,0 +1,74 @@
+"""The full check of a generation: what its layers add up to, computed from nothing but them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from coordinator.snapshot.copies import Check, Copies, CopyVerdict
+from coordinator.snapshot.errors import AllCopiesBad
+from viewstamp.api.snapshots.v1.manifest_pb2 import SectionManifest, SnapshotManifest
+from viewstamp.format.layer import LayerReader
+from viewstamp.format.manifest import sections
+from viewstamp.format.merge import merge
+from viewstamp.format.section import Entry, SectionTally
+
+
+@dataclass(frozen=True, slots=True)
+class FileVerdict:
+    """What was found of one file, by copy directory, and how many files are left to look at."""
+
+    name: str
+    copies: tuple[CopyVerdict, ...]
+    files_left: int
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether every copy is intact now."""
+        return all(copy.is_intact for copy in self.copies)
+
+
+def scrub_file(copies: Copies, name: str, check: Check, files_left: int) -> FileVerdict:
+    """Look at every copy and repair what can be; a file without an intact copy is a verdict too."""
+    try:
+        verdicts = copies.scrub(name, check)
+    except AllCopiesBad as error:
+        verdicts = tuple(
+            CopyVerdict(directory, reason, "no copy is intact")
+            for directory, reason in error.reasons
+        )
+    return FileVerdict(name, verdicts, files_left)
+
+
+def tally_of(entries: Iterable[Entry]) -> SectionTally:
+    """Count a whole section."""
+    tally = SectionTally()
+    for kind, key, canonical in entries:
+        tally.add((kind, key, None, canonical))
+    return tally
+
+
+def difference(section: SectionManifest, tally: SectionTally) -> str | None:
+    """How a section's layers differ from what its manifest says, or None."""
+    found = tally.digest.to_bytes()
+    if found != section.state_digest:
+        return f"state digest is {section.state_digest.hex()}, its layers give {found.hex()}"
+    kinds = {count.kind: count.entities for count in section.kinds}
+    if kinds != tally.kinds:
+        return f"entities by kind are {kinds}, its layers have {tally.kinds}"
+    return None
+
+
+def problems_of(manifest: SnapshotManifest, layers: Mapping[int, Sequence[LayerReader]]) -> list[str]:
+    """Compute every section's digest and counts anew; what differs from the manifest.
+
+    The root needs no look: it follows from the digests, and reading the manifest compared it.
+    Raises AllCopiesBad, FormatError.
+    """
+    problems = []
+    for stage, section in sections(manifest):
+        chain = [layer.entries() for layer in layers[stage]]
+        wrong = difference(section, tally_of(merge(chain, keep_tombstones=False)))
+        if wrong is not None:
+            problems.append(f"section of stage {stage}: {wrong}")
+    return problems
