@@ -80,8 +80,8 @@ _ROOT = struct.Struct("<4sHHQQQQII")
 _ROOT_SECTION = struct.Struct("<II32s")
 assert _FRAME.size == FRAME_BYTES
 
-_LAYER_NAME = re.compile(rf"([0-9a-f]{{64}}){re.escape(LAYER_SUFFIX)}", re.ASCII)
-_MANIFEST_NAME = re.compile(rf"([0-9]{{20}}){re.escape(MANIFEST_SUFFIX)}", re.ASCII)
+_LAYER_NAME = re.compile(rf"([0-9a-f]{{64}}){re.escape(LAYER_SUFFIX)}")
+_MANIFEST_NAME = re.compile(rf"([0-9]{{20}}){re.escape(MANIFEST_SUFFIX)}")
 
 # Stage number and field of each section. Sections are found by their type, and stand in the order
 # of their stages, in the message as in the pipeline.

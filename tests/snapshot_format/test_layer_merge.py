@@ -1,0 +1,55 @@
+"""Merging: a chain of layers says what a dictionary would that the layers were written to."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from viewstamp.format import FormatError
+from viewstamp.format.merge import merge
+from viewstamp.format.section import Entry
+
+POSITIONS = st.tuples(st.integers(0, 3), st.binary(max_size=2))
+LAYERS = st.dictionaries(POSITIONS, st.none() | st.binary(max_size=2), max_size=8).map(
+    lambda layer: [Entry(*here, layer[here]) for here in sorted(layer)]
+)
+
+
+def model(layers: list[list[Entry]]) -> dict[tuple[int, bytes], bytes | None]:
+    """The last word of each entity, tombstones included, ascending."""
+    said = {entry[:2]: entry.canonical for layer in layers for entry in layer}
+    return dict(sorted(said.items()))
+
+
+@given(st.lists(LAYERS, max_size=5))
+def test_merge_is_what_a_dictionary_says(layers: list[list[Entry]]) -> None:
+    """The last layer wins, ascending, and tombstones are dropped only when asked to."""
+    said = [Entry(*here, canonical) for here, canonical in model(layers).items()]
+
+    assert list(merge(layers, keep_tombstones=True)) == said
+    assert list(merge(layers, keep_tombstones=False)) == [
+        entry for entry in said if entry.canonical is not None
+    ]
+
+
+@given(st.lists(LAYERS, max_size=5), st.integers(0, 5))
+def test_merging_deltas_first_changes_nothing(layers: list[list[Entry]], count: int) -> None:
+    """Deltas merged into one, tombstones kept, do what they did one by one."""
+    folded = [*layers[:count], list(merge(layers[count:], keep_tombstones=True))]
+
+    assert list(merge(folded, keep_tombstones=False)) == list(merge(layers, keep_tombstones=False))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        [Entry(1, b"b", b""), Entry(1, b"a", b"")],
+        [Entry(1, b"a", b""), Entry(1, b"a", None)],
+        [Entry(2, b"", b""), Entry(1, b"z", b"")],
+    ],
+)
+def test_layers_out_of_order_are_refused(layer: list[Entry]) -> None:
+    """An entry that is not behind the one before it ends the merge, naming the layer."""
+    with pytest.raises(FormatError, match=r"layer 1: entry .* does not come after"):
+        list(merge([[Entry(1, b"a", b"")], layer], keep_tombstones=False))
