@@ -8,7 +8,17 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from viewstamp.cli import access, cluster, groups, imports, streams, tokens, topics, users
+from viewstamp.cli import (
+    access,
+    cluster,
+    groups,
+    imports,
+    snapshots,
+    streams,
+    tokens,
+    topics,
+    users,
+)
 from viewstamp.cli.session import DEFAULT_ADDRESS, Settings
 
 # Understood before and after the command; the second value says whether a value follows.
@@ -93,4 +103,5 @@ app.add_typer(tokens.app, name="token")
 app.add_typer(streams.app, name="stream")
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
+app.add_typer(snapshots.app, name="snapshot")
 app.add_typer(imports.app, name="import")

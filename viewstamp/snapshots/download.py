@@ -152,14 +152,26 @@ class _Written(_File):
         temporary_of(self.path).unlink(missing_ok=True)
 
     def _check(self) -> None:
-        if self.path.parent.name == LAYERS:
-            if self._digest.digest() != digest_of(self.path.name):
-                raise BadDownload(f"{self.name} has the digest {self._digest.hexdigest()}", AGAIN)
-            return
-        try:
-            read_manifest(temporary_of(self.path), generation_of(self.path.name))
-        except BadCopyError as error:
-            raise BadDownload(f"{self.name}: {error}", AGAIN) from error
+        if self.path.parent.name == MANIFESTS:
+            _check_manifest(self.path, self.name)
+        elif self._digest.digest() != digest_of(self.path.name):
+            raise BadDownload(f"{self.name} has the digest {self._digest.hexdigest()}", AGAIN)
+
+
+def _check_manifest(path: Path, name: str) -> None:
+    """Raise BadDownload if a manifest is damaged, or would replace that of another snapshot."""
+    generation = generation_of(path.name)
+    try:
+        manifest = read_manifest(temporary_of(path), generation)
+    except BadCopyError as error:
+        raise BadDownload(f"{name}: {error}", AGAIN) from error
+    try:
+        there = read_manifest(path, generation)
+    except BadCopyError:
+        return  # none, or a bad one, which may be replaced
+    if there.root != manifest.root:
+        text = f"{path} is of another snapshot of this number, with root {there.root.hex()}"
+        raise BadDownload(text, "choose another directory")
 
 
 def _checked_name(name: str) -> Path:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 
 class SnapshotFilesError(Exception):
-    """Files cannot be used: `reason` for programs, `message`, and what to do in `next_step`."""
+    """Files cannot be used: `reason` for programs, `message`, and what to do in `next_step`.
+
+    `is_usage` says that nothing is wrong with any file: something else was to be asked for.
+    """
 
     reason = "BAD_SNAPSHOT_FILES"
+    is_usage = False
 
     def __init__(self, message: str, next_step: str = "") -> None:
         super().__init__(message)
@@ -18,12 +22,14 @@ class NoSuchDirectory(SnapshotFilesError):  # noqa: N818 - reads as the sentence
     """None of the copy directories is there."""
 
     reason = "NO_SUCH_DIRECTORY"
+    is_usage = True
 
 
 class NoSuchGeneration(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
     """No copy directory holds the manifest of this generation."""
 
     reason = "NO_SUCH_GENERATION"
+    is_usage = True
 
 
 class AllCopiesBad(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
@@ -48,18 +54,21 @@ class NoSuchEntity(SnapshotFilesError):  # noqa: N818 - reads as the sentence it
     """A section, kind or key was named that cannot be."""
 
     reason = "NO_SUCH_ENTITY"
+    is_usage = True
 
 
 class CannotExport(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
     """The export cannot be written there."""
 
     reason = "CANNOT_EXPORT"
+    is_usage = True
 
 
 class AnalyticsMissing(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
     """The optional libraries for exports are not installed."""
 
     reason = "ANALYTICS_MISSING"
+    is_usage = True
 
 
 class BadDownload(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is

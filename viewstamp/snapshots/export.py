@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -42,7 +42,7 @@ class Exported:
     """What was written: rows by table, named as its directory below the export's."""
 
     directory: Path
-    rows: dict[str, int] = field(default_factory=dict)
+    rows: Mapping[str, int]
 
 
 def export(
@@ -55,15 +55,14 @@ def export(
     """
     tables.check_available()
     _prepare(directory, overwrite=overwrite)
-    exported = Exported(directory)
     described = []
     for stage, _ in sections(generation.manifest):
-        described += _export_section(generation, stage, exported, progress)
-    described.append(_export_layers(generation.manifest, exported))
+        described += _export_section(generation, stage, directory, progress)
+    described.append(_export_layers(generation.manifest, directory))
     manifest = {**_about(generation.manifest), "tables": described}
     write_text(directory / MANIFEST, json.dumps(manifest, indent=2) + "\n")
     write_text(directory / SUCCESS, "")
-    return exported
+    return Exported(directory, {table["path"]: table["rows"] for table in described})
 
 
 # --- The directory ---
@@ -110,7 +109,7 @@ def _is_of_export(path: Path) -> bool:
 
 
 def _export_section(
-    generation: Generation, stage: int, exported: Exported, progress: Progress
+    generation: Generation, stage: int, directory: Path, progress: Progress
 ) -> list[dict[str, Any]]:
     """Write every kind of a section; return what the manifest says of the tables."""
     tally = SectionTally()
@@ -118,10 +117,10 @@ def _export_section(
     cut = _cut(generation.manifest)
     described = {}
     for kind, entries in groupby(counted, key=lambda entry: entry.kind):
-        described[kind] = _export_kind(stage, kind, entries, cut, exported)
+        described[kind] = _export_kind(stage, kind, entries, cut, directory)
     for kind in kinds_of(stage):
         if kind not in described:
-            described[kind] = _export_kind(stage, kind, iter(()), cut, exported)
+            described[kind] = _export_kind(stage, kind, iter(()), cut, directory)
     wrong = list(compare(tally, section_of(generation.manifest, stage)))
     if wrong:
         raise BadSection(
@@ -132,7 +131,7 @@ def _export_section(
 
 
 def _export_kind(
-    stage: int, kind: int, entries: Iterator[Entry], cut: dict[str, Any], exported: Exported
+    stage: int, kind: int, entries: Iterator[Entry], cut: dict[str, Any], directory: Path
 ) -> dict[str, Any]:
     info = kind_of(stage, kind)
     path = f"{SECTION_PREFIX}{SECTION_NAMES[stage]}/{KIND_PREFIX}{info.name}"
@@ -141,8 +140,7 @@ def _export_kind(
         (tables.row_of_entity(decode(stage, entry).message, cut), len(entry.canonical or b""))
         for entry in entries
     )
-    parts = tables.write(exported.directory / path, schema, rows)
-    exported.rows[path] = parts.rows
+    parts = tables.write(directory / path, schema, rows)
     return {
         "path": path,
         "section": SECTION_NAMES[stage],
@@ -153,12 +151,11 @@ def _export_kind(
     }
 
 
-def _export_layers(manifest: SnapshotManifest, exported: Exported) -> dict[str, Any]:
+def _export_layers(manifest: SnapshotManifest, directory: Path) -> dict[str, Any]:
     schema = tables.schema_of_layers()
     cut = _cut(manifest)
     rows = ((row, 0) for row in _layer_rows(manifest, cut))
-    parts = tables.write(exported.directory / LAYERS, schema, rows)
-    exported.rows[LAYERS] = parts.rows
+    parts = tables.write(directory / LAYERS, schema, rows)
     return {"path": LAYERS, "section": None, "kind": None, **_described(parts, schema)}
 
 

@@ -1,0 +1,334 @@
+"""`viewstamp snapshot verify|download|inspect|export`, and the views of directories."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from viewstamp.cli.output import moment, print_json, print_table
+from viewstamp.cli.session import EXIT_REFUSED, Settings, run, settings_of
+from viewstamp.cli.snapshot_options import (
+    CopiesOption,
+    DirectoryOption,
+    GenerationArgument,
+    offline_copies,
+    progress_bar,
+    telling,
+    warn,
+    warn_of_bad_copies,
+)
+from viewstamp.client import Client, StreamBroken
+from viewstamp.snapshots import views
+from viewstamp.snapshots.copies import INTACT, Copies
+from viewstamp.snapshots.download import AGAIN, Download
+from viewstamp.snapshots.entities import SECTION_NAMES, select, selection
+from viewstamp.snapshots.errors import BadDownload, SnapshotFilesError
+from viewstamp.snapshots.export import export as write_export
+from viewstamp.snapshots.generation import Generation
+from viewstamp.snapshots.verify import FileVerdict, Verdict
+from viewstamp.snapshots.verify import verify as verify_files
+
+ENTITIES_SHOWN: Final = 100
+LIST_COLUMNS: Final = ("generation", "cut_revision", "cut_at", "entities", "size_bytes", "layers")
+SECTION_COLUMNS: Final = ("section", "version", "entities", "size_bytes", "layers", "state_digest")
+KIND_COLUMNS: Final = ("section", "kind", "entities")
+LAYER_COLUMNS: Final = (
+    "section",
+    "generation",
+    "base_generation",
+    "entries",
+    "tombstones",
+    "size_bytes",
+    "digest",
+)
+
+
+# --- Views of a directory ---
+
+
+def list_directory(settings: Settings, copies: Copies) -> None:
+    """Print the generations whose manifests are there, newest first."""
+    rows = []
+    for number in reversed(copies.generations()):
+        try:
+            rows.append(views.about(Generation(copies, number)))
+        except SnapshotFilesError as error:
+            warn(settings, error.reason, error.message)
+    warn_of_bad_copies(settings, copies)
+    if settings.as_json:
+        print_json(rows)
+    elif rows:
+        print_table(LIST_COLUMNS, (_with_text(row) for row in rows))
+    else:
+        typer.echo(f"no snapshots in {', '.join(map(str, copies.directories))}")
+
+
+def show_directory(settings: Settings, copies: Copies, number: int) -> None:
+    """Print what the manifest of a generation says."""
+    generation = Generation(copies, number)
+    warn_of_bad_copies(settings, copies)
+    about = views.about(generation)
+    parts = views.sections_of(generation)
+    if settings.as_json:
+        print_json({**about, "sections": parts})
+        return
+    fields = [{"field": name, "value": value} for name, value in _with_text(about).items()]
+    print_table(("field", "value"), fields, f"snapshot {generation.number}")
+    summaries = ({**part, "layers": len(part["layers"])} for part in parts)
+    print_table(SECTION_COLUMNS, summaries, "sections")
+    kinds = ({"section": part["section"], **kind} for part in parts for kind in part["kinds"])
+    print_table(KIND_COLUMNS, kinds, "entities")
+    layers = ({"section": part["section"], **layer} for part in parts for layer in part["layers"])
+    print_table(LAYER_COLUMNS, layers, "layers, base first")
+
+
+def _with_text(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "cut_at": moment(row["timestamp"])}
+
+
+# --- verify ---
+
+
+def verify(
+    context: typer.Context,
+    generation: GenerationArgument,
+    directory: DirectoryOption = None,
+    copies: CopiesOption = None,
+) -> None:
+    """Look at every copy of every file, and recompute digests and root from the layers.
+
+    A cluster repairs bad copies from good ones; on a directory nothing is written. Exits with 1 if
+    anything is wrong.
+    """
+    settings = settings_of(context)
+    files: list[FileVerdict] = []
+    with telling(settings), progress_bar(settings) as progress:
+        task = progress.add_task("verifying", total=None)
+
+        def looked_at(verdict: FileVerdict) -> None:
+            files.append(verdict)
+            total = len(files) + verdict.files_left
+            progress.update(task, total=total, completed=len(files))
+
+        there = offline_copies(directory, copies)
+        if there is None:
+            verdict = run(context, lambda client: _verify_online(client, generation, looked_at))
+        else:
+            verdict = _verify_offline(there, generation, looked_at)
+    _tell_verdict(settings, files, verdict)
+    if verdict.problems or not verdict.is_intact:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _verify_offline(copies: Copies, generation: int, looked_at: Any) -> Verdict:
+    for verdict in verify_files(copies, generation):
+        if isinstance(verdict, Verdict):
+            return verdict
+        looked_at(verdict)
+    raise AssertionError("a verification ends with a verdict on the whole")
+
+
+async def _verify_online(client: Client, generation: int, looked_at: Any) -> Verdict:
+    async for message in client.snapshots.verify(generation):
+        if not message.file:
+            return Verdict(message.is_intact, tuple(message.problems))
+        looked_at(FileVerdict(message.file, tuple(message.copies), message.files_left))
+    raise StreamBroken("the verification ended without a verdict on the whole")
+
+
+def _tell_verdict(settings: Settings, files: list[FileVerdict], verdict: Verdict) -> None:
+    if settings.as_json:
+        told = [{"file": one.file, "copies": list(one.copies)} for one in files]
+        print_json(
+            {
+                "is_intact": verdict.is_intact,
+                "problems": list(verdict.problems),
+                "files": told,
+            }
+        )
+        return
+    for one in files:
+        for number, text in enumerate(one.copies):
+            if text != INTACT:
+                typer.echo(f"{one.file}, copy {number}: {text}")
+    for problem in verdict.problems:
+        typer.echo(f"problem: {problem}")
+    checked = "digests and root recomputed from the layers"
+    fits = "are those of the manifest" if verdict.is_intact else "do NOT fit the manifest"
+    typer.echo(f"{len(files)} files looked at; {checked} {fits}")
+
+
+# --- download ---
+
+
+def download(
+    context: typer.Context,
+    generation: GenerationArgument,
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where to; what is there already is kept.")
+    ],
+) -> None:
+    """Download the files of a snapshot into layers/ and manifests/ below a directory, and verify.
+
+    They hold the hashes of passwords and tokens: keep them like the data directory. If it breaks
+    off, the same command goes on.
+    """
+    settings = settings_of(context)
+    with telling(settings):
+        got = _fetch(context, settings, generation, output)
+        verdict = _verify_offline(Copies([output]), got.generation, lambda _: None)
+        if verdict.problems or not verdict.is_intact:
+            raise BadDownload(f"what came is damaged: {'; '.join(verdict.problems)}", AGAIN)
+    if settings.as_json:
+        print_json(
+            {
+                "directory": str(output),
+                "generation": got.generation,
+                "files": got.files,
+                "files_kept": got.files_kept,
+            }
+        )
+        return
+    typer.echo(
+        f"downloaded generation {got.generation} into {output}: {got.files} files,"
+        f" {got.files_kept} of them were there; all verified"
+    )
+
+
+def _fetch(
+    context: typer.Context, settings: Settings, generation: int, directory: Path
+) -> Download:
+    """Download into a directory. Raises BadDownload, OSError."""
+    with progress_bar(settings) as progress, Download(directory) as got:
+        task = progress.add_task("downloading", total=None)
+        failures: list[Exception] = []
+
+        async def receive(client: Client) -> None:
+            try:
+                async for chunk in client.snapshots.download(generation):
+                    got.receive(chunk)
+                    progress.update(task, total=chunk.total_bytes, advance=len(chunk.data))
+            except StreamBroken as error:
+                failures.append(BadDownload(str(error), AGAIN))
+            except OSError as error:
+                # Not the connection's: those are told by `run`.
+                failures.append(error)
+
+        run(context, receive)
+        for failure in failures:
+            raise failure
+        got.finish()
+        return got
+
+
+# --- inspect ---
+
+
+def inspect(
+    context: typer.Context,
+    generation: GenerationArgument,
+    section: Annotated[str, typer.Option(help=f"One of {', '.join(SECTION_NAMES.values())}.")],
+    kind: Annotated[str | None, typer.Option(help="Only this kind, such as user or topic.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help="Only entities whose key begins so: its values joined by slashes (7/12 is topic "
+            "12 of stream 7, 7 every topic of it), or 0x and hexadecimal digits."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Show so many; 0 for all.")] = ENTITIES_SHOWN,
+    directory: DirectoryOption = None,
+    copies: CopiesOption = None,
+) -> None:
+    """Show entities of a section, without secrets; with --json one JSON object per line.
+
+    Without --directory or --copies the snapshot is downloaded to a temporary directory first.
+    """
+    settings = settings_of(context)
+    with telling(settings):
+        chosen = selection(section, kind, key)
+        with _opened(context, generation, directory, copies) as opened:
+            found = select(opened, chosen)
+            shown = views.rows(islice(found, limit) if limit else found)
+            _print_entities(settings, shown)
+            is_more = limit and next(found, None) is not None
+            warn_of_bad_copies(settings, opened.copies)
+    if is_more:
+        typer.echo(f"these are the first {limit}: raise --limit for more", err=True)
+
+
+def _print_entities(settings: Settings, rows: Iterator[tuple[str, dict[str, Any]]]) -> None:
+    if settings.as_json:
+        for kind, row in rows:
+            typer.echo(json.dumps({"kind": kind, **row}, ensure_ascii=False))
+        return
+    is_empty = True
+    for kind, group in groupby(rows, key=lambda named: named[0]):
+        found = [row for _, row in group]
+        print_table(tuple(found[0]), found, kind)
+        is_empty = False
+    if is_empty:
+        typer.echo("no such entities")
+
+
+# --- export ---
+
+
+def export(
+    context: typer.Context,
+    generation: GenerationArgument,
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Where to; empty or not there.")],
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the export that is there.")
+    ] = False,
+    directory: DirectoryOption = None,
+    copies: CopiesOption = None,
+) -> None:
+    """Write a snapshot as Parquet tables for analysis, one per kind of entity, without secrets.
+
+    `_SUCCESS` comes last: without it the export is not whole. docs/export.md describes the tables.
+    Needs the extra `analytics`. Without --directory or --copies the snapshot is downloaded to a
+    temporary directory first.
+    """
+    settings = settings_of(context)
+    with telling(settings), _opened(context, generation, directory, copies) as opened:
+        with progress_bar(settings) as progress:
+            task = progress.add_task("exporting", total=opened.entities)
+            written = write_export(
+                opened,
+                output,
+                overwrite=overwrite,
+                progress=lambda count: progress.advance(task, count),
+            )
+        warn_of_bad_copies(settings, opened.copies)
+        number = opened.number
+    if settings.as_json:
+        print_json({"directory": str(output), "generation": number, "rows": written.rows})
+        return
+    print_table(("table", "rows"), ({"table": name, "rows": n} for name, n in written.rows.items()))
+    typer.echo(f"exported generation {number} to {output}")
+
+
+@contextmanager
+def _opened(
+    context: typer.Context, generation: int, directory: Path | None, copies: list[Path] | None
+) -> Iterator[Generation]:
+    """Open a generation on disk, or download it for as long as it is needed."""
+    there = offline_copies(directory, copies)
+    if there is not None:
+        yield Generation(there, generation)
+        return
+    temporary = Path(tempfile.mkdtemp(prefix="viewstamp-snapshot-"))
+    try:
+        got = _fetch(context, settings_of(context), generation, temporary)
+        yield Generation(Copies([temporary]), got.generation)
+    finally:
+        shutil.rmtree(temporary)

@@ -1,0 +1,92 @@
+"""What the snapshot commands share: where the files are, progress, and how errors are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from viewstamp.cli.session import EXIT_REFUSED, EXIT_USAGE, Settings, fail
+from viewstamp.snapshots.copies import Copies, copy_directories
+from viewstamp.snapshots.errors import SnapshotFilesError
+
+GenerationArgument = Annotated[
+    int,
+    typer.Argument(
+        min=0,
+        help="Its number; 0 for the newest one that is completed, or whose files are there.",
+        metavar="GENERATION",
+    ),
+]
+DirectoryOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Ask no cluster: read a replica's data directory, or a downloaded snapshot.",
+    ),
+]
+CopiesOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="DIR",
+        help="Ask no cluster: read this copy directory; give the option for each of them. "
+        "Those of a data directory are snapshots/copy-0 to copy-2 below it.",
+    ),
+]
+
+
+def offline_copies(directory: Path | None, copies: list[Path] | None) -> Copies | None:
+    """Return the copy directories that were named; None to ask a cluster instead.
+
+    Raises NoSuchDirectory if none of them is there, BadParameter for both options.
+    """
+    if directory is not None and copies:
+        raise typer.BadParameter("give --directory or --copies, not both")
+    if directory is not None:
+        return Copies(copy_directories(directory))
+    return Copies(copies) if copies else None
+
+
+@contextmanager
+def telling(settings: Settings) -> Iterator[None]:
+    """Tell what goes wrong with files, and exit: 1 if they are bad, 2 if they cannot be used."""
+    try:
+        yield
+    except SnapshotFilesError as error:
+        code = EXIT_USAGE if error.is_usage else EXIT_REFUSED
+        fail(settings, error.reason, error.message, error.next_step, exit_code=code)
+    except OSError as error:
+        fail(settings, "CANNOT_USE_FILE", str(error), "check the directory and its permissions")
+
+
+def warn_of_bad_copies(settings: Settings, copies: Copies) -> None:
+    """Tell on stderr which copies had to be passed over."""
+    for path, why in sorted(copies.bad.items()):
+        warn(settings, "BAD_COPY", f"{path}: {why}")
+
+
+def warn(settings: Settings, reason: str, message: str) -> None:
+    """Tell on stderr what does not end the command."""
+    if settings.as_json:
+        warning = {"reason": reason, "message": message}
+        typer.echo(json.dumps({"warning": warning}), err=True)
+    else:
+        typer.echo(f"warning: {reason}: {message}", err=True)
+
+
+def progress_console(settings: Settings) -> Console:
+    """Return a console on stderr for progress, silent for programs."""
+    return Console(stderr=True, quiet=settings.as_json)
+
+
+def progress_bar(settings: Settings) -> Progress:
+    """Return a progress display for a terminal, which leaves nothing behind."""
+    console = progress_console(settings)
+    is_shown = console.is_terminal and not settings.as_json
+    return Progress(console=console, transient=True, disable=not is_shown)

@@ -1,0 +1,246 @@
+"""`viewstamp snapshot ...`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+from viewstamp.cli import snapshot_files
+from viewstamp.cli.options import Yes, confirm
+from viewstamp.cli.output import done, moment, plain, print_json, print_table, show
+from viewstamp.cli.session import EXIT_REFUSED, fail, run, settings_of
+from viewstamp.cli.snapshot_options import (
+    CopiesOption,
+    DirectoryOption,
+    GenerationArgument,
+    offline_copies,
+    progress_console,
+    telling,
+)
+from viewstamp.client import Client
+
+app = typer.Typer(
+    help="Snapshots: atomic pictures of everything at one revision, on a cluster or on disk.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+COLUMNS = ("generation", "state", "cut_revision", "cut_at", "retention", "entities", "size_bytes")
+TASK_COLUMNS = ("stage", "entities", "size_bytes", "applied_revision", "state_digest")
+
+OneGeneration = Annotated[int, typer.Argument(min=1, help="Its number.", metavar="GENERATION")]
+
+
+class Retention(Enum):
+    """How long a snapshot is kept."""
+
+    last = "last"
+    daily = "daily"
+    pinned = "pinned"
+
+
+class Unpinned(Enum):
+    """How long a snapshot that is not pinned is kept."""
+
+    last = "last"
+    daily = "daily"
+
+
+def _retention(retention: Retention | Unpinned) -> snapshots_pb2.RetentionClass.ValueType:
+    return snapshots_pb2.RetentionClass.Value(f"RETENTION_CLASS_{retention.value.upper()}")
+
+
+@app.command()
+def create(
+    context: typer.Context,
+    retention: Annotated[
+        Retention,
+        typer.Option(help="Keep it among the last ones, as one of its day, or until deleted."),
+    ] = Retention.last,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until it is completed or has failed.")
+    ] = True,
+) -> None:
+    """Take a snapshot. Exits with 1 if it fails."""
+    settings = settings_of(context)
+
+    async def take(client: Client) -> tuple[Any, snapshots_pb2.Snapshot | None]:
+        created = await client.snapshots.create(retention=_retention(retention))
+        if not wait:
+            return created, None
+        with progress_console(settings).status(f"writing generation {created.generation}"):
+            return created, await client.snapshots.decided(created.generation)
+
+    created, decided = run(context, take)
+    generation = created.generation
+    if decided is None:
+        done(settings, created, f"began snapshot {generation}")
+    elif decided.state == snapshots_pb2.SNAPSHOT_STATE_FAILED:
+        step = "look at the coordinator's log and `viewstamp status`, then create another one"
+        text = f"snapshot {generation} failed: {decided.failure}"
+        fail(settings, "SNAPSHOT_FAILED", text, step, exit_code=EXIT_REFUSED)
+    elif settings.as_json:
+        print_json(_row(decided))
+    else:
+        row = _row(decided)
+        typer.echo(
+            f"completed snapshot {generation}: {row['entities']} entities,"
+            f" {row['size_bytes']} bytes (revision {decided.cut_revision})"
+        )
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    directory: DirectoryOption = None,
+    copies: CopiesOption = None,
+) -> None:
+    """List snapshots, newest first: those of the cluster, or those whose files are there."""
+    settings = settings_of(context)
+    with telling(settings):
+        there = offline_copies(directory, copies)
+        if there is not None:
+            snapshot_files.list_directory(settings, there)
+            return
+
+    async def collect(client: Client) -> list[snapshots_pb2.Snapshot]:
+        return [snapshot async for snapshot in client.snapshots.list()]
+
+    rows = [_row(snapshot) for snapshot in run(context, collect)]
+    if settings.as_json:
+        print_json(rows)
+    elif rows:
+        print_table(COLUMNS, ({**row, "cut_at": _moment(row["created_at"])} for row in rows))
+    else:
+        typer.echo("no snapshots yet: create one with `viewstamp snapshot create`")
+
+
+@app.command("show")
+def show_(
+    context: typer.Context,
+    generation: GenerationArgument,
+    directory: DirectoryOption = None,
+    copies: CopiesOption = None,
+) -> None:
+    """Show one snapshot: its sections with digests and sizes; from a directory also its layers."""
+    settings = settings_of(context)
+    with telling(settings):
+        there = offline_copies(directory, copies)
+        if there is not None:
+            snapshot_files.show_directory(settings, there, generation)
+            return
+    found = run(
+        context,
+        lambda client: (
+            client.snapshots.get(generation) if generation else client.snapshots.latest()
+        ),
+    )
+    if settings.as_json:
+        print_json(_row(found))
+        return
+    show(settings, found, f"snapshot {found.generation}", without=("tasks", "decided_at"))
+    print_table(TASK_COLUMNS, (plain(task) for task in found.tasks), "sections")
+
+
+@app.command()
+def delete(context: typer.Context, generation: OneGeneration, yes: Yes = False) -> None:
+    """Delete a snapshot; never the last good one, and none that is being written."""
+    settings = settings_of(context)
+    confirm(settings, f"Delete snapshot {generation}?", yes=yes, dry_run=False)
+    response = run(context, lambda client: client.snapshots.delete(generation))
+    done(settings, response, f"deleted snapshot {generation}")
+
+
+@app.command()
+def prune(
+    context: typer.Context,
+    keep_last: Annotated[int, typer.Option(min=1, help="Keep so many of the newest.")],
+    keep_daily: Annotated[
+        int, typer.Option(min=0, help="And the newest of each of the last so many days (UTC).")
+    ] = 0,
+    yes: Yes = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be deleted.")
+    ] = False,
+) -> None:
+    """Delete the snapshots that the given retention does not keep.
+
+    Pinned ones, the last good one and one that is being written always stay.
+    """
+    settings = settings_of(context)
+    if dry_run or not yes:
+        planned = run(
+            context,
+            lambda client: client.snapshots.prune(
+                keep_last=keep_last, keep_daily=keep_daily, validate_only=True
+            ),
+        )
+        named = _named(planned.generations)
+        if dry_run or not planned.generations:
+            done(settings, planned, f"deleted {named}", dry_run=True)
+            return
+        confirm(settings, f"Delete {named}?", yes=yes, dry_run=False)
+    response = run(
+        context,
+        lambda client: client.snapshots.prune(keep_last=keep_last, keep_daily=keep_daily),
+    )
+    done(settings, response, f"deleted {_named(response.generations)}")
+
+
+@app.command()
+def pin(context: typer.Context, generation: OneGeneration) -> None:
+    """Keep a snapshot until it is deleted."""
+    _set_retention(context, generation, Retention.pinned)
+
+
+@app.command()
+def unpin(
+    context: typer.Context,
+    generation: OneGeneration,
+    retention: Annotated[
+        Unpinned, typer.Option(help="Keep it among the last ones, or as one of its day.")
+    ] = Unpinned.last,
+) -> None:
+    """Let a snapshot be deleted when it is old."""
+    _set_retention(context, generation, retention)
+
+
+app.command()(snapshot_files.verify)
+app.command()(snapshot_files.download)
+app.command()(snapshot_files.inspect)
+app.command()(snapshot_files.export)
+
+
+def _set_retention(
+    context: typer.Context, generation: int, retention: Retention | Unpinned
+) -> None:
+    response = run(
+        context,
+        lambda client: client.snapshots.set_retention(generation, _retention(retention)),
+    )
+    sentence = f"set the retention of snapshot {generation} to {retention.value}"
+    done(settings_of(context), response, sentence)
+
+
+def _row(snapshot: snapshots_pb2.Snapshot) -> dict[str, Any]:
+    """Return a snapshot's fields, and what its sections add up to."""
+    return {
+        **plain(snapshot),
+        "entities": sum(task.entities for task in snapshot.tasks),
+        "size_bytes": sum(task.size_bytes for task in snapshot.tasks),
+    }
+
+
+def _moment(microseconds: int) -> str | None:
+    return moment(microseconds) if microseconds else None
+
+
+def _named(generations: Iterable[int]) -> str:
+    numbers = list(map(str, generations))
+    if not numbers:
+        return "no snapshot"
+    return f"snapshot{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
