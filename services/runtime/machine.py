@@ -188,25 +188,27 @@ class Machine(Generic[State]):
     ) -> bytes:
         """Run a span by its bulk handler, and return the framed results.
 
-        What that leaves takes the general way, and some that follow: so a span of nothing but
-        refusals costs little more than without a bulk handler.
+        What that leaves takes the general way, and `width` in all with those that follow: ever
+        more of them while the bulk handler does fewer, so that a span full of refusals costs
+        little more than without one.
         """
         span = decode_raw(item.items, item.count, ())
         if span.skipped:  # it does not hold what it claims
             return join(self._run(record, span, (), call, answer))
-        parts, done, encoded = [], 0, span.requests
+        parts, done, encoded, width = [], 0, span.requests, BULK_ITEMS_MIN
         while True:
             call.revision = item.first_revision + done
             count, results = self._bulk(record.full_name, bulk, encoded[done:], call)
             parts.append(results)
             done += count
-            few = encoded[done : done + BULK_ITEMS_MIN]
-            if not few:
+            if done == item.count:
                 return b"".join(parts)
-            rest = decode(record.request, record.batch, join(few), len(few), ()).moved(done)
+            width = BULK_ITEMS_MIN if count >= width else 2 * width
+            left = encoded[done : done + width]
+            rest = decode(record.request, record.batch, join(left), len(left), ()).moved(done)
             call.revision = item.first_revision
             parts.append(join(self._run(record, rest, (), call, answer)))
-            done += len(few)
+            done += len(left)
 
     def _bulk(
         self, where: str, bulk: BulkHandler[State], encoded: Sequence[bytes], call: Call

@@ -13,13 +13,14 @@ that is not plain ends the run, and the general way answers it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from functools import lru_cache
+from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 
 from services.runtime.domain import Call
 from services.streams import access as gates
-from services.streams.lookup import authenticate, find_stream
+from services.streams.lookup import authenticate, find_stream_by_key
 from services.streams.model import NEXT_TOPIC_ID, State, Topic
 from services.streams.options import DEFAULT_OPTIONS, Options
 from viewstamp import limits
@@ -30,6 +31,8 @@ from viewstamp.framing import FRAME_TAG, encode_varint, frame
 
 _NAME_TAG: Final = b"\x1a"
 _TOPIC_ID_TAG: Final = 0x10
+# Distinct pieces whose meaning is kept for the next spans.
+_PIECES_CACHED_MAX: Final = 4096
 # A length of one byte; longer names are rare, and left to the general way.
 _SHORT_MAX: Final = 0x7F
 # The lower seven bits of a varint that goes on.
@@ -42,13 +45,33 @@ class _NotPlainError(Exception):
     """A request that the general way has to answer."""
 
 
-class _Place(NamedTuple):
-    """Where topics go: a stream in which the caller may make them."""
+@lru_cache(_PIECES_CACHED_MAX)
+def _key_of(piece: bytes) -> int | str:
+    """Return the id or name of the stream that is named. Raises _NotPlainError or DecodeError."""
+    encoded = piece[2:-1]
+    if piece != frame(encoded) + _NAME_TAG:  # a frame has the tag of field 1, the stream
+        raise _NotPlainError
+    identifier = common_pb2.Identifier.FromString(encoded)
+    key = identifier.id or identifier.name
+    if not key:
+        raise _NotPlainError
+    return key
 
-    stream_id: int
-    taken: dict[str, Topic]  # names in the stream, not to be changed here
-    made: dict[str, Topic]
-    room: int  # how many may be made
+
+@lru_cache(_PIECES_CACHED_MAX)
+def _rest_of(piece: bytes) -> api.CreateTopicRequest:
+    """Return what a request says after the name. Raises _NotPlainError or DecodeError."""
+    rest = api.CreateTopicRequest.FromString(piece)
+    # An empty name, which would take the place of the first, shows in the bytes alone.
+    is_more = rest.HasField("stream") or rest.name or rest.SerializeToString() != piece
+    if is_more or rest.validate_only or rest.partitions_count > limits.PARTITIONS_PER_REQUEST_MAX:
+        raise _NotPlainError
+    return rest
+
+
+# A stream in which the caller may make topics: its id, the names in it (not to be changed here),
+# the topics that are made, by name, and how many these may be.
+_Place: TypeAlias = tuple[int, dict[str, Topic], dict[str, Topic], int]
 
 
 class _Places(dict[bytes, _Place]):
@@ -56,23 +79,18 @@ class _Places(dict[bytes, _Place]):
 
     def __init__(self, state: State, call: Call) -> None:
         super().__init__()
-        self.by_id: dict[int, _Place] = {}
+        self.made: dict[int, dict[str, Topic]] = {}  # by stream id and name
         self._state = state
         self._access = authenticate(state, call)
 
     def __missing__(self, piece: bytes) -> _Place:
         """Look up who is named. Raises _NotPlainError, Refusal or DecodeError."""
-        encoded = piece[2:-1]
-        if piece != frame(encoded) + _NAME_TAG:  # a frame has the tag of field 1, the stream
-            raise _NotPlainError
-        identifier = common_pb2.Identifier.FromString(encoded)
-        stream = find_stream(self._state, self._access, gates.CREATE_TOPIC, identifier)
-        place = self.by_id.get(stream.id)
-        if place is None:
-            topics = self._state.topics.of_stream(stream.id)
-            room = limits.TOPICS_PER_STREAM_MAX - len(topics.ids)
-            place = self.by_id[stream.id] = _Place(stream.id, topics.by_name, {}, room)
-        self[piece] = place
+        key = _key_of(piece)
+        stream = find_stream_by_key(self._state, self._access, gates.CREATE_TOPIC, key)
+        topics = self._state.topics.of_stream(stream.id)
+        made = self.made.setdefault(stream.id, {})
+        room = limits.TOPICS_PER_STREAM_MAX - len(topics.ids)
+        place = self[piece] = stream.id, topics.by_name, made, room
         return place
 
 
@@ -85,15 +103,10 @@ class _Rests(dict[bytes, tuple[int, Options]]):
 
     def __missing__(self, piece: bytes) -> tuple[int, Options]:
         """Look at the rest of a request. Raises _NotPlainError, Refusal or DecodeError."""
-        rest = api.CreateTopicRequest.FromString(piece)
-        count = rest.partitions_count
-        # An empty name, which would take the place of the first, shows in the bytes alone.
-        is_more = rest.HasField("stream") or rest.name or rest.SerializeToString() != piece
-        if is_more or rest.validate_only or count > limits.PARTITIONS_PER_REQUEST_MAX:
-            raise _NotPlainError
+        rest = _rest_of(piece)
         options = self._pool.created(rest.options) if rest.HasField("options") else DEFAULT_OPTIONS
-        self[piece] = count, options
-        return count, options
+        self[piece] = rest.partitions_count, options
+        return self[piece]
 
 
 def create_topics(state: State, encoded: Sequence[bytes], call: Call) -> tuple[int, bytes]:
@@ -106,19 +119,20 @@ def create_topics(state: State, encoded: Sequence[bytes], call: Call) -> tuple[i
     except Refusal:
         return 0, b""
     first_id = state.peek_id(NEXT_TOPIC_ID)
-    count = _plan(places, _Rests(state), encoded, first_id, call)
-    for place in places.by_id.values():
-        state.topics.add_all(place.stream_id, place.made)
+    topics = _plan(places, _Rests(state), encoded, first_id, call)
+    count = len(topics)
     if count:
+        state.topics.add_all(topics, places.made)
         state.counters.put(NEXT_TOPIC_ID, first_id + count)
     return count, framed_ids(first_id, count)
 
 
 def _plan(
     places: _Places, rests: _Rests, encoded: Sequence[bytes], first_id: int, call: Call
-) -> int:
-    """Put topics into `made` of their places; return how many. Changes no state."""
+) -> list[Topic]:
+    """Put topics into `made` of their places, and return them. Changes no state."""
     now, revision, id_ = call.timestamp, call.revision, first_id
+    topics: list[Topic] = []
     try:
         for item in encoded:
             size_at = item[1] + 3
@@ -132,12 +146,13 @@ def _plan(
             if name in taken or name in made or len(made) >= room:
                 break
             row = (id_, stream_id, name, count, (), options, now, revision, revision, 0)
-            made[name] = _new_row(Topic, row)
+            topic = made[name] = _new_row(Topic, row)
+            topics.append(topic)
             id_ += 1
             revision += 1
     except (_NotPlainError, Refusal, DecodeError, IndexError, UnicodeDecodeError):
         pass  # found before anything was made of the request
-    return id_ - first_id
+    return topics
 
 
 def framed_ids(first: int, count: int) -> bytes:

@@ -35,6 +35,11 @@ def find_stream(
 ) -> Stream:
     """Return the stream that is named, if the gate lets the caller pass. Raises Refusal."""
     key = identifier.id or identifier.name or key_of(identifier, "stream")
+    return find_stream_by_key(state, access, gate, key)
+
+
+def find_stream_by_key(state: State, access: Access, gate: Gate, key: int | str) -> Stream:
+    """Return the stream with this id or name, if the gate lets the caller pass. Raises Refusal."""
     stream = state.find_stream(key)
     if stream is not None and access.everywhere & gate.sees & gate.mask:
         return stream  # nearly always: whoever may act everywhere needs no closer look

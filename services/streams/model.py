@@ -7,7 +7,7 @@ log. Caches are not state: they may be emptied at any time without changing any 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import Final, NamedTuple
 
@@ -93,22 +93,21 @@ class TopicTable(Table[TopicKey, Topic]):
         children.ids.append(topic_id)
         children.by_name[topic.name] = topic
 
-    def add_all(self, stream_id: int, topics: Mapping[str, Topic]) -> None:
-        """Insert topics of one stream, by name: what `add` does with each, in bulk.
+    def add_all(self, topics: Sequence[Topic], by_name: Mapping[int, Mapping[str, Topic]]) -> None:
+        """Insert topics with new ids, ascending and higher than any other: `add`, in bulk.
 
-        Their ids are new, ascending, and higher than any other.
+        `by_name` has the same topics, in the same order, by stream id and name.
         """
-        if not topics:
-            return
-        ids = [topic[0] for topic in topics.values()]
-        keys = list(zip(repeat(stream_id), ids))
+        keys = [(topic[1], topic[0]) for topic in topics]  # half the price of the names
         self._undo.entries.extend(zip(repeat(self), keys, repeat(ABSENT)))
-        self.rows.update(zip(keys, topics.values(), strict=True))
-        children = self._streams.get(stream_id)
-        if children is None:
-            children = self._streams[stream_id] = Children()
-        children.ids.extend(ids)
-        children.by_name.update(topics)
+        self.rows.update(zip(keys, topics, strict=True))
+        for stream_id, named in by_name.items():
+            if named:
+                children = self._streams.get(stream_id)
+                if children is None:
+                    children = self._streams[stream_id] = Children()
+                children.ids += [topic[0] for topic in named.values()]
+                children.by_name.update(named)
 
     def put(self, key: TopicKey, value: Topic) -> None:
         """Insert or replace a topic."""

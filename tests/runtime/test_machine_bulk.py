@@ -67,7 +67,7 @@ def harness(bulk: Bulk) -> Harness:
 SPANS: Final[dict[str, tuple[list[Any], int]]] = {
     # What it holds, and how many of that the bulk handler does.
     "all plain": (puts(), COUNT),
-    "first is refused": (puts((0, put_request("a", fault="refuse"))), COUNT - BULK_ITEMS_MIN),
+    "first is refused": (puts((0, put_request("a", fault="refuse"))), COUNT - 2 * BULK_ITEMS_MIN),
     "last is refused": (puts((COUNT - 1, put_request("a", fault="refuse"))), COUNT - 1),
     "one is malformed": (puts((9, MALFORMED)), COUNT - BULK_ITEMS_MIN),
     "two close together tell": (
@@ -76,7 +76,7 @@ SPANS: Final[dict[str, tuple[list[Any], int]]] = {
     ),
     "two far apart are refused": (
         puts((3, put_request("a", fault="refuse")), (25, put_request("b", fault="refuse"))),
-        COUNT - 2 * BULK_ITEMS_MIN,
+        3 + (25 - (3 + 2 * BULK_ITEMS_MIN)),
     ),
     "all are refused": ([put_request("a", fault="refuse")] * COUNT, 0),
     "too few": (puts()[: BULK_ITEMS_MIN - 1], 0),
