@@ -25,7 +25,8 @@ from coordinator.mux.admission import (
     TooOld,
     WindowFull,
 )
-from coordinator.mux.sessions import Session, SessionsMachine
+from coordinator.mux.entities import Session
+from coordinator.mux.sessions import SessionsMachine
 from coordinator.replica.answers import request_reply
 from coordinator.replica.batcher import (
     LooseCommand,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
-from coordinator.mux.sessions import Session
+from coordinator.mux.entities import Session
 from coordinator.stages.codec import EXPIRE_SESSION_CODE
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.limits import SESSION_IDLE_TIMEOUT_MS

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from coordinator.mux.entities import Session
 from coordinator.mux.replies import ReplyTable
-from coordinator.mux.sessions import Session, SessionsMachine
+from coordinator.mux.sessions import SessionsMachine
 from coordinator.mux.types import RequestReply
 from viewstamp import limits
 

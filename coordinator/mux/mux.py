@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 
+from coordinator.mux.catalog_types import Entity
+from coordinator.mux.codec import Codec
 from coordinator.mux.prepare_run import PrepareRun
 from coordinator.mux.read_run import QuerySegment, ReadRun, ReadWork, route_of
 from coordinator.mux.requests import PrepareWork, RequestWork, SessionsStage
@@ -12,12 +14,10 @@ from coordinator.mux.results import join_spans
 from coordinator.mux.run import ProposalsRun, Run, Turnstiles
 from coordinator.mux.runs import Entry, split
 from coordinator.mux.segments import Segment
-from coordinator.mux.sessions import Entity
 from coordinator.mux.transaction_run import TransactionRun
 from coordinator.mux.types import (
     STAGES,
     TRANSACT_CODE,
-    Codec,
     Error,
     LoggedSpan,
     MuxEffect,

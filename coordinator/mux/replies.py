@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from coordinator.mux.sessions import Entity
-from coordinator.mux.types import RequestReply, SpanReply
+from coordinator.mux.catalog_types import Entity
+from coordinator.mux.codec import Codec
+from coordinator.mux.entities import (
+    REPLY_KIND,
+    WINDOW_KIND,
+    SessionsValue,
+    WindowRow,
+    number_key,
+    reply_key,
+)
+from coordinator.mux.freezing import ChangeLog, RowKind
+from coordinator.mux.types import RequestReply
 
-WINDOW_KIND: Final = 3
-REPLY_KIND: Final = 4
 # What a kept reply weighs beside its bytes: objects and dictionary slots, roughly.
 REPLY_OVERHEAD_BYTES: Final = 256
-
-_SESSION_KEY = struct.Struct(">Q")
-_REPLY_KEY = struct.Struct(">QQ")
-# Acknowledged number, last retired number.
-_WINDOW = struct.Struct(">QQ")
-# View, op, first revision, number of spans.
-_REPLY = struct.Struct(">QQQI")
-_LENGTH = struct.Struct(">I")
-# Index, length of the error.
-_ERROR = struct.Struct(">II")
 
 
 @dataclass(slots=True)
@@ -38,10 +35,14 @@ class Window:
 class ReplyTable:
     """The windows of the sessions that live at the last retired prepare."""
 
-    def __init__(self) -> None:
+    def __init__(self, codec: Codec) -> None:
         """Begin without windows."""
+        self._codec = codec
         self._windows: dict[int, Window] = {}
         self._bytes = 0
+        # What changed since the last cut; replies by session id and number.
+        self._window_log: ChangeLog[int, WindowRow] = ChangeLog()
+        self._reply_log: ChangeLog[tuple[int, int], RequestReply] = ChangeLog()
 
     @property
     def replies_bytes(self) -> int:
@@ -54,12 +55,16 @@ class ReplyTable:
 
     def open(self, session_id: int) -> None:
         """Begin the window of a session whose registration retires."""
+        self._window_log.note(session_id, None)
         self._windows[session_id] = Window()
 
     def close(self, session_id: int) -> None:
         """Forget the window of a session whose end retires."""
-        window = self._windows.pop(session_id)
-        self._bytes -= sum(map(weight, window.replies.values()))
+        window = self._windows[session_id]
+        self._window_log.note_drop(session_id, _row(session_id, window))
+        for number in list(window.replies):
+            self._forget(session_id, window, number)
+        del self._windows[session_id]
 
     def acknowledge(self, session_id: int, acked: int) -> None:
         """Forget the replies up to `acked`, none beyond the last that retired."""
@@ -69,37 +74,74 @@ class ReplyTable:
         acked = min(acked, window.last_retired)
         if acked <= window.acked:
             return
+        self._note(session_id, window)
         for number in [number for number in window.replies if number <= acked]:
-            self._bytes -= weight(window.replies.pop(number))
+            self._forget(session_id, window, number)
         window.acked = acked
 
     def store(self, reply: RequestReply) -> None:
         """Keep the reply of a request that took effect, unless its session has ended."""
-        window = self._windows.get(reply.session_id)
+        session_id, number = reply.session_id, reply.number
+        window = self._windows.get(session_id)
         if window is None:
             return
-        assert reply.number == window.last_retired + 1, (
-            f"reply {reply.number} of session {reply.session_id} after {window.last_retired}"
+        assert number == window.last_retired + 1, (
+            f"reply {number} of session {session_id} after {window.last_retired}"
         )
-        window.last_retired = reply.number
-        window.replies[reply.number] = reply
+        self._note(session_id, window)
+        self._reply_log.first.setdefault((session_id, number), None)
+        window.last_retired = number
+        window.replies[number] = reply
         self._bytes += weight(reply)
 
     def entities(self) -> Iterator[Entity]:
-        """Yield every entity in (kind, key) order; integers are big-endian and unsigned.
+        """Yield every entity of windows and replies in (kind, key) order."""
+        for kind in self.row_kinds():
+            yield from kind.entities()
 
-        WINDOW_KIND: key u64 session id; u64 acked, u64 last retired number. REPLY_KIND: key u64
-        session id, u64 number; u64 view, u64 op, u64 first revision, u32 spans, then per span u32
-        length and bytes of the results, u32 refusals, each u32 index, u32 length, bytes.
-        """
-        for session_id in sorted(self._windows):
-            window = self._windows[session_id]
-            packed = _WINDOW.pack(window.acked, window.last_retired)
-            yield WINDOW_KIND, _SESSION_KEY.pack(session_id), packed
-        for session_id in sorted(self._windows):
-            replies = self._windows[session_id].replies
-            for number in sorted(replies):
-                yield REPLY_KIND, _REPLY_KEY.pack(session_id, number), _canonical(replies[number])
+    def row_kinds(self) -> tuple[RowKind[Any, Any], ...]:
+        """Return the kinds of rows, ascending."""
+        windows, replies, encode = self._window_log, self._reply_log, self._codec.encode_entity
+        return (
+            RowKind(WINDOW_KIND, windows, self._windows.keys, self._window_row, number_key, encode),
+            RowKind(REPLY_KIND, replies, self._reply_keys, self._reply_row, reply_key, encode),
+        )
+
+    def load(self, values: Iterable[SessionsValue]) -> None:
+        """Take over windows and replies, which `restoring` has checked, when there are none."""
+        for value in values:
+            if isinstance(value, WindowRow):
+                self._windows[value.session_id] = Window(value.acked, value.last_retired)
+            elif isinstance(value, RequestReply):
+                self._windows[value.session_id].replies[value.number] = value
+                self._bytes += weight(value)
+
+    def _note(self, session_id: int, window: Window) -> None:
+        """Remember a window that is about to change."""
+        if session_id not in self._window_log.first:
+            self._window_log.first[session_id] = _row(session_id, window)
+
+    def _forget(self, session_id: int, window: Window, number: int) -> None:
+        """Forget one reply."""
+        reply = window.replies.pop(number)
+        self._reply_log.note_drop((session_id, number), reply)
+        self._bytes -= weight(reply)
+
+    def _window_row(self, session_id: int) -> WindowRow | None:
+        """Return a window without its replies."""
+        window = self._windows.get(session_id)
+        return None if window is None else _row(session_id, window)
+
+    def _reply_keys(self) -> Iterator[tuple[int, int]]:
+        """Yield session id and number of each reply, in no order that means anything."""
+        for session_id, window in self._windows.items():
+            for number in window.replies:
+                yield session_id, number
+
+    def _reply_row(self, key: tuple[int, int]) -> RequestReply | None:
+        """Return a reply by session id and number."""
+        window = self._windows.get(key[0])
+        return None if window is None else window.replies.get(key[1])
 
 
 def weight(reply: RequestReply) -> int:
@@ -112,15 +154,6 @@ def weight(reply: RequestReply) -> int:
     return total
 
 
-def _canonical(reply: RequestReply) -> bytes:
-    """Return the canonical bytes of a reply."""
-    head = _REPLY.pack(reply.view, reply.op, reply.first_revision, len(reply.spans))
-    return head + b"".join(map(_canonical_span, reply.spans))
-
-
-def _canonical_span(span: SpanReply) -> bytes:
-    """Return the canonical bytes of one span of a reply."""
-    parts = [_LENGTH.pack(len(span.results)), span.results, _LENGTH.pack(len(span.errors))]
-    for error in span.errors:
-        parts += (_ERROR.pack(error.index, len(error.error)), error.error)
-    return b"".join(parts)
+def _row(session_id: int, window: Window) -> WindowRow:
+    """Return a window without its replies, as it is now."""
+    return WindowRow(session_id, window.acked, window.last_retired)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from coordinator.mux.admission import Admission
+from coordinator.mux.codec import Codec
 from coordinator.mux.replies import ReplyTable
 from coordinator.mux.segments import Segment
 from coordinator.mux.sessions import (
@@ -16,7 +17,6 @@ from coordinator.mux.sessions import (
 )
 from coordinator.mux.types import (
     EMPTY_FRAME,
-    Codec,
     Effect,
     Error,
     IndexedError,
@@ -95,7 +95,7 @@ class SessionsStage:
         """Begin without sessions."""
         self.codec = codec
         self.machine = SessionsMachine(codec)
-        self.replies = ReplyTable()
+        self.replies = ReplyTable(codec)
         self.admission = Admission(self.machine, self.replies)
 
     def admits(self, work: RequestWork) -> bool:

@@ -6,51 +6,41 @@ changes at retirement.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Any
 
-from coordinator.mux.types import (
+from coordinator.mux.catalog_types import Entity
+from coordinator.mux.codec import (
     Codec,
     CredentialsChanged,
     EndResult,
-    EndSession,
-    Error,
     ExpireResult,
-    ExpireSession,
-    LoggedRequest,
-    LoggedSpan,
     RegisterResult,
-    RegisterSession,
-    SessionCommand,
     SessionEnded,
     UserEnded,
 )
-from coordinator.mux.undo import Table, UndoLog
+from coordinator.mux.entities import (
+    MINIMUM_KIND,
+    SESSION_KIND,
+    Minimum,
+    Session,
+    SessionsValue,
+    number_key,
+)
+from coordinator.mux.freezing import RowKind
+from coordinator.mux.types import (
+    EndSession,
+    Error,
+    ExpireSession,
+    LoggedRequest,
+    LoggedSpan,
+    RegisterSession,
+    SessionCommand,
+)
+from coordinator.mux.undo import EntityTable, Table, UndoLog
 from viewstamp import limits
-
-SESSION_KIND = 1
-MINIMUM_KIND = 2
-_KEY = struct.Struct(">Q")
-# Session id, user id, nonce, last request number.
-_SESSION = struct.Struct(f">QQ{limits.SESSION_NONCE_BYTES}sQ")
-# User id, minimum credential revision.
-_MINIMUM = struct.Struct(">QQ")
-
-# (kind, key, canonical bytes), ready for a state digest.
-Entity: TypeAlias = tuple[int, bytes, bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """A live session. `last_number` is the highest request number in the log so far."""
-
-    session_id: int
-    user_id: int
-    nonce: bytes
-    last_number: int = 0
 
 
 class HeaderVerdict(Enum):
@@ -90,10 +80,10 @@ class SessionsMachine:
         """Begin without sessions."""
         self._codec = codec
         self._undo = UndoLog()
-        self._sessions: Table[int, Session] = Table(self._undo)
+        self._sessions: EntityTable[int, Session] = EntityTable(self._undo)
         self._of_user: Table[int, tuple[int, ...]] = Table(self._undo)
         self._of_nonce: Table[tuple[int, bytes], int] = Table(self._undo)
-        self._minimums: Table[int, int] = Table(self._undo)
+        self._minimums: EntityTable[int, Minimum] = EntityTable(self._undo)
         self._registered: list[int] = []
         self._ended: list[int] = []
 
@@ -134,9 +124,10 @@ class SessionsMachine:
 
     def check_principal(self, span: LoggedSpan) -> Error | None:
         """Return why the span's principal is refused: its credentials have changed since."""
-        minimum = self._minimums.get(span.user_id) or 0
-        if span.credential_revision >= minimum:
+        known = self._minimums.get(span.user_id)
+        if known is None or span.credential_revision >= known.minimum:
             return None
+        minimum = known.minimum
         return self._codec.encode_refusal(
             "UNAUTHENTICATED",
             f"credentials of user {span.user_id} changed at revision {minimum}; log in again",
@@ -194,22 +185,29 @@ class SessionsMachine:
         )
 
     def entities(self) -> Iterator[Entity]:
-        """Yield every entity in (kind, key) order; integers are big-endian and unsigned.
+        """Yield every entity of sessions and minimums in (kind, key) order."""
+        for kind in self.row_kinds():
+            yield from kind.entities()
 
-        SESSION_KIND: key u64 session id; u64 session id, u64 user id, 16 bytes nonce,
-        u64 last request number. MINIMUM_KIND: key u64 user id; u64 user id, u64 minimum.
-        """
-        for session in self.live():
-            yield (
-                SESSION_KIND,
-                _KEY.pack(session.session_id),
-                _SESSION.pack(
-                    session.session_id, session.user_id, session.nonce, session.last_number
-                ),
-            )
-        for user_id in sorted(self._minimums.keys()):
-            minimum = self._minimums.get(user_id) or 0
-            yield MINIMUM_KIND, _KEY.pack(user_id), _MINIMUM.pack(user_id, minimum)
+    def row_kinds(self) -> tuple[RowKind[Any, Any], ...]:
+        """Return the kinds of rows, ascending."""
+        sessions, minimums, encode = self._sessions, self._minimums, self._codec.encode_entity
+        return (
+            RowKind(SESSION_KIND, sessions.log, sessions.keys, sessions.get, number_key, encode),
+            RowKind(MINIMUM_KIND, minimums.log, minimums.keys, minimums.get, number_key, encode),
+        )
+
+    def load(self, values: Iterable[SessionsValue]) -> None:
+        """Take over sessions and minimums, which `restoring` has checked, when there are none."""
+        for value in values:
+            if isinstance(value, Session):
+                self._sessions.load(value.session_id, value)
+                # Ids ascend, and so does the tuple.
+                others = self._of_user.get(value.user_id) or ()
+                self._of_user.load(value.user_id, (*others, value.session_id))
+                self._of_nonce.load((value.user_id, value.nonce), value.session_id)
+            elif isinstance(value, Minimum):
+                self._minimums.load(value.user_id, value)
 
     def _register(self, command: RegisterSession, user_id: int, revision: int) -> Applied | Refused:
         """Open a session, or find the one that the same user opened with the same nonce."""
@@ -263,8 +261,9 @@ class SessionsMachine:
 
     def _raise_minimum(self, user_id: int, minimum: int) -> None:
         """Refuse older stamps of the user from here on; a minimum never falls."""
-        if minimum > (self._minimums.get(user_id) or 0):
-            self._minimums.put(user_id, minimum)
+        known = self._minimums.get(user_id)
+        if minimum > (known.minimum if known is not None else 0):
+            self._minimums.put(user_id, Minimum(user_id, minimum))
 
     def _existing(self, session_id: int) -> Session:
         """Return a session that an index names."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
+from coordinator.mux.codec import Codec
 from coordinator.mux.prepare_run import absorb_all
 from coordinator.mux.requests import PrepareWork, RequestWork, SessionsStage
 from coordinator.mux.run import Run
@@ -17,7 +18,6 @@ from coordinator.mux.segments import Segment, compose
 from coordinator.mux.types import (
     EMPTY_FRAME,
     TRANSACT_CODE,
-    Codec,
     Done,
     Error,
     IndexedError,

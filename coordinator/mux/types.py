@@ -7,8 +7,66 @@ varint, the bytes) that the mux never takes apart. Stages are numbered like `rou
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Final, Protocol, TypeAlias
+from typing import TypeAlias
+
+from coordinator.mux.catalog_types import (
+    GENERATION_ZERO,
+    BeginSnapshot,
+    CatalogChanged,
+    CatalogCommand,
+    CatalogCounters,
+    CatalogDone,
+    CatalogResult,
+    Change,
+    CompleteSnapshot,
+    CreateSnapshot,
+    CreateSnapshotResult,
+    CutTaken,
+    DeleteSnapshot,
+    Entity,
+    FailSnapshot,
+    FrozenSection,
+    PruneSnapshots,
+    PruneSnapshotsResult,
+    Restored,
+    Retention,
+    SetRetention,
+    Snapshot,
+    SnapshotState,
+    TaskSnapshot,
+)
+from coordinator.mux.stage import SERVICE_STAGES, STAGES, Stage
+
+# What is defined in other modules and passed on here, so that a shell needs this one alone.
+__all__ = [
+    "SERVICE_STAGES",
+    "STAGES",
+    "Stage",
+    "GENERATION_ZERO",
+    "BeginSnapshot",
+    "CatalogChanged",
+    "CatalogCommand",
+    "CatalogCounters",
+    "CatalogDone",
+    "CatalogResult",
+    "Change",
+    "CompleteSnapshot",
+    "CreateSnapshot",
+    "CreateSnapshotResult",
+    "CutTaken",
+    "DeleteSnapshot",
+    "Entity",
+    "FailSnapshot",
+    "FrozenSection",
+    "PruneSnapshots",
+    "PruneSnapshotsResult",
+    "Restored",
+    "Retention",
+    "SetRetention",
+    "Snapshot",
+    "SnapshotState",
+    "TaskSnapshot",
+]
 
 # An encoded errors.v1.Error: the mux carries refusals and never reads them.
 Error: TypeAlias = bytes
@@ -18,22 +76,10 @@ EMPTY_FRAME = b"\x0a\x00"
 
 # The code of SubmitService.Transact, the one command that has parts.
 TRANSACT_CODE = 10
+# The code of SnapshotsService.BeginSnapshot, the cut.
+BEGIN_SNAPSHOT_CODE = 405
 # The code of the builtin read of a stage's state digest.
 STATE_DIGEST_CODE = 0
-
-
-class Stage(IntEnum):
-    """A machine as the mux sees it, in the order in which committed commands pass through them."""
-
-    SESSIONS = 1
-    USERS = 2
-    STREAMS = 3
-    CONSUMER_GROUPS = 4
-    CATALOG = 5
-
-
-# The same as a tuple: to iterate over an enumeration costs more than what is done for a stage.
-STAGES: Final = tuple(Stage)
 
 
 class MuxError(Exception):
@@ -111,10 +157,10 @@ SessionCommand: TypeAlias = RegisterSession | EndSession | ExpireSession
 class LoggedSpan:
     """Consecutive commands of one method by one principal; each takes one revision.
 
-    The codec fills `session_commands` for methods that sessions owns: one per index, None where
-    `refused` names the index. It fills `parts` for TRANSACT_CODE alone: per index the transaction's
-    parts in order, each a span of count 1, and () where refused. What does not parse is named in
-    `refused` (ascending), on every replica alike.
+    The codec fills `session_commands` and `catalog_commands` for methods that these stages own:
+    one per index, None where `refused` names the index. It fills `parts` for TRANSACT_CODE alone:
+    per index the transaction's parts in order, each a span of count 1, and () where refused. What
+    does not parse is named in `refused` (ascending), on every replica alike.
     """
 
     code: int
@@ -125,6 +171,7 @@ class LoggedSpan:
     refused: tuple[IndexedError, ...] = ()
     parts: tuple[tuple[LoggedSpan, ...], ...] = ()
     session_commands: tuple[SessionCommand | None, ...] = ()
+    catalog_commands: tuple[CatalogCommand | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +256,13 @@ class QueryItem:
 
 
 @dataclass(frozen=True, slots=True)
+class CutItem:
+    """Freeze the section for a snapshot."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class SavepointItem:
     """From here on changes can be taken back."""
 
@@ -233,6 +287,7 @@ Item: TypeAlias = (
     | ResolveItem
     | EffectItem
     | QueryItem
+    | CutItem
     | SavepointItem
     | KeepItem
     | RevertItem
@@ -398,80 +453,4 @@ class ReadAnswered:
     error: Error | None = None
 
 
-MuxEffect: TypeAlias = SendBatch | Retired | ReadAnswered
-
-
-# --- What needs protobuf -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterResult:
-    """A session was opened, or opened before with the same nonce."""
-
-    session_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndResult:
-    """The session has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExpireResult:
-    """The session has ended, or it was used since, or it had ended before."""
-
-
-SessionResult: TypeAlias = RegisterResult | EndResult | ExpireResult
-
-
-@dataclass(frozen=True, slots=True)
-class SessionEnded:
-    """The session is over (an effect from sessions to consumer groups)."""
-
-    session_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class UserEnded:
-    """The user was deleted or deactivated (an effect that sessions receives)."""
-
-    user_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class CredentialsChanged:
-    """Stamps below `minimum` are refused from here on (an effect that sessions receives)."""
-
-    user_id: int
-    minimum: int
-
-
-class Codec(Protocol):
-    """The encodings that the mux needs, injected so that it depends on no protobuf.
-
-    Every method is deterministic: its bytes are part of replies that replicas must agree on.
-    """
-
-    def encode_session_result(self, result: SessionResult) -> bytes:
-        """Return the response message as ONE FRAME."""
-        ...
-
-    def encode_transaction_result(self, results: tuple[bytes, ...]) -> bytes:
-        """Return a TransactResponse as ONE FRAME; each of `results` is the one frame of a part."""
-        ...
-
-    def encode_effect(self, effect: SessionEnded) -> bytes:
-        """Return the encoded EffectPayload."""
-        ...
-
-    def decode_effect(self, payload: bytes) -> UserEnded | CredentialsChanged | None:
-        """Return what an effect means for sessions, None if nothing."""
-        ...
-
-    def encode_refusal(self, name: str, message: str, details: dict[str, str]) -> Error:
-        """Return an error; `name` is a reason without prefix, for example SESSION_EVICTED."""
-        ...
-
-    def encode_part_refusal(self, error: Error, part: int) -> Error:
-        """Return the error of a transaction: that of its part, with the detail `part` added."""
-        ...
+MuxEffect: TypeAlias = SendBatch | CutTaken | CatalogChanged | Retired | ReadAnswered

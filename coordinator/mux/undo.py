@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from coordinator.mux.freezing import ChangeLog
+
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -59,6 +61,10 @@ class Table(Generic[Key, Value]):
         """Return the value of a key, None if it has none."""
         return self._rows.get(key)
 
+    def load(self, key: Key, value: Value) -> None:
+        """Set the value of a key of a table that is being restored."""
+        self._rows[key] = value
+
     def keys(self) -> list[Key]:
         """Return all keys, in no order that means anything."""
         return list(self._rows)
@@ -80,3 +86,29 @@ class Table(Generic[Key, Value]):
             self._undo.record(lambda: self._rows.__setitem__(key, old))
         else:
             self._undo.record(lambda: self._rows.pop(key, None))
+
+
+class EntityTable(Table[Key, Value]):
+    """A table whose rows are entities: `log` tells what changed since the last cut.
+
+    What is taken back stays in the log, with the old value that the row has again.
+    """
+
+    __slots__ = ("log",)
+
+    def __init__(self, undo: UndoLog) -> None:
+        """Begin empty and unchanged."""
+        super().__init__(undo)
+        self.log: ChangeLog[Key, Value] = ChangeLog()
+
+    def put(self, key: Key, value: Value) -> None:
+        """Set the value of a key."""
+        self.log.first.setdefault(key, self._rows.get(key))
+        self._remember(key)
+        self._rows[key] = value
+
+    def drop(self, key: Key) -> None:
+        """Remove a key that is there."""
+        if self.log.note_drop(key, self._rows[key]):
+            self._undo.record(lambda: self.log.note(key, None))
+        super().drop(key)

@@ -11,7 +11,10 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from coordinator.mux import codec as mux_codec
 from coordinator.mux import types as mux
+from coordinator.stages.catalog_codec import CATALOG_PARSERS, encode_catalog_result
+from coordinator.stages.entities import EntityCodec
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.api.errors.v1 import errors_pb2
@@ -55,10 +58,13 @@ def _logged_span(span: log_pb2.LoggedSpan) -> mux.LoggedSpan:
     parse = _PARSED.get(span.code)
     parts: tuple[tuple[mux.LoggedSpan, ...], ...] = ()
     commands: tuple[mux.SessionCommand | None, ...] = ()
+    catalog_commands: tuple[mux.CatalogCommand | None, ...] = ()
     if parse is not None:
         values, refused = _parse_items(span, refused, parse)
         if span.code == mux.TRANSACT_CODE:
             parts = tuple(value if value is not None else () for value in values)
+        elif span.code in CATALOG_PARSERS:
+            catalog_commands = tuple(values)
         else:
             commands = tuple(values)
     return mux.LoggedSpan(
@@ -70,6 +76,7 @@ def _logged_span(span: log_pb2.LoggedSpan) -> mux.LoggedSpan:
         refused=refused,
         parts=parts,
         session_commands=commands,
+        catalog_commands=catalog_commands,
     )
 
 
@@ -133,16 +140,33 @@ def _parse_transaction(item: bytes, span: log_pb2.LoggedSpan) -> tuple[mux.Logge
     parts = submit_pb2.TransactRequest.FromString(item).parts
     if not parts:
         raise ValueError("a transaction needs at least one part")
-    return tuple(
-        mux.LoggedSpan(
-            code=part.code,
-            count=1,
-            items=frame(part.request),
-            user_id=span.user_id,
-            credential_revision=span.credential_revision,
-        )
-        for part in parts
+    return tuple(_logged_part(part.code, part.request, span) for part in parts)
+
+
+def _logged_part(code: int, item: bytes, span: log_pb2.LoggedSpan) -> mux.LoggedSpan:
+    """Return a part of a transaction of `span`; what does not parse is refused there."""
+    refused: tuple[mux.IndexedError, ...] = ()
+    catalog_commands: tuple[mux.CatalogCommand | None, ...] = ()
+    if code in CATALOG_PARSERS:
+        alone = log_pb2.LoggedSpan(code=code, count=1, items=frame(item))
+        values, refused = _parse_items(alone, (), _PARSED[code])
+        catalog_commands = tuple(values)
+    return mux.LoggedSpan(
+        code=code,
+        count=1,
+        items=frame(item),
+        user_id=span.user_id,
+        credential_revision=span.credential_revision,
+        refused=refused,
+        catalog_commands=catalog_commands,
     )
+
+
+def _catalog_parser(
+    parse: Callable[[bytes], mux.CatalogCommand],
+) -> Callable[[bytes, log_pb2.LoggedSpan], mux.CatalogCommand]:
+    """Return a parser of a catalog command, which needs nothing of its span."""
+    return lambda item, _: parse(item)
 
 
 _PARSED: Final[dict[int, Callable[[bytes, log_pb2.LoggedSpan], Any]]] = {
@@ -150,6 +174,7 @@ _PARSED: Final[dict[int, Callable[[bytes, log_pb2.LoggedSpan], Any]]] = {
     END_SESSION_CODE: _parse_end,
     EXPIRE_SESSION_CODE: _parse_expire,
     mux.TRANSACT_CODE: _parse_transaction,
+    **{code: _catalog_parser(parse) for code, parse in CATALOG_PARSERS.items()},
 }
 
 
@@ -241,6 +266,7 @@ _ENCODERS: Final[dict[type[Any], Callable[[Any], domain_pb2.Item]]] = {
     mux.ResolveItem: _resolve_item,
     mux.EffectItem: _effect_item,
     mux.QueryItem: _query_item,
+    mux.CutItem: lambda cut: domain_pb2.Item(cut=domain_pb2.CutItem(generation=cut.generation)),
     mux.SavepointItem: lambda _: domain_pb2.Item(savepoint=domain_pb2.SavepointItem()),
     mux.KeepItem: lambda _: domain_pb2.Item(keep=domain_pb2.KeepItem()),
     mux.RevertItem: lambda _: domain_pb2.Item(revert=domain_pb2.RevertItem()),
@@ -294,12 +320,12 @@ def decode_query(outcome: domain_pb2.QueryOutcome) -> mux.QueryOutcome:
 # --- What the mux itself must encode and decode --------------------------------------------------
 
 
-class ProtobufCodec:
-    """`mux.Codec` over the generated messages."""
+class ProtobufCodec(EntityCodec):
+    """`mux.codec.Codec` over the generated messages."""
 
-    def encode_session_result(self, result: mux.SessionResult) -> bytes:
+    def encode_session_result(self, result: mux_codec.SessionResult) -> bytes:
         """Return the response message as one frame."""
-        if isinstance(result, mux.RegisterResult):
+        if isinstance(result, mux_codec.RegisterResult):
             response = sessions_pb2.RegisterSessionResponse(session_id=result.session_id)
             return frame(response.SerializeToString(deterministic=True))
         return mux.EMPTY_FRAME  # the other responses have nothing but their header
@@ -309,25 +335,33 @@ class ProtobufCodec:
         response = submit_pb2.TransactResponse(results=[unframe(result)[0] for result in results])
         return frame(response.SerializeToString(deterministic=True))
 
-    def encode_effect(self, effect: mux.SessionEnded) -> bytes:
+    def encode_effect(self, effect: mux_codec.SessionEnded) -> bytes:
         """Return the encoded EffectPayload."""
         payload = effects_pb2.EffectPayload(
             session_ended=effects_pb2.SessionEnded(session_id=effect.session_id)
         )
         return payload.SerializeToString(deterministic=True)
 
-    def decode_effect(self, payload: bytes) -> mux.UserEnded | mux.CredentialsChanged | None:
+    def decode_effect(
+        self, payload: bytes
+    ) -> mux_codec.UserEnded | mux_codec.CredentialsChanged | None:
         """Return what an effect means for sessions."""
         effect = effects_pb2.EffectPayload.FromString(payload)
         kind = effect.WhichOneof("kind")
         if kind == "user_deleted":
-            return mux.UserEnded(effect.user_deleted.user_id)
+            return mux_codec.UserEnded(effect.user_deleted.user_id)
         if kind == "user_deactivated":
-            return mux.UserEnded(effect.user_deactivated.user_id)
+            return mux_codec.UserEnded(effect.user_deactivated.user_id)
         if kind == "credentials_changed":
             changed = effect.credentials_changed
-            return mux.CredentialsChanged(changed.user_id, changed.minimum_credential_revision)
+            return mux_codec.CredentialsChanged(
+                changed.user_id, changed.minimum_credential_revision
+            )
         return None
+
+    def encode_catalog_result(self, result: mux.CatalogResult) -> bytes:
+        """Return the response message as one frame."""
+        return encode_catalog_result(result)
 
     def encode_refusal(self, name: str, message: str, details: dict[str, str]) -> bytes:
         """Return an encoded Error of the reason REASON_<name>."""

@@ -8,45 +8,83 @@ to sessions that user 7 is no more), `later` (the answer of a read is deferred).
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from coordinator.mux import types as mux_types
+from coordinator.mux.codec import (
+    CredentialsChanged,
+    EndResult,
+    ExpireResult,
+    RegisterResult,
+    SessionEnded,
+    SessionResult,
+    UserEnded,
+)
+from coordinator.mux.entities import CatalogValue, SessionsValue
 from coordinator.mux.types import (
+    CatalogResult,
     CommandItem,
     CommandOutcome,
-    CredentialsChanged,
+    CreateSnapshotResult,
+    CutItem,
     Done,
     Effect,
     EffectItem,
-    EndResult,
-    ExpireResult,
     IndexedError,
     Item,
     KeepItem,
     Outcome,
+    PruneSnapshotsResult,
     QueryItem,
     QueryOutcome,
-    RegisterResult,
+    RequestReply,
     ResolveItem,
     ResolveOutcome,
     RevertItem,
     SavepointItem,
-    SessionEnded,
-    SessionResult,
     Stage,
     StageBatch,
     StageReply,
-    UserEnded,
 )
+from coordinator.stages.entities import EntityCodec
+from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.framing import frame, frame_all, unframe
 
 # (checksum over own commands alone, checksum over everything seen).
 Fingerprint: TypeAlias = tuple[int, int]
 
 
-class FakeCodec:
-    """Words instead of protobuf."""
+class FakeCodec(EntityCodec):
+    """Words instead of protobuf, but for entities."""
+
+    def encode_entity(self, value: SessionsValue | CatalogValue) -> bytes:
+        """Return the canonical bytes of an entity, whose errors are words."""
+        if isinstance(value, RequestReply):
+            value = _with_errors(
+                value, lambda word: errors_pb2.Error(message=word.decode()).SerializeToString()
+            )
+        return super().encode_entity(value)
+
+    def decode_sessions_entity(self, kind: int, canonical: bytes) -> SessionsValue:
+        """Return an entity of the sessions section."""
+        value = super().decode_sessions_entity(kind, canonical)
+        if isinstance(value, RequestReply):
+            value = _with_errors(
+                value, lambda error: errors_pb2.Error.FromString(error).message.encode()
+            )
+        return value
+
+    def encode_catalog_result(self, result: CatalogResult) -> bytes:
+        """Return the result as a word."""
+        match result:
+            case CreateSnapshotResult():
+                return frame(f"generation={result.generation}".encode())
+            case PruneSnapshotsResult():
+                return frame(f"pruned={list(result.generations)}".replace(" ", "").encode())
+            case _:
+                return frame(b"done")
 
     def encode_session_result(self, result: SessionResult) -> bytes:
         """Return the result as a word."""
@@ -124,6 +162,9 @@ class FakeStage:
                 return self._query(item)
             case EffectItem():
                 self._see(f"effect r{item.revision} {item.payload.decode()}")
+            case CutItem():
+                assert self.saved is None, "a cut in a savepoint"
+                self._see(f"cut {item.generation}")
             case SavepointItem():
                 assert self.saved is None, "savepoint in a savepoint"
                 self.saved = (self.own, self.all, len(self.seen))
@@ -224,6 +265,15 @@ class FakeStage:
                 continue
             results.append(self._tell(name) + context)
         return QueryOutcome(item.query_id, frame_all(results), tuple(errors))
+
+
+def _with_errors(reply: RequestReply, translate: Callable[[bytes], bytes]) -> RequestReply:
+    """Return the reply with its errors translated."""
+    spans = tuple(
+        replace(span, errors=tuple(IndexedError(e.index, translate(e.error)) for e in span.errors))
+        for span in reply.spans
+    )
+    return replace(reply, spans=spans)
 
 
 def parse(payload: bytes) -> tuple[str, dict[str, str]]:

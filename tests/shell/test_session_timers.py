@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coordinator.gateway.timers import SessionTimers
-from coordinator.mux.sessions import Session
+from coordinator.mux.entities import Session
 from coordinator.stages.codec import EXPIRE_SESSION_CODE
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions
 

@@ -1,0 +1,276 @@
+"""The catalog machine: which snapshots there are, and what becomes of commands about them.
+
+Fed by section and log alone. `catalog_decisions` says which command takes effect when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from coordinator.mux.catalog_decisions import (
+    DECISIONS,
+    WHY,
+    Decided,
+    Standing,
+    Verdict,
+    malformed,
+)
+from coordinator.mux.catalog_types import (
+    GENERATION_ZERO,
+    BeginSnapshot,
+    CatalogCommand,
+    CatalogCounters,
+    CatalogDone,
+    CatalogResult,
+    CompleteSnapshot,
+    CreateSnapshot,
+    CreateSnapshotResult,
+    DeleteSnapshot,
+    Entity,
+    FailSnapshot,
+    PruneSnapshots,
+    PruneSnapshotsResult,
+    Retention,
+    SetRetention,
+    Snapshot,
+    SnapshotState,
+)
+from coordinator.mux.codec import Codec
+from coordinator.mux.entities import (
+    COUNTERS_KIND,
+    SNAPSHOT_KIND,
+    CatalogValue,
+    counters_key,
+    number_key,
+)
+from coordinator.mux.freezing import RowKind
+from coordinator.mux.retention import expired
+from coordinator.mux.sessions import Applied, Refused
+from coordinator.mux.undo import EntityTable, UndoLog
+
+
+class CatalogMachine:
+    """The snapshots of the cluster at one place of the log."""
+
+    def __init__(self, codec: Codec) -> None:
+        """Begin without snapshots."""
+        self._codec = codec
+        self._undo = UndoLog()
+        self._snapshots: EntityTable[int, Snapshot] = EntityTable(self._undo)
+        self._counters: EntityTable[None, CatalogCounters] = EntityTable(self._undo)
+        # Generations changed since the last call of `take_changes`.
+        self._touched: list[int] = []
+
+    # --- What there is ---
+
+    def current(self) -> Snapshot:
+        """Return the newest generation, whatever its state."""
+        return max(self._all(), key=lambda snapshot: snapshot.generation, default=GENERATION_ZERO)
+
+    def latest_completed(self) -> Snapshot:
+        """Return the newest completed generation."""
+        completed = (s for s in self._all() if s.state is SnapshotState.COMPLETED)
+        return max(completed, key=lambda snapshot: snapshot.generation, default=GENERATION_ZERO)
+
+    def get(self, generation: int) -> Snapshot | None:
+        """Return a generation, None if it is not there; 0 is always there and never listed."""
+        return self._snapshots.get(generation) if generation else GENERATION_ZERO
+
+    def list_after(self, generation: int, limit: int) -> tuple[Snapshot, ...]:
+        """Return up to `limit` generations older than one, newest first; 0 begins at the newest."""
+        newest_first = sorted(self._snapshots.keys(), reverse=True)
+        older = [known for known in newest_first if not generation or known < generation]
+        return tuple(self._existing(known) for known in older[:limit])
+
+    @property
+    def last_generation(self) -> int:
+        """The highest number ever used."""
+        counters = self._counters.get(None)
+        return counters.last_generation if counters is not None else 0
+
+    def standing(self, generation: int) -> Standing:
+        """Return where a generation stands."""
+        snapshot = self._snapshots.get(generation)
+        if snapshot is None:
+            if generation != self.last_generation + 1:
+                return Standing.UNKNOWN
+            is_blocked = self.current().state is SnapshotState.CREATED
+            return Standing.BLOCKED if is_blocked else Standing.NEXT
+        if snapshot.state is SnapshotState.CREATED:
+            return Standing.CUT if snapshot.is_cut else Standing.RESERVED
+        if snapshot.state is SnapshotState.FAILED:
+            return Standing.FAILED
+        is_latest = generation == self.latest_completed().generation
+        return Standing.LATEST if is_latest else Standing.COMPLETED
+
+    # --- Commands ---
+
+    def apply(
+        self, command: CatalogCommand, revision: int, op: int, timestamp: int
+    ) -> Applied | Refused:
+        """Apply one command; `timestamp` is log time in microseconds."""
+        why = malformed(command)
+        if why is not None:
+            return Refused(self._codec.encode_refusal("MALFORMED_REQUEST", why, {}))
+        if isinstance(command, PruneSnapshots):
+            return self._applied(self._prune(command, timestamp))
+        if isinstance(command, CreateSnapshot):
+            generation = self.last_generation + 1
+        else:
+            generation = command.generation
+        verdict = DECISIONS[type(command)][self.standing(generation)]
+        if verdict is Verdict.NOTHING:
+            return self._applied(CatalogDone())
+        if verdict is not Verdict.APPLY:
+            return self._refused(verdict, generation)
+        return self._applied(self._carry_out(command, generation, revision, op, timestamp))
+
+    def savepoint(self) -> None:
+        """Begin to remember changes, so that a transaction can be taken back."""
+        self._undo.savepoint()
+
+    def keep(self) -> None:
+        """Let the changes since the savepoint stand."""
+        self._undo.keep()
+
+    def revert(self) -> None:
+        """Take back the changes since the savepoint."""
+        self._undo.revert()
+
+    def take_changes(self) -> dict[int, Snapshot | None]:
+        """Return the generations changed since the last call, None for deleted ones."""
+        changes = {generation: self._snapshots.get(generation) for generation in self._touched}
+        self._touched.clear()
+        return changes
+
+    # --- The section ---
+
+    def entities(self) -> Iterator[Entity]:
+        """Yield every entity in (kind, key) order; none if no snapshot was ever asked for."""
+        for kind in self.row_kinds():
+            yield from kind.entities()
+
+    def row_kinds(self) -> tuple[RowKind[Any, Any], ...]:
+        """Return the kinds of rows, ascending."""
+        snapshots, counters, encode = self._snapshots, self._counters, self._codec.encode_entity
+        return (
+            RowKind(
+                SNAPSHOT_KIND, snapshots.log, snapshots.keys, snapshots.get, number_key, encode
+            ),
+            RowKind(COUNTERS_KIND, counters.log, counters.keys, counters.get, counters_key, encode),
+        )
+
+    def load(self, values: Iterable[CatalogValue]) -> None:
+        """Take over entities, which `restoring` has checked, into a machine that is empty."""
+        for value in values:
+            if isinstance(value, Snapshot):
+                self._snapshots.load(value.generation, value)
+            else:
+                self._counters.load(None, value)
+
+    # --- How it is done ---
+
+    def _carry_out(
+        self, command: Decided, generation: int, revision: int, op: int, timestamp: int
+    ) -> CatalogResult:
+        """Apply a command that the table lets through."""
+        match command:
+            case CreateSnapshot():
+                self._reserve(generation, command.retention)
+                return CreateSnapshotResult(generation)
+            case BeginSnapshot():
+                self._begin(command, revision, op, timestamp)
+            case CompleteSnapshot():
+                self._complete(command, timestamp)
+            case FailSnapshot():
+                failed = replace(
+                    self._existing(generation),
+                    state=SnapshotState.FAILED,
+                    failure=command.reason,
+                    decided_at=timestamp,
+                )
+                self._put(failed)
+            case DeleteSnapshot():
+                self._drop(generation)
+            case SetRetention():
+                self._put(replace(self._existing(generation), retention=command.retention))
+        return CatalogDone()
+
+    def _reserve(self, generation: int, retention: Retention) -> None:
+        """Use up the next number."""
+        self._counters.put(None, CatalogCounters(generation))
+        self._put(Snapshot(generation, SnapshotState.CREATED, retention=retention))
+
+    def _begin(self, command: BeginSnapshot, revision: int, op: int, timestamp: int) -> None:
+        """Note the cut, of a generation that was reserved or of the next one."""
+        if self._snapshots.get(command.generation) is None:
+            self._reserve(command.generation, Retention.LAST)
+        cut = replace(
+            self._existing(command.generation),
+            cut_op=op,
+            cut_revision=revision,
+            created_at=timestamp,
+            keep_last=command.keep_last,
+            keep_daily=command.keep_daily,
+        )
+        self._put(cut)
+
+    def _complete(self, command: CompleteSnapshot, timestamp: int) -> None:
+        """Note that a generation is good, and forget those that need not be kept beside it."""
+        completed = replace(
+            self._existing(command.generation),
+            state=SnapshotState.COMPLETED,
+            root=command.root,
+            tasks=command.tasks,
+            decided_at=timestamp,
+        )
+        self._put(completed)
+        for generation in expired(
+            self._all(), completed.keep_last, completed.keep_daily, timestamp
+        ):
+            self._drop(generation)
+
+    def _prune(self, command: PruneSnapshots, timestamp: int) -> PruneSnapshotsResult:
+        """Forget, or only name, what a retention does not keep."""
+        generations = expired(self._all(), command.keep_last, command.keep_daily, timestamp)
+        if not command.validate_only:
+            for generation in generations:
+                self._drop(generation)
+        return PruneSnapshotsResult(generations)
+
+    def _put(self, snapshot: Snapshot) -> None:
+        """Set a generation."""
+        self._touch(snapshot.generation)
+        self._snapshots.put(snapshot.generation, snapshot)
+
+    def _drop(self, generation: int) -> None:
+        """Forget a generation."""
+        self._touch(generation)
+        self._snapshots.drop(generation)
+
+    def _touch(self, generation: int) -> None:
+        """Note that a generation changes."""
+        self._undo.record(self._touched.pop)
+        self._touched.append(generation)
+
+    def _all(self) -> Iterator[Snapshot]:
+        """Yield all generations, in no order that means anything."""
+        return map(self._existing, self._snapshots.keys())
+
+    def _existing(self, generation: int) -> Snapshot:
+        """Return a generation that is there."""
+        snapshot = self._snapshots.get(generation)
+        assert snapshot is not None, f"snapshot {generation} is not there"
+        return snapshot
+
+    def _applied(self, result: CatalogResult) -> Applied:
+        """Return the result of a command."""
+        return Applied(self._codec.encode_catalog_result(result))
+
+    def _refused(self, verdict: Verdict, generation: int) -> Refused:
+        """Return why a command is refused."""
+        message = WHY[verdict].format(generation=generation)
+        details = {"generation": str(generation)}
+        return Refused(self._codec.encode_refusal(verdict.value, message, details))

@@ -1,0 +1,107 @@
+"""What becomes of a command about a snapshot: it depends on where its generation stands.
+
+`DECISIONS` is the whole of it, but for what is wrong with a command whatever there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from coordinator.mux.catalog_types import (
+    BeginSnapshot,
+    CatalogCommand,
+    CompleteSnapshot,
+    CreateSnapshot,
+    DeleteSnapshot,
+    FailSnapshot,
+    PruneSnapshots,
+    SetRetention,
+)
+from coordinator.mux.stage import Stage
+
+ROOT_BYTES: Final = 32
+
+# Commands about one generation.
+Decided: TypeAlias = (
+    CreateSnapshot | DeleteSnapshot | SetRetention | BeginSnapshot | CompleteSnapshot | FailSnapshot
+)
+
+
+class Standing(Enum):
+    """Where the generation that a command names stands."""
+
+    # The first number that was never used, while no snapshot is under way.
+    NEXT = "next"
+    # The same while one is.
+    BLOCKED = "blocked"
+    # Not there: deleted, never used, or 0.
+    UNKNOWN = "unknown"
+    RESERVED = "reserved"
+    CUT = "cut"
+    COMPLETED = "completed"
+    # The last completed one.
+    LATEST = "latest"
+    FAILED = "failed"
+
+
+class Verdict(Enum):
+    """What becomes of a command."""
+
+    APPLY = "apply"
+    # It has its result, and nothing happens: somebody was faster.
+    NOTHING = "nothing"
+    IN_PROGRESS = "SNAPSHOT_IN_PROGRESS"
+    NOT_FOUND = "SNAPSHOT_NOT_FOUND"
+    IN_USE = "SNAPSHOT_IN_USE"
+
+
+_VERDICTS: Final = {
+    "apply": Verdict.APPLY,
+    "-": Verdict.NOTHING,
+    "progress": Verdict.IN_PROGRESS,
+    "absent": Verdict.NOT_FOUND,
+    "use": Verdict.IN_USE,
+}
+
+
+def _row(words: str) -> Mapping[Standing, Verdict]:
+    """Return a row of the table below."""
+    verdicts = [_VERDICTS[word] for word in words.split()]
+    return MappingProxyType(dict(zip(Standing, verdicts, strict=False)))
+
+
+# CreateSnapshot names the first number that was never used: no other column can be met.
+# fmt: off
+DECISIONS: Final[Mapping[type[Decided], Mapping[Standing, Verdict]]] = MappingProxyType({
+    #                       next    blocked  unknown reserved cut   completed latest failed
+    CreateSnapshot:   _row("apply   progress"),
+    BeginSnapshot:    _row("apply   -        -       apply    -     -         -      -"),
+    CompleteSnapshot: _row("-       -        -       -        apply -         -      -"),
+    FailSnapshot:     _row("-       -        -       apply    apply -         -      -"),
+    DeleteSnapshot:   _row("absent  absent   absent  use      use   apply     use    apply"),
+    SetRetention:     _row("absent  absent   absent  apply    apply apply     apply  apply"),
+})
+# fmt: on
+
+WHY: Final[Mapping[Verdict, str]] = MappingProxyType(
+    {
+        Verdict.IN_PROGRESS: "snapshot {generation} cannot begin while one is under way; wait",
+        Verdict.NOT_FOUND: "there is no snapshot {generation}",
+        Verdict.IN_USE: "snapshot {generation} is the last good one or under way; it must stay",
+    }
+)
+
+
+def malformed(command: CatalogCommand) -> str | None:
+    """Return what is wrong with a command, whatever there is; None if nothing."""
+    match command:
+        case BeginSnapshot() | PruneSnapshots() if command.keep_last < 1:
+            return "keep_last is 0; at least 1 must be kept"
+        case CompleteSnapshot() if len(command.root) != ROOT_BYTES:
+            return f"root has {len(command.root)} bytes; it must have {ROOT_BYTES}"
+        case CompleteSnapshot() if tuple(task.stage for task in command.tasks) != tuple(Stage):
+            return "tasks must be one for each stage, in the order of the stages"
+    return None

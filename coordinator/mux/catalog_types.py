@@ -1,0 +1,233 @@
+"""The values of the catalog: snapshots, the commands about them, and what the shell is told.
+
+They mirror `snapshots.v1`; nothing is encoded. `types` passes them on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol, TypeAlias
+
+from coordinator.mux.stage import Stage
+
+# (kind, key, canonical bytes), ready for a state digest.
+Entity: TypeAlias = tuple[int, bytes, bytes]
+# Kind, key, old and new canonical bytes; None: the entity was not there, or is no more.
+Change: TypeAlias = tuple[int, bytes, bytes | None, bytes | None]
+
+
+class SnapshotState(IntEnum):
+    """Where a snapshot stands; numbered like `snapshots.v1.SnapshotState`."""
+
+    CREATED = 1
+    COMPLETED = 2
+    FAILED = 3
+
+
+class Retention(IntEnum):
+    """How long a snapshot is kept; numbered like `snapshots.v1.RetentionClass`."""
+
+    LAST = 1
+    DAILY = 2
+    PINNED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSnapshot:
+    """One section of a snapshot, as its writer reported it; `state_digest` has 32 bytes."""
+
+    stage: Stage
+    applied_revision: int
+    state_digest: bytes
+    entities: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One generation. Before its cut, op, revision and times are 0; times are log time in us."""
+
+    generation: int
+    state: SnapshotState
+    cut_op: int = 0
+    cut_revision: int = 0
+    root: bytes = b""
+    tasks: tuple[TaskSnapshot, ...] = ()
+    created_at: int = 0
+    retention: Retention = Retention.LAST
+    failure: str = ""
+    decided_at: int = 0
+    keep_last: int = 0
+    keep_daily: int = 0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the stages were frozen for it."""
+        return self.cut_op > 0
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogCounters:
+    """What the catalog counts: numbers of generations are never used again."""
+
+    last_generation: int
+
+
+# What readers see before the first snapshot: the empty state, complete. It is never stored.
+GENERATION_ZERO = Snapshot(0, SnapshotState.COMPLETED)
+
+
+# --- Commands ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSnapshot:
+    """Reserve the next generation."""
+
+    retention: Retention = Retention.LAST
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSnapshot:
+    """Forget a generation."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class PruneSnapshots:
+    """Forget every generation that this retention does not keep; only say which if validating."""
+
+    keep_last: int
+    keep_daily: int
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetRetention:
+    """Change how long a generation is kept."""
+
+    generation: int
+    retention: Retention
+
+
+@dataclass(frozen=True, slots=True)
+class BeginSnapshot:
+    """Cut the next generation, or the one that was reserved (internal)."""
+
+    generation: int
+    keep_last: int
+    keep_daily: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteSnapshot:
+    """Enough replicas hold the generation with this root (internal)."""
+
+    generation: int
+    root: bytes
+    tasks: tuple[TaskSnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailSnapshot:
+    """Give a generation up (internal)."""
+
+    generation: int
+    reason: str
+
+
+CatalogCommand: TypeAlias = (
+    CreateSnapshot
+    | DeleteSnapshot
+    | PruneSnapshots
+    | SetRetention
+    | BeginSnapshot
+    | CompleteSnapshot
+    | FailSnapshot
+)
+
+
+# --- Results -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSnapshotResult:
+    """A generation was reserved."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class PruneSnapshotsResult:
+    """These generations were deleted, or would be; ascending."""
+
+    generations: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogDone:
+    """The result of every other command, also if there was nothing to do."""
+
+
+CatalogResult: TypeAlias = CreateSnapshotResult | PruneSnapshotsResult | CatalogDone
+
+
+# --- To the shell --------------------------------------------------------------------------------
+
+
+class FrozenSection(Protocol):
+    """What changed in a section between its base and a cut. It never changes itself."""
+
+    @property
+    def generation(self) -> int:
+        """The generation that was cut."""
+        ...
+
+    @property
+    def base_generation(self) -> int:
+        """The generation that the changes are counted from; 0: from the empty state."""
+        ...
+
+    def changes(self) -> Iterator[Change]:
+        """Yield the changes by ascending (kind, key); encoded on the way, from any thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CutTaken:
+    """All stages are frozen at this prepare, which retires now. Times are log time in us."""
+
+    generation: int
+    op: int
+    view: int
+    revision: int
+    timestamp: int
+    feature_level: int
+    sessions: FrozenSection
+    catalog: FrozenSection
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogChanged:
+    """What the prepare that retires next has changed, each by ascending generation."""
+
+    snapshots: tuple[Snapshot, ...]
+    deleted: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Where a mux goes on: the sections of a generation, and the place of its cut.
+
+    The entities are ascending by (kind, key). `generation` is the base of the next cut.
+    """
+
+    op: int
+    revision: int
+    feature_level: int
+    generation: int
+    sessions: Iterable[Entity]
+    catalog: Iterable[Entity]

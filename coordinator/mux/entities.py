@@ -1,0 +1,93 @@
+"""The entities of the sections that the mux owns: sessions and catalog.
+
+Their canonical bytes are the codec's; their keys are made of big-endian integers of 8 bytes, so
+that they ascend as the numbers do. An empty state has no entity at all.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from coordinator.mux.catalog_types import CatalogCounters, Snapshot
+from coordinator.mux.types import RequestReply
+
+SESSION_KIND: Final = 1
+MINIMUM_KIND: Final = 2
+WINDOW_KIND: Final = 3
+REPLY_KIND: Final = 4
+
+SNAPSHOT_KIND: Final = 1
+COUNTERS_KIND: Final = 2
+
+_ONE = struct.Struct(">Q")
+_TWO = struct.Struct(">QQ")
+
+
+class RestoreError(ValueError):
+    """A section that was handed in to start from is not one; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A live session. `last_number` is the highest request number in the log so far."""
+
+    session_id: int
+    user_id: int
+    nonce: bytes
+    last_number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Minimum:
+    """Stamps of the user below `minimum` are refused."""
+
+    user_id: int
+    minimum: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRow:
+    """How far the replies of a session came."""
+
+    session_id: int
+    acked: int
+    last_retired: int
+
+
+# What an entity of a section says.
+SessionsValue: TypeAlias = Session | Minimum | WindowRow | RequestReply
+CatalogValue: TypeAlias = Snapshot | CatalogCounters
+
+
+def number_key(number: int) -> bytes:
+    """Return the key of a session, user or generation."""
+    return _ONE.pack(number)
+
+
+def reply_key(key: tuple[int, int]) -> bytes:
+    """Return the key of a reply from its session id and number."""
+    return _TWO.pack(*key)
+
+
+def counters_key(key: None) -> bytes:
+    """Return the key of the one row of counters."""
+    return b""
+
+
+def kind_and_key(value: SessionsValue | CatalogValue) -> tuple[int, bytes]:
+    """Return the kind and the key of an entity."""
+    match value:
+        case Session():
+            return SESSION_KIND, number_key(value.session_id)
+        case Minimum():
+            return MINIMUM_KIND, number_key(value.user_id)
+        case WindowRow():
+            return WINDOW_KIND, number_key(value.session_id)
+        case RequestReply():
+            return REPLY_KIND, reply_key((value.session_id, value.number))
+        case Snapshot():
+            return SNAPSHOT_KIND, number_key(value.generation)
+        case CatalogCounters():
+            return COUNTERS_KIND, counters_key(None)

@@ -1,0 +1,184 @@
+"""The checks of entities that a mux starts from. Nothing is taken over before all have passed.
+
+Canonical bytes, order and keys are checked for each entity; then what one must find in another.
+Raises RestoreError, which says what is wrong with which entity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from coordinator.mux.catalog_decisions import ROOT_BYTES
+from coordinator.mux.catalog_types import (
+    CatalogCounters,
+    Entity,
+    Restored,
+    Snapshot,
+    SnapshotState,
+)
+from coordinator.mux.codec import Codec
+from coordinator.mux.entities import (
+    CatalogValue,
+    Minimum,
+    RestoreError,
+    Session,
+    SessionsValue,
+    WindowRow,
+    kind_and_key,
+)
+from coordinator.mux.types import RequestReply
+from viewstamp import limits
+
+Value = TypeVar("Value", bound=SessionsValue | CatalogValue)
+
+
+def checked_sessions(restored: Restored, codec: Codec) -> list[SessionsValue]:
+    """Return the entities of the sessions section."""
+    values = list(_decoded("sessions", restored.sessions, codec.decode_sessions_entity, codec))
+    sessions = {v.session_id: v for v in values if isinstance(v, Session)}
+    windows = {v.session_id: v for v in values if isinstance(v, WindowRow)}
+    replies: dict[int, list[RequestReply]] = {session_id: [] for session_id in sessions}
+    for value in values:
+        if isinstance(value, RequestReply):
+            _check_reply(value, restored, sessions)
+            replies[value.session_id].append(value)
+    _check_sessions(sessions.values(), restored)
+    _check_minimums(values, restored)
+    if sessions.keys() != windows.keys():
+        odd = min(sessions.keys() ^ windows.keys())
+        raise RestoreError(f"session {odd} has no window, or a window has no session {odd}")
+    for session in sessions.values():
+        _check_window(session, windows[session.session_id], replies[session.session_id])
+    return values
+
+
+def checked_catalog(restored: Restored, codec: Codec) -> list[CatalogValue]:
+    """Return the entities of the catalog section."""
+    values = list(_decoded("catalog", restored.catalog, codec.decode_catalog_entity, codec))
+    snapshots = [value for value in values if isinstance(value, Snapshot)]
+    last = sum(value.last_generation for value in values if isinstance(value, CatalogCounters))
+    before = (0, 0)
+    for snapshot in snapshots:
+        _check_snapshot(snapshot, last)
+        if snapshot.is_cut:
+            cut = (snapshot.cut_op, snapshot.cut_revision)
+            if not (before[0] < cut[0] and before[1] < cut[1]):
+                raise RestoreError(
+                    f"snapshot {snapshot.generation} was cut at op and revision {cut}, "
+                    f"which must lie behind {before}"
+                )
+            before = cut
+    _check_own_cut(restored, snapshots)
+    return values
+
+
+def _decoded(
+    section: str,
+    entities: Iterable[Entity],
+    decode: Callable[[int, bytes], Value],
+    codec: Codec,
+) -> Iterator[Value]:
+    """Yield the values of entities whose order, bytes and keys are right."""
+    before: tuple[int, bytes] | None = None
+    for kind, key, canonical in entities:
+        where = f"{section} entity of kind {kind} and key {key.hex()}"
+        if before is not None and (kind, key) <= before:
+            raise RestoreError(f"{where} comes behind kind {before[0]}, key {before[1].hex()}")
+        before = (kind, key)
+        try:
+            value = decode(kind, canonical)
+        except ValueError as error:
+            raise RestoreError(f"{where} cannot be read: {error}") from error
+        if kind_and_key(value) != (kind, key):
+            raise RestoreError(f"{where} says that it has kind and key {kind_and_key(value)}")
+        if codec.encode_entity(value) != canonical:
+            raise RestoreError(f"{where} is not in its canonical encoding")
+        yield value
+
+
+def _check_sessions(sessions: Iterable[Session], restored: Restored) -> None:
+    """Check sessions by themselves and against one another."""
+    nonces: dict[tuple[int, bytes], int] = {}
+    for session in sessions:
+        session_id = session.session_id
+        if not 1 <= session_id <= restored.revision:
+            raise RestoreError(f"session {session_id} lies outside of 1..{restored.revision}")
+        if len(session.nonce) != limits.SESSION_NONCE_BYTES:
+            raise RestoreError(f"session {session_id} has a nonce of {len(session.nonce)} bytes")
+        other = nonces.setdefault((session.user_id, session.nonce), session_id)
+        if other != session_id:
+            raise RestoreError(f"sessions {other} and {session_id} have one user and one nonce")
+
+
+def _check_minimums(values: Iterable[SessionsValue], restored: Restored) -> None:
+    """Check minimum credential revisions."""
+    for value in values:
+        if isinstance(value, Minimum) and not 1 <= value.minimum <= restored.revision:
+            raise RestoreError(
+                f"minimum {value.minimum} of user {value.user_id} lies outside of "
+                f"1..{restored.revision}"
+            )
+
+
+def _check_reply(reply: RequestReply, restored: Restored, sessions: dict[int, Session]) -> None:
+    """Check one kept reply."""
+    what = f"reply {reply.number} of session {reply.session_id}"
+    if reply.session_id not in sessions:
+        raise RestoreError(f"{what} belongs to no session")
+    if not (1 <= reply.op <= restored.op and 1 <= reply.first_revision <= restored.revision):
+        raise RestoreError(
+            f"{what} is of op {reply.op}, revision {reply.first_revision}; the cut is at op "
+            f"{restored.op}, revision {restored.revision}"
+        )
+
+
+def _check_window(session: Session, window: WindowRow, replies: list[RequestReply]) -> None:
+    """Check that everything in the log has retired, and that exactly the unacknowledged is kept."""
+    what = f"session {session.session_id}"
+    if window.last_retired != session.last_number:
+        raise RestoreError(
+            f"{what} has retired {window.last_retired} of {session.last_number} requests; "
+            f"at a cut all of them have"
+        )
+    wanted = list(range(window.acked + 1, window.last_retired + 1))
+    found = [reply.number for reply in replies]
+    if window.acked > window.last_retired or found != wanted:
+        raise RestoreError(
+            f"{what} acknowledged {window.acked} of {window.last_retired} replies and keeps {found}"
+        )
+
+
+def _check_snapshot(snapshot: Snapshot, last: int) -> None:
+    """Check that a generation has what its state asks for, and no more."""
+    is_completed = snapshot.state is SnapshotState.COMPLETED
+    is_decided = snapshot.state is not SnapshotState.CREATED
+    rules = {
+        f"numbers lie in 1..{last}": 1 <= snapshot.generation <= last,
+        f"only {last} may be under way": is_decided or snapshot.generation == last,
+        "only what is cut can be completed": snapshot.is_cut or not is_completed,
+        "the time of a decision belongs to decided ones": (snapshot.decided_at > 0) == is_decided,
+        "root belongs to completed ones": len(snapshot.root) == (ROOT_BYTES if is_completed else 0),
+        "tasks belong to completed ones": bool(snapshot.tasks) == is_completed,
+        "a cut has op, revision and time": (
+            snapshot.is_cut == (snapshot.cut_revision > 0) == (snapshot.created_at > 0)
+        ),
+    }
+    broken = [rule for rule, holds in rules.items() if not holds]
+    if broken:
+        raise RestoreError(f"snapshot {snapshot.generation} breaks a rule: {broken[0]}")
+
+
+def _check_own_cut(restored: Restored, snapshots: Iterable[Snapshot]) -> None:
+    """Check that the section is of the cut that it is said to be: its own generation is in it."""
+    generation = restored.generation
+    if generation == 0:
+        return
+    own = next((s for s in snapshots if s.generation == generation), None)
+    if own is None or own.state is not SnapshotState.CREATED:
+        raise RestoreError(f"snapshot {generation} must be under way in its own catalog section")
+    if (own.cut_op, own.cut_revision) != (restored.op, restored.revision):
+        raise RestoreError(
+            f"snapshot {generation} was cut at op {own.cut_op}, revision {own.cut_revision}; "
+            f"op {restored.op}, revision {restored.revision} were handed in"
+        )

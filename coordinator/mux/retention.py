@@ -1,0 +1,50 @@
+"""Which snapshots a retention keeps: a pure rule over what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from coordinator.mux.catalog_types import Retention, Snapshot, SnapshotState
+
+_DAY_US = 86_400_000_000
+
+
+def expired(
+    snapshots: Iterable[Snapshot], keep_last: int, keep_daily: int, now_us: int
+) -> tuple[int, ...]:
+    """Return the generations that may go, ascending, at log time `now_us`.
+
+    Kept are the last `keep_last` completed ones, the newest of each of the last `keep_daily` days
+    (UTC, by the time of the cut, today included), and pinned ones. The last completed one is
+    always kept, failed ones while they are newer than that, and whatever is under way.
+    """
+    ascending = sorted(snapshots, key=lambda snapshot: snapshot.generation)
+    completed = [s for s in reversed(ascending) if s.state is SnapshotState.COMPLETED]
+    if not completed:
+        return ()
+    kept = frozenset(_kept(completed, keep_last, keep_daily, now_us))
+    return tuple(
+        snapshot.generation
+        for snapshot in ascending
+        if snapshot.state is not SnapshotState.CREATED
+        and snapshot.generation < completed[0].generation
+        and snapshot.retention is not Retention.PINNED
+        and snapshot.generation not in kept
+    )
+
+
+def _kept(
+    completed: Sequence[Snapshot], keep_last: int, keep_daily: int, now_us: int
+) -> Iterable[int]:
+    """Yield the generations that a rule keeps; `completed` is newest first."""
+    for snapshot in completed[:keep_last]:
+        # Of its own choice it is one of its day's, and no more.
+        if snapshot.retention is not Retention.DAILY:
+            yield snapshot.generation
+    first_day = now_us // _DAY_US - keep_daily
+    day_before: int | None = None
+    for snapshot in completed:
+        day = snapshot.created_at // _DAY_US
+        if day > first_day and day != day_before:
+            yield snapshot.generation
+        day_before = day

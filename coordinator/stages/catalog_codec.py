@@ -1,0 +1,124 @@
+"""Commands of the catalog to and from protobuf.
+
+A command that is not well formed raises ValueError or DecodeError, of which the codec of the log
+makes a refusal, on every replica the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from coordinator.mux import types as mux
+from coordinator.stages.entities import task_message, tasks_of
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+from viewstamp.framing import frame
+
+CREATE_SNAPSHOT_CODE: Final = 401
+DELETE_SNAPSHOT_CODE: Final = 402
+PRUNE_SNAPSHOTS_CODE: Final = 403
+SET_SNAPSHOT_RETENTION_CODE: Final = 404
+BEGIN_SNAPSHOT_CODE: Final = mux.BEGIN_SNAPSHOT_CODE
+COMPLETE_SNAPSHOT_CODE: Final = 406
+FAIL_SNAPSHOT_CODE: Final = 407
+
+
+def encode_catalog_result(result: mux.CatalogResult) -> bytes:
+    """Return the response message as one frame."""
+    match result:
+        case mux.CreateSnapshotResult():
+            created = snapshots_pb2.CreateSnapshotResponse(generation=result.generation)
+            return frame(created.SerializeToString(deterministic=True))
+        case mux.PruneSnapshotsResult():
+            pruned = snapshots_pb2.PruneSnapshotsResponse(generations=result.generations)
+            return frame(pruned.SerializeToString(deterministic=True))
+        case mux.CatalogDone():
+            return mux.EMPTY_FRAME  # the other responses have nothing but their header
+
+
+def begin_snapshot_request(command: mux.BeginSnapshot) -> bytes:
+    """Return the request that a primary proposes to cut a generation."""
+    request = snapshots_pb2.BeginSnapshotRequest(
+        generation=command.generation,
+        keep_last=command.keep_last,
+        keep_daily=command.keep_daily,
+    )
+    return request.SerializeToString(deterministic=True)
+
+
+def complete_snapshot_request(command: mux.CompleteSnapshot) -> bytes:
+    """Return the request that a primary proposes once enough replicas hold a generation."""
+    request = snapshots_pb2.CompleteSnapshotRequest(
+        generation=command.generation,
+        root=command.root,
+        tasks=[task_message(task) for task in command.tasks],
+    )
+    return request.SerializeToString(deterministic=True)
+
+
+def fail_snapshot_request(command: mux.FailSnapshot) -> bytes:
+    """Return the request that a primary proposes to give a generation up."""
+    request = snapshots_pb2.FailSnapshotRequest(
+        generation=command.generation, reason=command.reason
+    )
+    return request.SerializeToString(deterministic=True)
+
+
+def _create(item: bytes) -> mux.CreateSnapshot:
+    return mux.CreateSnapshot(
+        _retention(snapshots_pb2.CreateSnapshotRequest.FromString(item).retention)
+    )
+
+
+def _delete(item: bytes) -> mux.DeleteSnapshot:
+    return mux.DeleteSnapshot(snapshots_pb2.DeleteSnapshotRequest.FromString(item).generation)
+
+
+def _prune(item: bytes) -> mux.PruneSnapshots:
+    request = snapshots_pb2.PruneSnapshotsRequest.FromString(item)
+    return mux.PruneSnapshots(request.keep_last, request.keep_daily, request.validate_only)
+
+
+def _set_retention(item: bytes) -> mux.SetRetention:
+    request = snapshots_pb2.SetSnapshotRetentionRequest.FromString(item)
+    return mux.SetRetention(request.generation, _retention(request.retention))
+
+
+def _begin(item: bytes) -> mux.BeginSnapshot:
+    request = snapshots_pb2.BeginSnapshotRequest.FromString(item)
+    return mux.BeginSnapshot(request.generation, request.keep_last, request.keep_daily)
+
+
+def _complete(item: bytes) -> mux.CompleteSnapshot:
+    request = snapshots_pb2.CompleteSnapshotRequest.FromString(item)
+    return mux.CompleteSnapshot(request.generation, request.root, tasks_of(request.tasks))
+
+
+def _fail(item: bytes) -> mux.FailSnapshot:
+    request = snapshots_pb2.FailSnapshotRequest.FromString(item)
+    return mux.FailSnapshot(request.generation, request.reason)
+
+
+def _retention(number: int) -> mux.Retention:
+    """Return a retention class; the unspecified one is that of most snapshots."""
+    if number == snapshots_pb2.RETENTION_CLASS_UNSPECIFIED:
+        return mux.Retention.LAST
+    if number not in snapshots_pb2.RetentionClass.values():
+        known = ", ".join(snapshots_pb2.RetentionClass.keys()[1:])
+        raise ValueError(f"retention is {number}; it must be one of {known}")
+    return mux.Retention(number)
+
+
+# Code -> how its request is read.
+CATALOG_PARSERS: Final[Mapping[int, Callable[[bytes], mux.CatalogCommand]]] = MappingProxyType(
+    {
+        CREATE_SNAPSHOT_CODE: _create,
+        DELETE_SNAPSHOT_CODE: _delete,
+        PRUNE_SNAPSHOTS_CODE: _prune,
+        SET_SNAPSHOT_RETENTION_CODE: _set_retention,
+        BEGIN_SNAPSHOT_CODE: _begin,
+        COMPLETE_SNAPSHOT_CODE: _complete,
+        FAIL_SNAPSHOT_CODE: _fail,
+    }
+)

@@ -1,0 +1,228 @@
+"""The entities of sessions and catalog to and from protobuf.
+
+The bytes are canonical: one encoding for each value, pinned by tests. Nothing here has state, so
+frozen sections may be encoded in any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from coordinator.mux import entities as mux_entities
+from coordinator.mux import types as mux
+from coordinator.mux.entities import CatalogValue, SessionsValue
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.routing.v1 import routing_pb2
+from viewstamp.api.sessions.v1 import sessions_pb2
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+
+Value = TypeVar("Value")
+
+
+class EntityCodec:
+    """The part of `mux.codec.Codec` that is about entities."""
+
+    def encode_entity(self, value: SessionsValue | CatalogValue) -> bytes:
+        """Return the canonical bytes of an entity."""
+        return _ENCODERS[type(value)](value).SerializeToString(deterministic=True)
+
+    def decode_sessions_entity(self, kind: int, canonical: bytes) -> SessionsValue:
+        """Return an entity of the sessions section. Raises ValueError if it is none."""
+        return _decoded(_SESSIONS, kind, canonical)
+
+    def decode_catalog_entity(self, kind: int, canonical: bytes) -> CatalogValue:
+        """Return an entity of the catalog section. Raises ValueError if it is none."""
+        return _decoded(_CATALOG, kind, canonical)
+
+
+def snapshot_message(snapshot: mux.Snapshot) -> snapshots_pb2.Snapshot:
+    """Return a snapshot as entities and answers carry it."""
+    return snapshots_pb2.Snapshot(
+        generation=snapshot.generation,
+        state=snapshots_pb2.SnapshotState.Name(snapshot.state),  # type: ignore[arg-type]
+        cut_op=snapshot.cut_op,
+        cut_revision=snapshot.cut_revision,
+        root=snapshot.root,
+        tasks=[task_message(task) for task in snapshot.tasks],
+        created_at=snapshot.created_at,
+        retention=snapshots_pb2.RetentionClass.Name(snapshot.retention),  # type: ignore[arg-type]
+        failure=snapshot.failure,
+        decided_at=snapshot.decided_at,
+        keep_last=snapshot.keep_last,
+        keep_daily=snapshot.keep_daily,
+    )
+
+
+def task_message(task: mux.TaskSnapshot) -> snapshots_pb2.SnapshotTask:
+    """Return one section of a snapshot as commands, entities and answers carry it."""
+    return snapshots_pb2.SnapshotTask(
+        stage=routing_pb2.Stage.ValueType(task.stage),
+        applied_revision=task.applied_revision,
+        state_digest=task.state_digest,
+        entities=task.entities,
+        size_bytes=task.size_bytes,
+    )
+
+
+def tasks_of(messages: Iterable[snapshots_pb2.SnapshotTask]) -> tuple[mux.TaskSnapshot, ...]:
+    """Return sections of a snapshot in the mux's form. Raises ValueError for an unknown stage."""
+    return tuple(
+        mux.TaskSnapshot(
+            mux.Stage(task.stage),
+            task.applied_revision,
+            task.state_digest,
+            task.entities,
+            task.size_bytes,
+        )
+        for task in messages
+    )
+
+
+# --- To bytes ------------------------------------------------------------------------------------
+
+
+def _session(value: mux_entities.Session) -> Message:
+    return sessions_pb2.SessionEntity(
+        session_id=value.session_id,
+        user_id=value.user_id,
+        nonce=value.nonce,
+        last_number=value.last_number,
+    )
+
+
+def _minimum(value: mux_entities.Minimum) -> Message:
+    return sessions_pb2.MinimumEntity(user_id=value.user_id, minimum=value.minimum)
+
+
+def _window(value: mux_entities.WindowRow) -> Message:
+    return sessions_pb2.WindowEntity(
+        session_id=value.session_id, acked=value.acked, last_retired=value.last_retired
+    )
+
+
+def _reply(value: mux.RequestReply) -> Message:
+    assert value.error is None, f"reply {value.number} of session {value.session_id} is an error"
+    return sessions_pb2.ReplyEntity(
+        session_id=value.session_id,
+        number=value.number,
+        view=value.view,
+        op=value.op,
+        first_revision=value.first_revision,
+        spans=[_reply_span(span) for span in value.spans],
+    )
+
+
+def _reply_span(span: mux.SpanReply) -> sessions_pb2.ReplySpan:
+    errors = [
+        errors_pb2.IndexedError(index=error.index, error=errors_pb2.Error.FromString(error.error))
+        for error in span.errors
+    ]
+    return sessions_pb2.ReplySpan(results=span.results, errors=errors)
+
+
+def _snapshot(value: mux.Snapshot) -> Message:
+    return snapshots_pb2.SnapshotEntity(snapshot=snapshot_message(value))
+
+
+def _counters(value: mux.CatalogCounters) -> Message:
+    return snapshots_pb2.CatalogCountersEntity(last_generation=value.last_generation)
+
+
+_ENCODERS: Final[Mapping[type[Any], Callable[[Any], Message]]] = MappingProxyType(
+    {
+        mux_entities.Session: _session,
+        mux_entities.Minimum: _minimum,
+        mux_entities.WindowRow: _window,
+        mux.RequestReply: _reply,
+        mux.Snapshot: _snapshot,
+        mux.CatalogCounters: _counters,
+    }
+)
+
+
+# --- From bytes ----------------------------------------------------------------------------------
+
+
+def _decoded(kinds: Mapping[int, Callable[[bytes], Value]], kind: int, canonical: bytes) -> Value:
+    """Return the entity of a kind."""
+    if kind not in kinds:
+        raise ValueError(f"there is no kind {kind}; the section has {list(kinds)}")
+    try:
+        return kinds[kind](canonical)
+    except DecodeError as error:
+        raise ValueError(f"{canonical[:32].hex()}... is no entity of kind {kind}") from error
+
+
+def _session_of(canonical: bytes) -> mux_entities.Session:
+    entity = sessions_pb2.SessionEntity.FromString(canonical)
+    return mux_entities.Session(entity.session_id, entity.user_id, entity.nonce, entity.last_number)
+
+
+def _minimum_of(canonical: bytes) -> mux_entities.Minimum:
+    entity = sessions_pb2.MinimumEntity.FromString(canonical)
+    return mux_entities.Minimum(entity.user_id, entity.minimum)
+
+
+def _window_of(canonical: bytes) -> mux_entities.WindowRow:
+    entity = sessions_pb2.WindowEntity.FromString(canonical)
+    return mux_entities.WindowRow(entity.session_id, entity.acked, entity.last_retired)
+
+
+def _reply_of(canonical: bytes) -> mux.RequestReply:
+    entity = sessions_pb2.ReplyEntity.FromString(canonical)
+    return mux.RequestReply(
+        session_id=entity.session_id,
+        number=entity.number,
+        view=entity.view,
+        op=entity.op,
+        first_revision=entity.first_revision,
+        spans=tuple(_span_of(span) for span in entity.spans),
+    )
+
+
+def _span_of(span: sessions_pb2.ReplySpan) -> mux.SpanReply:
+    errors = tuple(
+        mux.IndexedError(e.index, e.error.SerializeToString(deterministic=True))
+        for e in span.errors
+    )
+    return mux.SpanReply(span.results, errors)
+
+
+def _snapshot_of(canonical: bytes) -> mux.Snapshot:
+    snapshot = snapshots_pb2.SnapshotEntity.FromString(canonical).snapshot
+    return mux.Snapshot(
+        generation=snapshot.generation,
+        state=mux.SnapshotState(snapshot.state),
+        cut_op=snapshot.cut_op,
+        cut_revision=snapshot.cut_revision,
+        root=snapshot.root,
+        tasks=tasks_of(snapshot.tasks),
+        created_at=snapshot.created_at,
+        retention=mux.Retention(snapshot.retention),
+        failure=snapshot.failure,
+        decided_at=snapshot.decided_at,
+        keep_last=snapshot.keep_last,
+        keep_daily=snapshot.keep_daily,
+    )
+
+
+def _counters_of(canonical: bytes) -> mux.CatalogCounters:
+    entity = snapshots_pb2.CatalogCountersEntity.FromString(canonical)
+    return mux.CatalogCounters(entity.last_generation)
+
+
+_SESSIONS: Final[Mapping[int, Callable[[bytes], SessionsValue]]] = MappingProxyType(
+    {
+        mux_entities.SESSION_KIND: _session_of,
+        mux_entities.MINIMUM_KIND: _minimum_of,
+        mux_entities.WINDOW_KIND: _window_of,
+        mux_entities.REPLY_KIND: _reply_of,
+    }
+)
+_CATALOG: Final[Mapping[int, Callable[[bytes], CatalogValue]]] = MappingProxyType(
+    {mux_entities.SNAPSHOT_KIND: _snapshot_of, mux_entities.COUNTERS_KIND: _counters_of}
+)
