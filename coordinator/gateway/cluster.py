@@ -1,23 +1,23 @@
-"""The catalog stage as far as it is built: reads about the cluster, answered by this replica."""
+"""The catalog stage's reads, answered by this replica: about the cluster, and whatever is added."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from coordinator.gateway.alarms import Alarms
+from coordinator.gateway.local_reads import LocalReads, parsed
 from coordinator.mux import types as mux
 from coordinator.replica.batcher import Reply
 from coordinator.replica.driver import Progress
 from coordinator.vsr import Status
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
-from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.format.digest import StateDigest
-from viewstamp.framing import FramingError, frame, unframe
+from viewstamp.framing import frame, unframe
 from viewstamp.limits import FEATURE_LEVEL
 from viewstamp.routing import methods_of_file
 
@@ -64,7 +64,10 @@ class Replica(Protocol):
 
 
 class ClusterStage:
-    """Answers GetStatus and ListAlarms; digests take a walk over every stage, so they follow."""
+    """Answers GetStatus and ListAlarms, and leads other reads to whoever was added for them.
+
+    Digests take a walk over every stage, so they follow.
+    """
 
     def __init__(
         self,
@@ -84,6 +87,14 @@ class ClusterStage:
         self._session_entities = session_entities
         self._replica_id = replica_id
         self._cluster_id = cluster_id
+        self._queries = dict.fromkeys(_METHODS, self._query)
+
+    def add(self, reads: LocalReads) -> None:
+        """Lead reads of more methods to `reads`. Raises ValueError if one is led already."""
+        taken = [code for code in reads.codes if code in self._queries]
+        if taken:
+            raise ValueError(f"reads of code {taken[0]} are answered already")
+        self._queries |= dict.fromkeys(reads.codes, reads.query)
 
     def read(self, batch: mux.StageBatch) -> mux.StageReply:
         """Answer a batch of reads."""
@@ -91,11 +102,11 @@ class ClusterStage:
         for item in batch.items:
             if not isinstance(item, mux.QueryItem):
                 raise mux.MuxError(f"the catalog stage takes reads alone, not {item}")
-            outcomes.append(self._query(item))
+            outcomes.append(self._queries[item.code](item))
         return mux.StageReply(batch.stage, batch.sequence, tuple(outcomes))
 
     def _query(self, item: mux.QueryItem) -> mux.QueryOutcome:
-        requests, errors = _parsed(item)
+        requests, errors = parsed(item, _METHODS)
         if any(getattr(request, "include_digests", False) for request in requests.values()):
             self._follow_with_digests(item, requests.keys(), errors)
             return mux.QueryOutcome(item.query_id, deferred=True)
@@ -195,34 +206,3 @@ class ClusterStage:
             item_log_bytes=service.item_log_bytes,
             restarts=service.restarts,
         )
-
-
-def _parsed(item: mux.QueryItem) -> tuple[dict[int, Any], tuple[mux.IndexedError, ...]]:
-    """Return the requests by index, and the refusals of those that are malformed.
-
-    Neither has the indexes that were refused before.
-    """
-    requests: dict[int, Any] = {}
-    errors: list[mux.IndexedError] = []
-    refused = frozenset(item.refused)
-    open_indexes = [index for index in range(item.count) if index not in refused]
-    try:
-        items = unframe(item.items)
-        if len(items) != item.count:
-            raise FramingError(f"the span claims {item.count} reads and holds {len(items)}")
-    except FramingError as error:
-        why = _malformed(str(error))
-        return {}, tuple(mux.IndexedError(index, why) for index in open_indexes)
-    for index in open_indexes:
-        try:
-            requests[index] = _METHODS[item.code].request.FromString(items[index])
-        except DecodeError:
-            name = _METHODS[item.code].request.DESCRIPTOR.full_name
-            malformed = _malformed(f"its bytes are not a {name}: send its protobuf encoding")
-            errors.append(mux.IndexedError(index, malformed))
-    return requests, tuple(errors)
-
-
-def _malformed(why: str) -> bytes:
-    refusal = Refusal(Reason.REASON_MALFORMED_REQUEST, f"the request is malformed: {why}")
-    return refusal.to_error().SerializeToString()
