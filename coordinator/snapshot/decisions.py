@@ -1,0 +1,116 @@
+"""What a replica does about a generation, as a table: what the log says, against what is here.
+
+`WRITE`, `ADOPT` and `DELETE` are done by every replica; `BEGIN`, `COMPLETE` and `FAIL` are proposed
+by the primary, for the log to decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+
+class CatalogState(Enum):
+    """What the retired log says of a generation."""
+
+    ABSENT = "absent"  # deleted, or never heard of
+    ASKED = "asked"  # CREATED, not cut
+    CUT = "cut"  # CREATED and cut
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class LocalState(Enum):
+    """What this replica holds of a generation."""
+
+    NOTHING = "nothing"  # not frozen here, abandoned, or deleted
+    FROZEN = "frozen"  # frozen, and being written
+    BROKEN = "broken"  # writing has failed
+    DURABLE = "durable"  # manifest and layers, three verified copies each
+
+
+class Action(Enum):
+    """What is to be done next."""
+
+    NONE = "wait, or nothing is left to do"
+    BEGIN = "propose the cut"
+    WRITE = "write the sections and the manifest, or go on with that"
+    COMPLETE = "propose to complete it"
+    FAIL = "propose to give it up"
+    ADOPT = "make it what this replica restarts from"
+    DELETE = "delete its files here"
+    IMPOSSIBLE = "end the process: what is here does not follow from the log"
+
+
+class Situation(NamedTuple):
+    """Everything that the decision depends on."""
+
+    catalog: CatalogState
+    local: LocalState
+    is_adopted: bool
+
+
+_ABSENT, _ASKED, _CUT, _COMPLETED, _FAILED = CatalogState
+_NOTHING, _FROZEN, _BROKEN, _DURABLE = LocalState
+
+DECISIONS: Final[Mapping[Situation, Action]] = MappingProxyType(
+    {
+        # Deleted in the meantime. What the superblock names stays until a newer one is adopted.
+        Situation(_ABSENT, _NOTHING, False): Action.NONE,
+        Situation(_ABSENT, _FROZEN, False): Action.DELETE,
+        Situation(_ABSENT, _BROKEN, False): Action.DELETE,
+        Situation(_ABSENT, _DURABLE, False): Action.DELETE,
+        Situation(_ABSENT, _DURABLE, True): Action.NONE,
+        # Asked for. The cut itself would have made it CUT.
+        Situation(_ASKED, _NOTHING, False): Action.BEGIN,
+        Situation(_ASKED, _FROZEN, False): Action.IMPOSSIBLE,
+        Situation(_ASKED, _BROKEN, False): Action.IMPOSSIBLE,
+        Situation(_ASKED, _DURABLE, False): Action.IMPOSSIBLE,
+        Situation(_ASKED, _DURABLE, True): Action.IMPOSSIBLE,
+        # Cut. Without anything here another replica may hold it; the deadline decides.
+        Situation(_CUT, _NOTHING, False): Action.NONE,
+        Situation(_CUT, _FROZEN, False): Action.WRITE,
+        Situation(_CUT, _BROKEN, False): Action.FAIL,
+        Situation(_CUT, _DURABLE, False): Action.COMPLETE,
+        # A generation's own catalog section shows it as CREATED: so it looks after a restore, until
+        # the decision behind the cut is replayed, or was lost with the old cluster.
+        Situation(_CUT, _DURABLE, True): Action.COMPLETE,
+        # Completed. One that was abandoned here is never adopted; a later one will be.
+        Situation(_COMPLETED, _NOTHING, False): Action.NONE,
+        Situation(_COMPLETED, _FROZEN, False): Action.WRITE,
+        Situation(_COMPLETED, _BROKEN, False): Action.WRITE,
+        Situation(_COMPLETED, _DURABLE, False): Action.ADOPT,
+        Situation(_COMPLETED, _DURABLE, True): Action.NONE,
+        # Failed. Its number is consumed, its frozen changes are folded into the next cut.
+        Situation(_FAILED, _NOTHING, False): Action.NONE,
+        Situation(_FAILED, _FROZEN, False): Action.DELETE,
+        Situation(_FAILED, _BROKEN, False): Action.DELETE,
+        Situation(_FAILED, _DURABLE, False): Action.DELETE,
+        Situation(_FAILED, _DURABLE, True): Action.IMPOSSIBLE,
+    }
+    # What was adopted is durable.
+    | {
+        Situation(catalog, local, True): Action.IMPOSSIBLE
+        for catalog in CatalogState
+        for local in (_NOTHING, _FROZEN, _BROKEN)
+    }
+)
+
+# What the deadline, or somebody who gives the generation up, puts an end to. Not what is durable
+# here already: it only waits for the log.
+ENDED_BY_DEADLINE: Final = frozenset(
+    {
+        Situation(_ASKED, _NOTHING, False),
+        Situation(_CUT, _NOTHING, False),
+        Situation(_CUT, _FROZEN, False),
+    }
+)
+
+
+def decide(situation: Situation, is_overdue: bool) -> Action:
+    """Return what to do; `is_overdue` if the generation is to be given up by now."""
+    if is_overdue and situation in ENDED_BY_DEADLINE:
+        return Action.FAIL
+    return DECISIONS[situation]

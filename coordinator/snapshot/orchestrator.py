@@ -1,0 +1,508 @@
+"""Drives the generations of one replica: from the cut to what the replica restarts from.
+
+The log decides about a generation; this is where a replica does its part. It hears of what was
+retired (`cut_taken`, `catalog_changed`), does the local work, and proposes what only the log can
+decide. What to do next is always a look into one table (`decisions`), by one task (`run`): so the
+actions are in order, and adoption happens once.
+
+Everything is called on the event loop. During a replay nothing is proposed; local work goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from coordinator.mux.catalog_types import CutTaken, Snapshot, SnapshotState, TaskSnapshot
+from coordinator.mux.stage import Stage
+from coordinator.snapshot import proposals, values
+from coordinator.snapshot.decisions import (
+    Action,
+    CatalogState,
+    LocalState,
+    Situation,
+    decide,
+)
+from coordinator.snapshot.triggers import Load, SnapshotTriggers
+from coordinator.snapshot.work import Durable, GenerationFailed, LocalCut, Report
+from viewstamp.limits import SNAPSHOT_DEADLINE_MS
+
+CHECK_INTERVAL_MS: Final = 1_000
+# Before a generation that the log has completed is written again, after writing it here has failed.
+REWRITE_DELAY_MS: Final = 5_000
+
+_log = logging.getLogger(__name__)
+
+
+class OrchestrationError(Exception):
+    """What is here does not follow from the log; the message says what. The process must end."""
+
+
+class Work(Protocol):
+    """The local work (`work.LocalWork`)."""
+
+    async def make_durable(self, cut: LocalCut, tasks: Sequence[Stage], report: Report) -> bytes:
+        """Write a generation and return its root. Raises GenerationFailed."""
+        ...
+
+    async def delete(self, generation: int) -> None:
+        """Delete what is here of a generation."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What the orchestrator acts through.
+
+    `adopt` makes a generation the one to restart from (superblock, releases, truncation, garbage);
+    it is awaited once for each, in order, and what it raises ends the process. `propose` sequences
+    an internal command, unless the same one is pending. `publish` shows what was reported so far.
+    `next_generation` is the number that BeginSnapshot must have.
+    """
+
+    work: Work
+    adopt: Callable[[int], Awaitable[None]]
+    propose: Callable[[int, bytes], None]
+    publish: Callable[[Snapshot], None]
+    next_generation: Callable[[], int]
+    load: Callable[[], Load]
+    failed: Callable[[str], None]  # an alarm
+    completed: Callable[[int], None]  # its end
+
+
+@dataclass(slots=True)
+class _Work:
+    """A generation that was frozen here."""
+
+    cut: LocalCut
+    tasks: tuple[Stage, ...]
+    base_generation: int  # adopted when it was cut
+    snapshot: Snapshot  # with the tasks that were reported here
+    root: bytes = b""  # set once it is durable
+    broken: str = ""
+    broken_at_ms: int = 0
+    running: asyncio.Task[None] | None = None
+
+
+class LocalSnapshotOrchestrator:
+    """One replica's part in every generation.
+
+    `adopted` is what the replica was restored from, None for the empty state; `snapshots` are the
+    generations of its catalog section. The log behind the cut is replayed through the same calls.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        triggers: SnapshotTriggers,
+        clock_ms: Callable[[], int],
+        adopted: Durable | None = None,
+        snapshots: Iterable[Snapshot] = (),
+        deadline_ms: int = SNAPSHOT_DEADLINE_MS,
+    ) -> None:
+        self._ports = ports
+        self._triggers = triggers
+        self._clock_ms = clock_ms
+        self._deadline_ms = deadline_ms
+        self._adopted = adopted
+        self._catalog = {snapshot.generation: snapshot for snapshot in snapshots}
+        self._works: dict[int, _Work] = {}
+        self._abandoned: list[_Work] = []
+        self._given_up: dict[int, str] = {}
+        self._begun_ms: dict[int, int] = {}
+        self._is_primary = False
+        self._wake = asyncio.Event()
+        self._carry_out: Mapping[Action, Callable[[int], Awaitable[None]]] = {
+            Action.NONE: self._wait,
+            Action.BEGIN: self._begin,
+            Action.WRITE: self._write,
+            Action.COMPLETE: self._complete,
+            Action.FAIL: self._fail,
+            Action.ADOPT: self._adopt,
+            Action.DELETE: self._delete,
+            Action.IMPOSSIBLE: self._stop,
+        }
+
+    # --- For tasks ---
+
+    def current_generation(self) -> int:
+        """Return the newest generation that the retired log knows."""
+        return self._current().generation
+
+    def report(self, generation: int, tasks: Sequence[TaskSnapshot]) -> None:
+        """Take in tasks that are durable here. Raises ReportRefused; then none is taken in."""
+        current = self._current()
+        work = self._works.get(current.generation)
+        if work is None:
+            values.with_reports(current, generation, tasks, ())  # says why not
+        else:
+            self._take_in(work, generation, tasks)
+
+    def fail(self, generation: int, reason: str) -> None:
+        """Give the current generation up; for failures that trying again does not cure.
+
+        Raises WrongGeneration, or AlreadyDecided if it is completed or, durable here, about to be;
+        once it has failed, again is no error.
+        """
+        values.failed(self._current(), generation, reason)
+        if self._local(generation) is LocalState.DURABLE:
+            raise values.AlreadyDecided(f"generation {generation} is durable here: the log decides")
+        self._give_up(generation, reason)
+
+    def lookup_generation(self, task: Stage) -> int:
+        """Return the generation that a task has reached here."""
+        return values.lookup_generation(self._current(), task)
+
+    def reported(self, generation: int) -> tuple[TaskSnapshot, ...]:
+        """Return the tasks of a generation under way that were reported here."""
+        work = self._works.get(generation)
+        return () if work is None else work.snapshot.tasks
+
+    # --- From the log, at retirement and during the replay ---
+
+    def cut_taken(self, taken: CutTaken, checksum: bytes) -> None:
+        """Begin the work on a generation, and give up on older ones that are unfinished here."""
+        newest = max(self._works, default=self.adopted_generation)
+        if taken.generation <= newest:
+            raise OrchestrationError(f"generation {taken.generation} was cut after {newest}")
+        for older in list(self._works):
+            if not self._is_to_be_adopted(older):
+                self._abandon(older)
+        self._works[taken.generation] = _Work(
+            LocalCut(taken, checksum),
+            values.expected_tasks(taken.feature_level),
+            self.adopted_generation,
+            self._catalog.get(taken.generation, _created_by(taken)),
+        )
+        self._triggers.cut_taken(taken.generation, taken.revision, self._ports.load())
+        self.wake()
+
+    def catalog_changed(self, snapshots: Sequence[Snapshot], deleted: Sequence[int]) -> None:
+        """Take in what a retired prepare has decided."""
+        for snapshot in snapshots:
+            was = self._catalog.get(snapshot.generation)
+            self._catalog[snapshot.generation] = snapshot
+            if was is None or was.state is not snapshot.state or was.is_cut != snapshot.is_cut:
+                self._on_state[snapshot.state](self, snapshot)
+        for generation in deleted:
+            self._catalog.pop(generation, None)
+            self._forget_limits(generation)
+        self.wake()
+
+    def activate(self) -> None:
+        """Begin to propose: this replica is the primary and has applied its log.
+
+        Deadlines and the interval begin anew.
+        """
+        self._is_primary = True
+        now_ms = self._clock_ms()
+        self._begun_ms = dict.fromkeys(self._undecided(), now_ms)
+        self._triggers.restart_interval(now_ms)
+        self.wake()
+
+    def deactivate(self) -> None:
+        """Propose nothing more: another replica is the primary."""
+        self._is_primary = False
+
+    # --- For the rest of the replica ---
+
+    @property
+    def adopted_generation(self) -> int:
+        """The generation that this replica restarts from; 0 for the empty state."""
+        return self._adopted.generation if self._adopted else 0
+
+    def pins(self) -> frozenset[int]:
+        """Return the generations whose files must stay, whatever the catalog says.
+
+        What the replica restarts from, what is being written, and what that is a delta against.
+        """
+        works = [*self._works.values(), *self._abandoned]
+        named = {work.base_generation for work in works} | {w.snapshot.generation for w in works}
+        return frozenset(named | {self.adopted_generation}) - {0}
+
+    def wake(self) -> None:
+        """Have `run` look at what is to be done now."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Do what is to be done, until cancelled. Whatever it raises must end the process."""
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(CHECK_INTERVAL_MS / 1000):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass  # deadlines and triggers come without a call
+                self._wake.clear()
+                await self.settle()
+        finally:
+            await self._end_work()
+
+    async def settle(self) -> None:
+        """Do everything that is to be done now, oldest generation first."""
+        await self._clean_up()
+        for generation in self._at_hand():
+            self._raise_failure(generation)
+            action = decide(self._situation(generation), self._reason_to_fail(generation) != "")
+            await self._carry_out[action](generation)
+        self._consider()
+
+    # --- Actions ---
+
+    async def _wait(self, generation: int) -> None:
+        """Do nothing: what comes next comes from elsewhere."""
+
+    async def _begin(self, generation: int) -> None:
+        if self._is_primary:
+            settings = self._triggers.settings
+            request = proposals.begin(generation, settings.keep_last, settings.keep_daily)
+            self._ports.propose(proposals.BEGIN_CODE, request)
+
+    async def _write(self, generation: int) -> None:
+        work = self._works[generation]
+        is_again = bool(work.broken)
+        if is_again and self._clock_ms() - work.broken_at_ms >= REWRITE_DELAY_MS:
+            work.snapshot = replace(work.snapshot, tasks=())
+            work.broken, work.running = "", None
+        if work.running is None and not work.broken:
+            work.running = asyncio.get_running_loop().create_task(self._do_work(work))
+            work.running.add_done_callback(lambda _: self.wake())
+
+    async def _do_work(self, work: _Work) -> None:
+        generation = work.snapshot.generation
+        try:
+            root = await self._ports.work.make_durable(
+                work.cut, work.tasks, lambda g, tasks: self._take_in(work, g, tasks)
+            )
+        except (GenerationFailed, values.ReportRefused) as error:
+            _log.error("generation %d cannot be made durable here: %s", generation, error)
+            self._give_up(generation, str(error))
+            return
+        missing = values.missing_tasks(work.snapshot, work.tasks)
+        if missing:
+            raise OrchestrationError(f"generation {generation} is durable without {missing}")
+        work.root = root
+
+    def _take_in(self, work: _Work, generation: int, tasks: Sequence[TaskSnapshot]) -> None:
+        updated = values.with_reports(work.snapshot, generation, tasks, work.tasks)
+        if updated != work.snapshot:
+            work.snapshot = updated
+            self._ports.publish(updated)
+
+    async def _complete(self, generation: int) -> None:
+        if not self._is_primary:
+            return
+        durable = self._durable(generation)
+        request = proposals.complete(generation, durable.root, durable.tasks)
+        self._ports.propose(proposals.COMPLETE_CODE, request)
+
+    async def _fail(self, generation: int) -> None:
+        if self._is_primary:
+            reason = self._reason_to_fail(generation)
+            self._ports.propose(proposals.FAIL_CODE, proposals.fail(generation, reason))
+
+    async def _adopt(self, generation: int) -> None:
+        if generation <= self.adopted_generation:
+            raise OrchestrationError(
+                f"generation {generation} is to be adopted after {self.adopted_generation}"
+            )
+        durable = self._durable(generation)
+        _check_root(durable, self._catalog[generation])
+        await self._ports.adopt(generation)
+        self._adopted = durable
+        del self._works[generation]
+
+    async def _delete(self, generation: int) -> None:
+        self._abandon(generation)
+        await self._clean_up()
+
+    async def _stop(self, generation: int) -> None:
+        raise OrchestrationError(
+            f"generation {generation} cannot be here like this: {self._situation(generation)}"
+        )
+
+    def _consider(self) -> None:
+        """Begin a snapshot that nobody asked for, if it is time."""
+        current = self._catalog_newest()
+        if not self._is_primary or current.state is SnapshotState.CREATED:
+            return
+        trigger = self._triggers.due(self._ports.load())
+        if trigger is not None:
+            generation = self._ports.next_generation()
+            settings = self._triggers.settings
+            _log.info("generation %d is begun: %s", generation, trigger.value)
+            request = proposals.begin(generation, settings.keep_last, settings.keep_daily)
+            self._ports.propose(proposals.BEGIN_CODE, request)
+
+    # --- What is the matter ---
+
+    def _at_hand(self) -> list[int]:
+        newest = self._catalog_newest().generation
+        return sorted({*self._works, newest, *self._undecided()} - {0})
+
+    def _undecided(self) -> list[int]:
+        return [g for g, s in self._catalog.items() if s.state is SnapshotState.CREATED]
+
+    def _situation(self, generation: int) -> Situation:
+        is_adopted = generation == self.adopted_generation
+        return Situation(self._catalog_state(generation), self._local(generation), is_adopted)
+
+    def _catalog_state(self, generation: int) -> CatalogState:
+        snapshot = self._catalog.get(generation)
+        if snapshot is None:
+            return CatalogState.ABSENT
+        if snapshot.state is SnapshotState.CREATED:
+            return CatalogState.CUT if snapshot.is_cut else CatalogState.ASKED
+        return _DECIDED[snapshot.state]
+
+    def _local(self, generation: int) -> LocalState:
+        if generation == self.adopted_generation:
+            return LocalState.DURABLE
+        work = self._works.get(generation)
+        if work is None:
+            return LocalState.NOTHING
+        if work.broken:
+            return LocalState.BROKEN
+        return LocalState.DURABLE if work.root else LocalState.FROZEN
+
+    def _is_to_be_adopted(self, generation: int) -> bool:
+        situation = self._situation(generation)
+        return decide(situation, is_overdue=False) is Action.ADOPT
+
+    def _durable(self, generation: int) -> Durable:
+        if self._adopted is not None and generation == self._adopted.generation:
+            return self._adopted
+        work = self._works[generation]
+        cut = work.cut
+        return Durable(generation, cut.taken.op, cut.checksum, work.root, work.snapshot.tasks)
+
+    def _current(self) -> Snapshot:
+        """Return the newest generation, with what was reported here if it is under way here."""
+        newest = self._catalog_newest()
+        work = self._works.get(newest.generation)
+        return newest if work is None else work.snapshot
+
+    def _catalog_newest(self) -> Snapshot:
+        return self._catalog[max(self._catalog)] if self._catalog else values.initial()
+
+    def _reason_to_fail(self, generation: int) -> str:
+        """Return why a generation is to be given up by now; empty if it is not."""
+        given_up = self._given_up.get(generation, "")
+        begun_ms = self._begun_ms.get(generation)
+        if given_up or not self._is_primary or begun_ms is None:
+            return given_up
+        if self._clock_ms() - begun_ms < self._deadline_ms:
+            return ""
+        return f"not durable within {self._deadline_ms} ms: {self._what_lacks(generation)}"
+
+    def _what_lacks(self, generation: int) -> str:
+        work = self._works.get(generation)
+        if work is None:
+            return "it was not cut" if not self._catalog[generation].is_cut else "nobody holds it"
+        missing = values.missing_tasks(work.snapshot, work.tasks)
+        return "lacks " + (", ".join(s.name.lower() for s in missing) or "its manifest")
+
+    # --- Changes of state ---
+
+    def _created(self, snapshot: Snapshot) -> None:
+        self._begun_ms.setdefault(snapshot.generation, self._clock_ms())
+        work = self._works.get(snapshot.generation)
+        if work is not None:
+            work.snapshot = replace(snapshot, tasks=work.snapshot.tasks)
+
+    def _completed(self, snapshot: Snapshot) -> None:
+        self._forget_limits(snapshot.generation)
+        work = self._works.get(snapshot.generation)
+        if work is not None and work.root:
+            work.snapshot = snapshot
+        self._triggers.completed(snapshot.generation)
+        self._ports.completed(snapshot.generation)
+
+    def _failed(self, snapshot: Snapshot) -> None:
+        self._forget_limits(snapshot.generation)
+        work = self._works.get(snapshot.generation)
+        if work is not None:
+            work.snapshot = values.failed(work.snapshot, snapshot.generation, snapshot.failure)
+        self._triggers.failed(snapshot.generation, self._clock_ms())
+        self._ports.failed(f"snapshot {snapshot.generation} has failed: {snapshot.failure}")
+
+    _on_state: Final = {
+        SnapshotState.CREATED: _created,
+        SnapshotState.COMPLETED: _completed,
+        SnapshotState.FAILED: _failed,
+    }
+
+    def _give_up(self, generation: int, reason: str) -> None:
+        if generation in self._undecided():
+            self._given_up.setdefault(generation, reason)
+        work = self._works.get(generation)
+        if work is not None and not work.root:
+            work.broken, work.broken_at_ms = reason, self._clock_ms()
+        self.wake()
+
+    def _forget_limits(self, generation: int) -> None:
+        self._given_up.pop(generation, None)
+        self._begun_ms.pop(generation, None)
+
+    def _abandon(self, generation: int) -> None:
+        """End the work on a generation; its files go as soon as nobody writes to them."""
+        work = self._works.pop(generation)
+        if work.running is not None:
+            work.running.cancel()
+        self._abandoned.append(work)
+
+    async def _clean_up(self) -> None:
+        while self._abandoned:
+            work = self._abandoned[0]
+            await _ended(work.running)
+            await self._ports.work.delete(work.snapshot.generation)
+            self._abandoned.pop(0)
+
+    async def _end_work(self) -> None:
+        running = [w.running for w in (*self._works.values(), *self._abandoned) if w.running]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def _raise_failure(self, generation: int) -> None:
+        """Raise what ended the work on a generation, if it was none of the expected failures."""
+        work = self._works.get(generation)
+        if work is not None and work.running is not None and work.running.done():
+            work.running.result()
+
+
+def _created_by(taken: CutTaken) -> Snapshot:
+    """Return what the catalog says of a cut, as far as the cut itself tells."""
+    return Snapshot(
+        generation=taken.generation,
+        state=SnapshotState.CREATED,
+        cut_op=taken.op,
+        cut_revision=taken.revision,
+        created_at=taken.timestamp,
+    )
+
+
+def _check_root(durable: Durable, snapshot: Snapshot) -> None:
+    if durable.root != snapshot.root:
+        raise OrchestrationError(
+            f"generation {snapshot.generation} was completed with the root {snapshot.root.hex()},"
+            f" and this replica has {durable.root.hex()}: it has diverged from the others and must"
+            " not go on; restore it from them"
+        )
+
+
+async def _ended(running: asyncio.Task[None] | None) -> None:
+    """Wait for work that was cancelled. Raises what it failed with."""
+    if running is not None:
+        await asyncio.wait([running])
+        if not running.cancelled():
+            running.result()
+
+
+_DECIDED: Final = {
+    SnapshotState.COMPLETED: CatalogState.COMPLETED,
+    SnapshotState.FAILED: CatalogState.FAILED,
+}

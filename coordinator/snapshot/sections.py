@@ -1,0 +1,223 @@
+"""The five sections of a cut as one stream of messages each, wherever they were frozen.
+
+Services hand theirs over by ReadSection; sessions and catalog were frozen inside the mux, and are
+encoded here: on the event loop, a slice at a time, so that commands go on between two slices, and
+compressed in a thread. Both look the same to whoever writes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import grpc
+
+from coordinator.mux.catalog_types import CutTaken, FrozenSection
+from coordinator.mux.stage import Stage
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.format.block import Block, BlockBuilder, compress
+from viewstamp.format.section import SectionTally
+from viewstamp.limits import ENCODE_SLICE_US
+
+# Schema versions of the two sections that the coordinator itself keeps.
+SESSIONS_VERSION: Final = 1
+CATALOG_VERSION: Final = 1
+_VERSIONS: Final = {Stage.SESSIONS: SESSIONS_VERSION, Stage.CATALOG: CATALOG_VERSION}
+# A look at the clock costs about as much as encoding one entity.
+ENTITIES_PER_LOOK: Final = 8
+
+# Errors of a service that is away, behind in its replay, or was asked by a coordinator that it does
+# not serve yet; all of them pass.
+_PASSING: Final = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+    }
+)
+
+
+class SectionUnavailable(Exception):  # noqa: N818  It passes; not an error of ours.
+    """The section cannot be read just now: its service is restarting. Read it again from the start.
+
+    What was read so far is of no use: a new process may cut its blocks elsewhere.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class SectionHead:
+    """What a layer's header says, and so must be known before its blocks."""
+
+    section_version: int
+    base_generation: int
+
+
+class SectionSource(Protocol):
+    """Where the sections of a cut come from."""
+
+    def expected(self, stage: Stage, cut: CutTaken) -> SectionHead:
+        """Return what the summary will most likely say; it is known for certain at its end."""
+        ...
+
+    def read(self, stage: Stage, cut: CutTaken) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
+        """Yield the blocks of a section in order, and last its summary.
+
+        Raises SectionUnavailable; anything else is final for the generation.
+        """
+        ...
+
+
+class SectionReader(Protocol):
+    """The way to one service (`stages.client.StageClient`)."""
+
+    def read_section(self, generation: int) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
+        """Yield what the service froze. Raises grpc.RpcError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SectionBase:
+    """What a section adds up to at a generation: digest and entities by kind."""
+
+    digest: int = 0
+    kinds: tuple[tuple[int, int], ...] = ()
+
+
+class CutSections:
+    """Reads services over gRPC, and sessions and catalog from what the mux froze.
+
+    `versions` are the services' own, by stage. `restored` has the tallies of the generation that
+    the replica was restored from.
+    """
+
+    def __init__(
+        self,
+        services: Mapping[Stage, SectionReader],
+        versions: Callable[[Stage], int],
+        restored: Mapping[tuple[Stage, int], SectionBase] | None = None,
+        clock_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._services = services
+        self._versions = versions
+        self._clock_ns = clock_ns
+        self._bases: dict[tuple[Stage, int], SectionBase] = dict(restored or {})
+
+    def expected(self, stage: Stage, cut: CutTaken) -> SectionHead:
+        """Return what the section will most likely be a delta against: what the mux's are."""
+        version = _VERSIONS[stage] if stage in _VERSIONS else self._versions(stage)
+        frozen = _frozen(stage, cut) if stage in _VERSIONS else cut.sessions
+        return SectionHead(version, frozen.base_generation)
+
+    async def read(
+        self, stage: Stage, cut: CutTaken
+    ) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
+        """Yield the blocks of a section in order, and last its summary."""
+        responses = (
+            self._read_frozen(stage, cut, _frozen(stage, cut))
+            if stage in _VERSIONS
+            else _read_service(self._services[stage], cut.generation)
+        )
+        async with aclosing(responses):  # whoever stops reading ends the call to the service
+            async for response in responses:
+                yield response
+
+    def forget_before(self, generation: int) -> None:
+        """Drop the tallies of generations that no cut is counted from any more."""
+        self._bases = {key: base for key, base in self._bases.items() if key[1] >= generation}
+
+    async def _read_frozen(
+        self, stage: Stage, cut: CutTaken, frozen: FrozenSection
+    ) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
+        base = self._base(stage, frozen.base_generation)
+        tally = SectionTally(base.digest, dict(base.kinds))
+        async with aclosing(self._blocks(frozen, tally)) as blocks:
+            async for block in blocks:
+                yield domain_pb2.ReadSectionResponse(block=_block_message(block))
+        kinds = tuple(tally.kinds.items())
+        self._bases[stage, cut.generation] = SectionBase(tally.digest.value, kinds)
+        yield domain_pb2.ReadSectionResponse(summary=_summary(stage, cut, frozen, tally))
+
+    def _base(self, stage: Stage, generation: int) -> SectionBase:
+        if generation == 0:
+            return SectionBase()
+        base = self._bases.get((stage, generation))
+        if base is None:
+            raise ValueError(
+                f"the {stage.name.lower()} section is a delta against generation {generation},"
+                " whose digest is not known here"
+            )
+        return base
+
+    async def _blocks(self, frozen: FrozenSection, tally: SectionTally) -> AsyncGenerator[Block]:
+        builder = BlockBuilder()
+        slice_end_ns = self._clock_ns() + _SLICE_NS
+        for index, change in enumerate(frozen.changes()):
+            entry = tally.add(change)
+            if entry is not None:
+                builder.add(entry)
+            if builder.is_full:
+                yield await asyncio.to_thread(compress, builder.take_raw())
+            if index % ENTITIES_PER_LOOK == 0 and self._clock_ns() >= slice_end_ns:
+                await asyncio.sleep(0)
+                slice_end_ns = self._clock_ns() + _SLICE_NS
+        while builder.size_bytes:
+            yield await asyncio.to_thread(compress, builder.take_raw())
+
+
+_SLICE_NS: Final = ENCODE_SLICE_US * 1_000
+
+
+async def _read_service(
+    service: SectionReader, generation: int
+) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
+    try:
+        async with aclosing(service.read_section(generation)) as responses:
+            async for response in responses:
+                yield response
+    except grpc.RpcError as error:
+        if error.code() in _PASSING:
+            raise SectionUnavailable(f"{error.code().name}: {error.details()}") from error
+        raise
+
+
+def head_of(summary: domain_pb2.SectionSummary) -> SectionHead:
+    """Return what the summary says of the layer's header."""
+    return SectionHead(summary.section_version, summary.base_generation)
+
+
+def _frozen(stage: Stage, cut: CutTaken) -> FrozenSection:
+    return cut.sessions if stage is Stage.SESSIONS else cut.catalog
+
+
+def _block_message(block: Block) -> domain_pb2.SectionBlock:
+    return domain_pb2.SectionBlock(
+        data=block.data,
+        entries=block.entries,
+        tombstones=block.tombstones,
+        raw_bytes=block.raw_bytes,
+        first_kind=block.first[0],
+        first_key=block.first[1],
+        last_kind=block.last[0],
+        last_key=block.last[1],
+    )
+
+
+def _summary(
+    stage: Stage, cut: CutTaken, frozen: FrozenSection, tally: SectionTally
+) -> domain_pb2.SectionSummary:
+    return domain_pb2.SectionSummary(
+        generation=frozen.generation,
+        base_generation=frozen.base_generation,
+        applied_revision=cut.revision,
+        section_version=_VERSIONS[stage],
+        state_digest=tally.digest.to_bytes(),
+        kinds=[
+            domain_pb2.KindCount(kind=kind, entities=entities)
+            for kind, entities in tally.kinds.items()
+        ],
+    )

@@ -1,0 +1,280 @@
+"""One generation made durable on this replica: five sections read, written and reported, then the
+manifest.
+
+Sections are read at the same time and written in threads. A section whose service goes away is read
+again from its start. If the manifest of the same cut is here already, from before a restart, then
+nothing is written: what the sections add up to must be what it says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
+
+from coordinator.mux.catalog_types import CutTaken, TaskSnapshot
+from coordinator.mux.stage import Stage
+from coordinator.snapshot.sections import (
+    SectionHead,
+    SectionSource,
+    SectionUnavailable,
+    head_of,
+)
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+
+RETRY_DELAY_MS: Final = 100
+
+P = ParamSpec("P")
+T = TypeVar("T")
+# Tells the orchestrator what was written: generation and tasks.
+Report = Callable[[int, Sequence[TaskSnapshot]], None]
+
+_log = logging.getLogger(__name__)
+
+
+class GenerationFailed(Exception):  # noqa: N818  What becomes of the generation, not of us.
+    """The generation cannot be made durable here; the message says why. Trying again is useless."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCut:
+    """A cut, and the checksum (16 bytes) of its prepare, which the manifest names."""
+
+    taken: CutTaken
+    checksum: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """A generation whose manifest and layers are verified here, three copies each."""
+
+    generation: int
+    cut_op: int
+    cut_checksum: bytes
+    root: bytes
+    tasks: tuple[TaskSnapshot, ...]
+
+
+class _OtherHead(Exception):  # noqa: N818  A detour, not an error.
+    """The section is a delta against another generation, or of another version, than expected.
+
+    That is in the header of the layer, which was written before the summary came. It can be
+    expected in vain after a service has restarted from a newer generation than the others.
+    """
+
+    def __init__(self, head: SectionHead) -> None:
+        self.head = head
+
+
+class SectionWriter(Protocol):
+    """The layer of one section. All methods block, and are called one at a time."""
+
+    def append(self, block: domain_pb2.SectionBlock) -> None:
+        """Write the next block."""
+        ...
+
+    def finish(self, summary: domain_pb2.SectionSummary) -> TaskSnapshot:
+        """Make the layer durable in every copy."""
+        ...
+
+    def discard(self) -> None:
+        """Delete what was written; the section is begun anew, or not at all."""
+        ...
+
+
+class GenerationWriter(Protocol):
+    """The files of one generation. All methods block; sections are written from many threads."""
+
+    def section(self, stage: Stage, head: SectionHead) -> SectionWriter:
+        """Begin a section."""
+        ...
+
+    def finish(self) -> bytes:
+        """Write the manifest, once every section is finished; return the root, 32 bytes."""
+        ...
+
+
+class GenerationFiles(Protocol):
+    """The snapshot files of this replica. All methods block.
+
+    Raises GenerationFailed where the disk refuses; whatever else is raised ends the process.
+    """
+
+    def find(self, generation: int) -> Durable | None:
+        """Return a generation whose manifest is here, verified."""
+        ...
+
+    def begin(self, cut: LocalCut) -> GenerationWriter:
+        """Begin to write a generation."""
+        ...
+
+    def delete(self, generation: int) -> None:
+        """Delete the files of a generation that are no other's, if any."""
+        ...
+
+
+class LocalWork:
+    """Makes generations durable; `wait` returns when a service that was away may be asked again."""
+
+    def __init__(
+        self,
+        source: SectionSource,
+        files: GenerationFiles,
+        wait: Callable[[Stage], Awaitable[None]] | None = None,
+    ) -> None:
+        self._source = source
+        self._files = files
+        self._wait = wait or _pause
+
+    async def make_durable(self, cut: LocalCut, tasks: Sequence[Stage], report: Report) -> bytes:
+        """Write a generation, reporting each task; return its root. Raises GenerationFailed."""
+        writer = await self._writer(cut)
+        await all_or_none(self._section(writer, stage, cut, report) for stage in tasks)
+        return await in_thread(writer.finish)
+
+    async def delete(self, generation: int) -> None:
+        """Delete what is here of a generation that will never be used."""
+        await in_thread(self._files.delete, generation)
+
+    async def _writer(self, cut: LocalCut) -> GenerationWriter:
+        generation = cut.taken.generation
+        found = await in_thread(self._files.find, generation)
+        if found is not None and _is_of(found, cut):
+            return _Comparison(found)
+        if found is not None:
+            _log.warning("generation %d was cut elsewhere before: written anew", generation)
+            await in_thread(self._files.delete, generation)
+        return await in_thread(self._files.begin, cut)
+
+    async def _section(
+        self, writer: GenerationWriter, stage: Stage, cut: LocalCut, report: Report
+    ) -> None:
+        head = self._source.expected(stage, cut.taken)
+        while True:
+            try:
+                task = await self._section_once(writer, stage, cut.taken, head)
+            except SectionUnavailable as why:
+                _log.warning("section %s is read again: %s", stage.name.lower(), why)
+                await self._wait(stage)
+            except _OtherHead as other:
+                _log.warning("section %s is read again: it begins as %s", stage.name, other.head)
+                head = other.head
+            else:
+                report(cut.taken.generation, (task,))
+                return
+
+    async def _section_once(
+        self, writer: GenerationWriter, stage: Stage, cut: CutTaken, head: SectionHead
+    ) -> TaskSnapshot:
+        section = await in_thread(writer.section, stage, head)
+        try:
+            summary = await self._copy(section, stage, cut)
+            _check_summary(summary, stage, cut)
+            if (found := head_of(summary)) != head:
+                raise _OtherHead(found)
+        except BaseException:
+            await in_thread(section.discard)
+            raise
+        return await in_thread(section.finish, summary)
+
+    async def _copy(
+        self, section: SectionWriter, stage: Stage, cut: CutTaken
+    ) -> domain_pb2.SectionSummary:
+        """Write the blocks of a section; return what ends it."""
+        async with aclosing(self._source.read(stage, cut)) as responses:
+            async for response in responses:
+                if response.HasField("summary"):
+                    return response.summary
+                await in_thread(section.append, response.block)
+        raise GenerationFailed(f"the {stage.name.lower()} section ended without a summary")
+
+
+class _Comparison:
+    """Stands in for a writer where the generation is durable already."""
+
+    def __init__(self, durable: Durable) -> None:
+        self._durable = durable
+        self._tasks = {task.stage: task for task in durable.tasks}
+
+    def section(self, stage: Stage, _: SectionHead) -> SectionWriter:
+        """Compare a section with what was written."""
+        return _SectionComparison(self._durable.generation, self._tasks[stage])
+
+    def finish(self) -> bytes:
+        """Return the root that was written: all that it covers was found equal."""
+        return self._durable.root
+
+
+class _SectionComparison:
+    def __init__(self, generation: int, task: TaskSnapshot) -> None:
+        self._generation = generation
+        self._task = task
+
+    def append(self, block: domain_pb2.SectionBlock) -> None:
+        """Drop a block: the digest says it all."""
+
+    def finish(self, summary: domain_pb2.SectionSummary) -> TaskSnapshot:
+        """Return the task that was written before. Raises GenerationFailed if it differs."""
+        if summary.state_digest != self._task.state_digest:
+            raise GenerationFailed(
+                f"generation {self._generation} is durable here with the digest"
+                f" {self._task.state_digest.hex()} of {self._task.stage.name.lower()}, and the same"
+                f" log led to {summary.state_digest.hex()} now: run `viewstamp snapshot verify`"
+            )
+        return self._task
+
+    def discard(self) -> None:
+        """Keep the files: they are whole."""
+
+
+def _is_of(found: Durable, cut: LocalCut) -> bool:
+    return (found.cut_op, found.cut_checksum) == (cut.taken.op, cut.checksum)
+
+
+def _check_summary(summary: domain_pb2.SectionSummary, stage: Stage, cut: CutTaken) -> None:
+    """Raise GenerationFailed unless the section was frozen at this cut."""
+    name = stage.name.lower()
+    if summary.generation != cut.generation:
+        raise GenerationFailed(
+            f"section {name} is of generation {summary.generation}, not {cut.generation}"
+        )
+    if summary.applied_revision > cut.revision:
+        raise GenerationFailed(
+            f"section {name} goes up to revision {summary.applied_revision}, beyond the cut at"
+            f" {cut.revision}"
+        )
+
+
+async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a blocking call in a thread, and outlive it: also if cancelled, wait until it has ended.
+
+    Else files would still be written to by a call that everybody takes for cancelled.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(call, *args, **kwargs))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        if not running.cancelled() and (error := running.exception()) is not None:
+            _log.warning("a call that was cancelled failed as well: %s", error)
+        raise
+
+
+async def all_or_none(work: Any) -> None:
+    """Run coroutines at the same time; the first failure ends the others and is raised."""
+    coroutines: list[Coroutine[Any, Any, None]] = list(work)
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+async def _pause(_: Stage) -> None:
+    await asyncio.sleep(RETRY_DELAY_MS / 1000)
