@@ -1,7 +1,8 @@
 """What the streams domain costs: prints one JSON object, microseconds per command.
 
 Method: CreateTopic spans of 1000 into 100 streams, streams named by name, either straight into the
-handler (decoding and undo included, as the runtime does it) or through the whole machine; then
+handler (decoding and undo included, as the runtime does it) or through the whole machine, where
+they are made in bulk; the same in spans of 100 with a topic for each stream in every span; then
 resolving, reading and the section of 100,000 topics with 1,000,000 partitions. Best of several
 rounds, so that neighbours on the machine count as little as possible.
 """
@@ -71,6 +72,21 @@ def spans(options: streams_pb2.TopicOptions | None) -> list[bytes]:
     ]
 
 
+def mixed_spans() -> list[bytes]:
+    """Return spans that name every stream once, as callers do who know nothing of each other."""
+    return [
+        framing.frame_all(
+            api.CreateTopicRequest(
+                stream=identifier(number),
+                name=f"topic-{number:03}-{topic:06}",
+                partitions_count=PARTITIONS_PER_TOPIC,
+            ).SerializeToString()
+            for number in range(STREAMS)
+        )
+        for topic in range(TOPICS_PER_STREAM)
+    ]
+
+
 def prepare(state: State, undo: UndoLog) -> None:
     """Fill a state with root and the streams."""
     state.access.put(0, new_access(0, 1))
@@ -94,15 +110,15 @@ def filled(all_items: list[bytes]) -> State:
     return state
 
 
-def through_machine(all_items: list[bytes]) -> None:
-    """Make the same topics through the machine, from encoded batch to encoded reply."""
+def through_machine(all_items: list[bytes], count: int) -> None:
+    """Make topics through the machine, `count` per span, from encoded batch to encoded reply."""
     machine = Machine(DOMAIN)
     prepare(machine.state, machine.undo)
     for number, items in enumerate(all_items):
-        first = 1 + number * TOPICS_PER_STREAM
+        first = 1 + number * count
         batch = pb.Batch(sequence=number + 1, op=number + 1, feature_level=1)
         command = batch.items.add().command
-        command.code, command.first_revision, command.count = CREATE_TOPIC, first, TOPICS_PER_STREAM
+        command.code, command.first_revision, command.count = CREATE_TOPIC, first, count
         command.items, command.credential_revision, command.timestamp = items, 1, 1
         reply = machine.apply(pb.Batch.FromString(batch.SerializeToString())).reply
         assert not reply.outcomes[0].command.errors
@@ -155,14 +171,17 @@ def state_bytes(all_items: list[bytes]) -> int:
 def main() -> None:
     """Measure and print."""
     topics = STREAMS * TOPICS_PER_STREAM
-    plain, with_options = spans(None), spans(OPTIONS)
+    plain, with_options, mixed = spans(None), spans(OPTIONS), mixed_spans()
     state = filled(plain)
     call = caller()
     entities = list(SECTION.entities(state))
     report = {
         "create_topic_decode_and_handler_us": best_us(lambda: filled(plain), topics),
         "create_topic_with_options_us": best_us(lambda: filled(with_options), topics),
-        "create_topic_machine_us": best_us(lambda: through_machine(plain), topics),
+        "create_topic_machine_us": best_us(
+            lambda: through_machine(plain, TOPICS_PER_STREAM), topics
+        ),
+        "create_topic_machine_mixed_us": best_us(lambda: through_machine(mixed, STREAMS), topics),
         "resolve_us": best_us(resolving(state), 100 * STREAMS),
         "list_topics_1000_us": best_us(
             lambda: DOMAIN.queries["ListTopics"](

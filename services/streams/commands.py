@@ -105,7 +105,7 @@ def purge_stream(state: State, request: api.PurgeStreamRequest, call: Call) -> b
 
 
 def create_topic(state: State, request: api.CreateTopicRequest, call: Call) -> bytes:
-    """Create a topic with its partitions. The hot path: see benchmarks/machine_streams.py."""
+    """Create a topic with its partitions. Many at once are made by `services.streams.bulk`."""
     stream = find_stream(state, authenticate(state, call), gates.CREATE_TOPIC, request.stream)
     stream_id = stream.id
     name = request.name
