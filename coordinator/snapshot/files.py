@@ -71,7 +71,7 @@ class SnapshotDirectories:
     replica_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class MergedBase:
     """A base that stands for the first layers of a chain, though no manifest names it yet."""
 
@@ -270,7 +270,7 @@ class SnapshotFiles:
             before = self._merged.get(stage)
             self._merged[stage] = merged
             self._pins.add(merged, [merged.layer.digest])
-            if before is not None and before != merged:
+            if before is not None:
                 self._pins.release(before)
 
     # --- Space ---

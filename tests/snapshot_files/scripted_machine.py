@@ -1,0 +1,159 @@
+"""A made-up machine with five sections, and the log that it lives through, for crash tests.
+
+The log is fixed, so what the state must be after any op is known without any disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from enum import Enum
+
+from blake3 import blake3
+
+from viewstamp.format.section import Change, SectionTally
+
+STAGES = (1, 2, 3, 4, 5)
+ENTITIES_PER_STAGE = 11
+KEPT = 3
+
+
+class Verb(Enum):
+    """What an op of the script does."""
+
+    CHANGE = "change"
+    BEGIN = "begin"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    COMPACT = "compact"
+    PRUNE = "prune"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One log entry; `number` is a generation, or how many to keep."""
+
+    verb: Verb
+    number: int = 0
+
+    @property
+    def body(self) -> bytes:
+        """What stands in the journal."""
+        return f"{self.verb.value} {self.number}".encode()
+
+
+def changes(count: int) -> list[Op]:
+    """So many commands."""
+    return [Op(Verb.CHANGE)] * count
+
+
+def snapshot(generation: int) -> list[Op]:
+    """A generation that completes, with a command between its cut and that."""
+    return [Op(Verb.BEGIN, generation), Op(Verb.CHANGE), Op(Verb.COMPLETE, generation)]
+
+
+# Op 1 comes first. A restart, with damaged copies, comes before RESTART_OP.
+SCRIPT: list[Op] = [
+    *changes(3),
+    *snapshot(1),
+    *changes(2),
+    *snapshot(2),
+    *changes(2),
+    *snapshot(3),
+    Op(Verb.COMPACT),
+    *changes(2),
+    *[Op(Verb.BEGIN, 4), Op(Verb.CHANGE), Op(Verb.FAIL, 4)],
+    *changes(1),
+    *snapshot(5),
+    *changes(1),
+    Op(Verb.COMPACT),
+    *snapshot(6),
+    Op(Verb.PRUNE, 1),
+    *changes(1),
+    *snapshot(7),
+    *changes(2),
+]
+RESTART_OP = SCRIPT.index(Op(Verb.FAIL, 4)) + 3
+
+State = dict[int, dict[tuple[int, bytes], bytes]]
+
+
+def _value(stage: int, op: int) -> bytes:
+    """Bytes that do not compress, over a sector long for some ops."""
+    return blake3(b"%d %d" % (stage, op)).digest(length=40 + (op * 97 + stage * 31) % 700)
+
+
+@dataclass
+class Machine:
+    """The state after an op, what the released cut was, and which generations are kept."""
+
+    op: int = 0
+    state: State = field(default_factory=lambda: {stage: {} for stage in STAGES})
+    base: State = field(default_factory=lambda: {stage: {} for stage in STAGES})
+    base_generation: int = 0
+    frozen: dict[int, State] = field(default_factory=dict)
+    completed: list[int] = field(default_factory=list)
+
+    def apply(self, op: Op) -> None:
+        """Apply the next op."""
+        self.op += 1
+        match op.verb:
+            case Verb.CHANGE:
+                self._change()
+            case Verb.BEGIN:
+                self.frozen[op.number] = deepcopy(self.state)
+            case Verb.COMPLETE:
+                self.completed = [*self.completed, op.number][-KEPT:]
+            case Verb.FAIL:
+                del self.frozen[op.number]
+            case Verb.PRUNE:
+                self.completed = self.completed[-op.number :]
+            case Verb.COMPACT:
+                pass
+
+    def _change(self) -> None:
+        for stage in STAGES[self.op % 2 :]:
+            number = (self.op * 7 + stage * 3) % ENTITIES_PER_STAGE
+            entity = (1 + number % 2, b"%04d" % number)
+            if (self.op + stage) % 4 == 0:
+                self.state[stage].pop(entity, None)
+            else:
+                self.state[stage][entity] = _value(stage, self.op)
+
+    def release(self, generation: int) -> None:
+        """Make a frozen cut the base of the next ones."""
+        frozen = self.frozen.pop(generation, None)
+        if frozen is not None:
+            self.base, self.base_generation = frozen, generation
+
+    def changes_of(self, generation: int, stage: int) -> Iterator[Change]:
+        """What a frozen cut holds, against the base."""
+        old, new = self.base[stage], self.frozen[generation][stage]
+        for kind, key in sorted(old.keys() | new.keys()):
+            yield kind, key, old.get((kind, key)), new.get((kind, key))
+
+    def base_tally(self, stage: int) -> SectionTally:
+        """Digest and counts of the base."""
+        return tally(self.base, stage)
+
+
+def tally(state: State, stage: int) -> SectionTally:
+    """Digest and counts of one section."""
+    counted = SectionTally()
+    for (kind, key), canonical in sorted(state[stage].items()):
+        counted.add((kind, key, None, canonical))
+    return counted
+
+
+def machine_at(op: int) -> Machine:
+    """The machine after so many ops of the script, by the log alone."""
+    machine = Machine()
+    for each in SCRIPT[:op]:
+        machine.apply(each)
+    return machine
+
+
+def cut_op(generation: int) -> int:
+    """The op that cuts a generation."""
+    return SCRIPT.index(Op(Verb.BEGIN, generation)) + 1

@@ -1,0 +1,207 @@
+"""The process is stopped before every write, sync, rename, unlink, create and directory sync.
+
+The script writes seven generations, of which one fails, with compaction, retention, journal
+truncation, and a restart on damaged copies. At each point the disk is copied and goes through a
+crash; then the script is gone through to its end on what is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+
+from tests.journal.memory_storage import Loss, MemoryStorage, SimulatedCrash
+from tests.snapshot_files.scripted_life import (
+    COPY_DIRECTORIES,
+    RESERVE_BYTES_MIN,
+    Life,
+    Witness,
+    open_files,
+)
+from tests.snapshot_files.scripted_machine import RESTART_OP, SCRIPT, cut_op, machine_at
+from viewstamp.format.manifest import generation_of, layer_name, sections
+
+LAST_GENERATION = 7
+# A first generation has 15 layers of at least 6 steps each, and there are seven.
+POINTS_MIN = 1000
+SAMPLE = 41
+# Losses of power with what was not synced dropped, kept and partly kept; and the process killed
+# alone, after which power is lost at the end.
+Mode = Callable[[MemoryStorage, int], None]
+MODES: dict[str, Mode] = {
+    "dropped": lambda storage, step: storage.crash(Loss.DROP),
+    "kept": lambda storage, step: storage.crash(Loss.KEEP),
+    "partly kept": lambda storage, step: storage.crash(Loss.PARTLY, step),
+    "killed": lambda storage, step: storage.restart_process(),
+}
+
+
+def damage(storage: MemoryStorage) -> None:
+    """Spoil the second copy of every manifest, and lose the third one of every layer."""
+    for name in storage.names(f"{COPY_DIRECTORIES[1]}/manifests"):
+        storage.replace(f"{COPY_DIRECTORIES[1]}/manifests/{name}", b"rot")
+    for name in storage.names(f"{COPY_DIRECTORIES[2]}/layers"):
+        storage.remove(f"{COPY_DIRECTORIES[2]}/layers/{name}")
+
+
+def go_through(storage: MemoryStorage, witness: Witness) -> Life:
+    """Live through the script, or what is left of it, with a restart in the middle."""
+    life = settled(storage, witness)
+    life.run_to(RESTART_OP)
+    life.close()
+    damage(storage)
+    life = settled(storage, witness)
+    life.run_to(len(SCRIPT))
+    life.collect()
+    return life
+
+
+def settled(storage: MemoryStorage, witness: Witness) -> Life:
+    """Start, which checks what was recovered; scrub every generation and collect what is left."""
+    life = Life(storage, witness)
+    life.collect()
+    for generation in life.files.generations():
+        assert all(each.is_intact for each in life.files.scrub(generation))
+    check_no_garbage(life)
+    return life
+
+
+def named_files(life: Life) -> set[str]:
+    """The layers and manifests that should be in each directory."""
+    names = {f"layers/{layer_name(digest)}" for digest in life.files._pins.digests()}
+    for generation in life.files.generations():
+        manifest = life.files.stored_manifest(generation)
+        assert manifest is not None
+        names.add(f"manifests/{generation:020d}.manifest")
+        for _, section in sections(manifest):
+            names |= {f"layers/{layer_name(each.digest)}" for each in section.layers}
+    return names
+
+
+def stored_files(storage: MemoryStorage, directory: str) -> dict[str, bytes]:
+    """Layers and manifests in one directory, and whatever else lies there."""
+    return {
+        path.removeprefix(f"{directory}/"): content
+        for path, content in storage.snapshot().items()
+        if path.startswith(f"{directory}/") and not path.endswith(("/IDENTITY", "/reserve"))
+    }
+
+
+def check_no_garbage(life: Life) -> None:
+    """Every directory has what is named, all of it and nothing else."""
+    named = named_files(life)
+    for directory in COPY_DIRECTORIES:
+        assert stored_files(life.storage, directory).keys() == named
+
+
+def check_end(life: Life) -> dict[str, bytes]:
+    """The script came to its end, and so it does after one more loss of power. Gives the files."""
+    storage, witness = life.storage, life.witness
+    assert life.superblock.state.generation == LAST_GENERATION
+    assert life.machine.state == machine_at(len(SCRIPT)).state
+    assert life.files.generations() == life.machine.completed
+    assert life.files.collect_garbage(life.machine.completed, LAST_GENERATION).layers == ()
+    check_no_garbage(life)
+    assert all(each >= RESERVE_BYTES_MIN for each in life.files.reserve_bytes())
+    life.close()
+    storage.crash(Loss.DROP)
+    again = Life(storage, witness)
+    assert again.machine.op == len(SCRIPT)
+    check_no_garbage(again)
+    again.close()
+    files = stored_files(storage, COPY_DIRECTORIES[0])
+    assert all(stored_files(storage, each) == files for each in COPY_DIRECTORIES)
+    return files
+
+
+class CrashPoints:
+    """Stops copies of a life at its steps."""
+
+    def __init__(self, every: int, first: int = 0, *, is_twice: bool = False) -> None:
+        self.storage = MemoryStorage()
+        self.witness = Witness()
+        self.points = 0
+        self.crashes = 0
+        self.kinds: set[str] = set()
+        self._every = every
+        self._first = first
+        self._is_twice = is_twice
+        self._expected = check_end(go_through(MemoryStorage(), Witness()))
+
+    def run(self) -> None:
+        """Go through the script, and through a crash at each point of the sample."""
+        self.storage.before_step = self._stop
+        life = go_through(self.storage, self.witness)
+        self.storage.before_step = None
+        assert check_end(life) == self._expected
+
+    def _stop(self, name: str) -> None:
+        self.kinds.add(name.partition(" ")[0])
+        self.points += 1
+        if self.points % self._every == self._first:
+            for mode in MODES:
+                self._crash(mode, name)
+
+    def _crash(self, mode: str, name: str) -> None:
+        storage, witness = self.storage.copy(), deepcopy(self.witness)
+        MODES[mode](storage, self.points)
+        try:
+            if self._is_twice:
+                self._crash_again(storage, witness)
+            assert check_end(go_through(storage, witness)) == self._expected
+        except BaseException as error:
+            error.add_note(f"point {self.points}, before `{name}`, {mode}")
+            raise
+        self.crashes += 1
+
+    def _crash_again(self, storage: MemoryStorage, witness: Witness) -> None:
+        """Lose power once more, soon: recovery has some hundred steps."""
+        storage.crash_at = storage.steps + random.Random(self.points).randrange(150)
+        with contextlib.suppress(SimulatedCrash):
+            go_through(storage, witness)
+        storage.crash(Loss.PARTLY, self.points)
+
+    def summary(self) -> str:
+        """How much was tried."""
+        kinds = ", ".join(sorted(self.kinds))
+        return (
+            f"{self.points} points ({kinds}), {self.crashes} crashes: "
+            f"{len(MODES)} modes ({', '.join(MODES)}) at every {self._every}. point"
+        )
+
+
+def check_counts(points: CrashPoints) -> None:
+    """Enough was tried, of every kind."""
+    print(points.summary())
+    assert points.points >= POINTS_MIN, points.summary()
+    assert points.kinds >= {"write", "sync", "rename", "unlink", "create", "sync_directory"}
+
+
+def test_a_sample_of_crash_points_recovers() -> None:
+    """A crash at every 41st step, in every mode, recovers and ends with the same files."""
+    points = CrashPoints(SAMPLE)
+    points.run()
+    check_counts(points)
+    assert points.crashes == len(MODES) * (points.points // SAMPLE), points.summary()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(4))
+def test_every_crash_point_recovers(part: int) -> None:
+    """A crash at each step, in every mode, recovers and ends with the same files."""
+    points = CrashPoints(every=4, first=part)
+    points.run()
+    check_counts(points)
+    assert points.crashes >= len(MODES) * (points.points // 4), points.summary()
+
+
+@pytest.mark.long
+def test_a_second_crash_while_recovering_recovers() -> None:
+    """A crash at some step of what follows a crash, restoring included, is no worse than one."""
+    points = CrashPoints(every=7, is_twice=True)
+    points.run()
+    check_counts(points)
