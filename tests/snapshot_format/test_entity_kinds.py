@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
@@ -21,7 +22,6 @@ PROTOS = tuple((ROOT / "protos").rglob("*.proto"))
 # A comment, and the message that it stands above.
 DOCUMENTED = re.compile(r"((?:^//[^\n]*\n)+)message (\w+Entity) \{", re.MULTILINE)
 KIND = re.compile(r"\bkind (\d+)[;,] key:? (.+?)\.(?: |$)", re.IGNORECASE)
-# Messages of this name that are no entities of a section.
 IDS = [info.name for info in KINDS.values()]
 
 
@@ -97,15 +97,14 @@ def test_text_is_the_last_part_of_a_key() -> None:
         assert set(types[-1:]) <= {FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_STRING}
 
 
-def _field(info: KindInfo, path: str) -> FieldDescriptor:
+def _field(info: KindInfo, path: str) -> Any:
     descriptor = info.message.DESCRIPTOR
     *outer, name = path.split(".")
     for step in outer:
         inner = descriptor.fields_by_name[step].message_type
         assert inner is not None
         descriptor = inner
-    field: FieldDescriptor = descriptor.fields_by_name[name]
-    return field
+    return descriptor.fields_by_name[name]
 
 
 def test_unknown_kinds_are_refused() -> None:

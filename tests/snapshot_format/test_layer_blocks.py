@@ -55,11 +55,11 @@ def test_builder_tells_when_a_block_is_full() -> None:
     """A block is full once an entry did not fit, and that entry begins the next one."""
     builder = BlockBuilder()
     large = Entry(1, b"b", bytes(LAYER_BLOCK_BYTES_MAX))
-    builder.add(SMALL)
-    assert not builder.is_full
-
-    builder.add(large)
-    assert builder.is_full
+    is_full = []
+    for entry in (SMALL, large):
+        builder.add(entry)
+        is_full.append(builder.is_full)
+    assert is_full == [False, True]
     assert builder.size_bytes == 18 + ENTRY_HEADER_BYTES + 1 + LAYER_BLOCK_BYTES_MAX
     first = builder.take_raw()
     assert (first.first, first.last, first.entries) == (SMALL[:2], SMALL[:2], 1)
@@ -67,6 +67,15 @@ def test_builder_tells_when_a_block_is_full() -> None:
     assert not builder.is_full
     assert decode_block(compress(builder.take_raw()).data) == [large]
     assert builder.size_bytes == 0
+
+
+@pytest.mark.parametrize(("spare_bytes", "blocks"), [(0, 1), (-1, 2)])
+def test_a_block_is_filled_to_the_last_byte(spare_bytes: int, blocks: int) -> None:
+    """Entries share a block up to exactly its limit, and not a byte beyond."""
+    headers_and_keys = 2 * (ENTRY_HEADER_BYTES + 1)
+    rest = bytes(LAYER_BLOCK_BYTES_MAX - headers_and_keys - 100 - spare_bytes)
+    entries = [Entry(1, b"a", bytes(100)), Entry(1, b"b", rest)]
+    assert len(list(raw_blocks(entries))) == blocks
 
 
 def test_builder_refuses_to_run_ahead() -> None:

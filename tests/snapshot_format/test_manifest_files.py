@@ -188,6 +188,10 @@ REFUSED: dict[str, tuple[Callable[[SnapshotManifest], object], str]] = {
     "future": (set_layer(2, generation=4), "chain reaches generation 4, behind 3"),
     "no layers": (lambda m: m.users.ClearField("layers"), "are not those of 0 layers"),
     "entities": (lambda m: m.streams.kinds.add(kind=1, entities=1), "1 entities are not those"),
+    "a lone base": (
+        lambda m: setattr(m.catalog.layers[0], "entries", 3),
+        "section of stage 5: 2 entities are not those of 1 layers",
+    ),
     "digest of nothing": (
         lambda m: setattr(m.streams, "state_digest", b"\1" * 32),
         "section of stage 3: state digest 01.* of 0 entities",

@@ -57,6 +57,13 @@ def test_digest_is_that_of_the_entities() -> None:
     assert list(tally.kinds.items()) == [(1, 1), (2, 1)]
 
 
+def test_equal_bytes_are_no_change() -> None:
+    """What changed back to what it was is no entry, though the bytes were made anew."""
+    tally = SectionTally(7, {1: 1})
+    assert tally.add((1, b"key", b"canonical", bytes(bytearray(b"canonical")))) is None
+    assert (tally.digest.value, tally.kinds) == (7, {1: 1})
+
+
 def test_kinds_without_entities_are_left_out() -> None:
     """A kind whose last entity goes is not counted any more, nor is one given as 0."""
     tally = SectionTally(0, {1: 1, 4: 0})

@@ -252,8 +252,8 @@ def decode_block(data: bytes) -> list[Entry]:
             raise FormatError(
                 f"zstd frame states {content_bytes} bytes, the block {header.raw_bytes}"
             )
-        decompressor = zstandard.ZstdDecompressor(max_window_size=ENTITY_BYTES_MAX)
-        raw = decompressor.decompress(frame, allow_extra_data=False)
+        # The size stated is what is allocated, and all that is ever written to.
+        raw = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise FormatError(f"zstd frame of the block is damaged: {error}") from error
     return _decode_entries(raw, header)
