@@ -20,7 +20,7 @@ from coordinator.mux import types as mux
 from coordinator.mux.catalog_types import Snapshot, SnapshotState, TaskSnapshot
 from coordinator.mux.stage import Stage
 from coordinator.snapshot import values
-from coordinator.snapshot.messages import snapshot_message
+from coordinator.stages.entities import snapshot_message
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as pb

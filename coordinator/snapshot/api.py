@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
 from coordinator.mux.catalog_types import Retention, Snapshot
 from coordinator.mux.stage import Stage
 from coordinator.snapshot.messages import snapshot_of
-from coordinator.snapshot.proposals import CODES
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as pb
 from viewstamp.errors import Refusal
+from viewstamp.routing import methods_of_file
 
 # Takes a method's code and its encoded request; returns the encoded response, or raises Refusal.
 Call = Callable[[int, bytes], Awaitable[bytes]]
 M = TypeVar("M", bound=Message)
+
+_CODES: Final = {method.name: method.code for method in methods_of_file(pb.DESCRIPTOR)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +118,10 @@ class LocalSnapshotApi:
         return found.generation
 
     async def _command(self, name: str, request: Message, response: type[M]) -> M:
-        return response.FromString(await self._submit(CODES[name], _encoded(request)))
+        return response.FromString(await self._submit(_CODES[name], _encoded(request)))
 
     async def _read(self, name: str, request: Message, response: type[M]) -> M:
-        return response.FromString(await self._query(CODES[name], _encoded(request)))
+        return response.FromString(await self._query(_CODES[name], _encoded(request)))
 
 
 def _encoded(request: Message) -> bytes:

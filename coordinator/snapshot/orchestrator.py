@@ -16,9 +16,17 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from coordinator.mux.catalog_types import CutTaken, Snapshot, SnapshotState, TaskSnapshot
+from coordinator.mux.catalog_types import (
+    BeginSnapshot,
+    CompleteSnapshot,
+    CutTaken,
+    FailSnapshot,
+    Snapshot,
+    SnapshotState,
+    TaskSnapshot,
+)
 from coordinator.mux.stage import Stage
-from coordinator.snapshot import proposals, values
+from coordinator.snapshot import values
 from coordinator.snapshot.decisions import (
     Action,
     CatalogState,
@@ -28,11 +36,14 @@ from coordinator.snapshot.decisions import (
 )
 from coordinator.snapshot.triggers import Load, SnapshotTriggers
 from coordinator.snapshot.work import Durable, GenerationFailed, LocalCut, Report
+from coordinator.stages import catalog_codec as codec
 from viewstamp.limits import SNAPSHOT_DEADLINE_MS
 
 CHECK_INTERVAL_MS: Final = 1_000
 # Before a generation that the log has completed is written again, after writing it here has failed.
 REWRITE_DELAY_MS: Final = 5_000
+# A reason is for people; what a disk or a service said can be long.
+REASON_CHARACTERS_MAX: Final = 500
 
 _log = logging.getLogger(__name__)
 
@@ -172,7 +183,7 @@ class LocalSnapshotOrchestrator:
             if not self._is_to_be_adopted(older):
                 self._abandon(older)
         self._works[taken.generation] = _Work(
-            LocalCut(taken, checksum),
+            LocalCut(taken, checksum, self._latest_completed()),
             values.expected_tasks(taken.feature_level),
             self.adopted_generation,
             self._catalog.get(taken.generation, _created_by(taken)),
@@ -257,9 +268,7 @@ class LocalSnapshotOrchestrator:
 
     async def _begin(self, generation: int) -> None:
         if self._is_primary:
-            settings = self._triggers.settings
-            request = proposals.begin(generation, settings.keep_last, settings.keep_daily)
-            self._ports.propose(proposals.BEGIN_CODE, request)
+            self._propose_cut(generation)
 
     async def _write(self, generation: int) -> None:
         work = self._works[generation]
@@ -296,13 +305,15 @@ class LocalSnapshotOrchestrator:
         if not self._is_primary:
             return
         durable = self._durable(generation)
-        request = proposals.complete(generation, durable.root, durable.tasks)
-        self._ports.propose(proposals.COMPLETE_CODE, request)
+        command = CompleteSnapshot(generation, durable.root, durable.tasks)
+        request = codec.complete_snapshot_request(command)
+        self._ports.propose(codec.COMPLETE_SNAPSHOT_CODE, request)
 
     async def _fail(self, generation: int) -> None:
         if self._is_primary:
-            reason = self._reason_to_fail(generation)
-            self._ports.propose(proposals.FAIL_CODE, proposals.fail(generation, reason))
+            reason = self._reason_to_fail(generation)[:REASON_CHARACTERS_MAX]
+            request = codec.fail_snapshot_request(FailSnapshot(generation, reason))
+            self._ports.propose(codec.FAIL_SNAPSHOT_CODE, request)
 
     async def _adopt(self, generation: int) -> None:
         if generation <= self.adopted_generation:
@@ -332,10 +343,14 @@ class LocalSnapshotOrchestrator:
         trigger = self._triggers.due(self._ports.load())
         if trigger is not None:
             generation = self._ports.next_generation()
-            settings = self._triggers.settings
             _log.info("generation %d is begun: %s", generation, trigger.value)
-            request = proposals.begin(generation, settings.keep_last, settings.keep_daily)
-            self._ports.propose(proposals.BEGIN_CODE, request)
+            self._propose_cut(generation)
+
+    def _propose_cut(self, generation: int) -> None:
+        keep = self._triggers.settings
+        command = BeginSnapshot(generation, keep.keep_last, keep.keep_daily)
+        request = codec.begin_snapshot_request(command)
+        self._ports.propose(codec.BEGIN_SNAPSHOT_CODE, request)
 
     # --- What is the matter ---
 
@@ -387,6 +402,10 @@ class LocalSnapshotOrchestrator:
 
     def _catalog_newest(self) -> Snapshot:
         return self._catalog[max(self._catalog)] if self._catalog else values.initial()
+
+    def _latest_completed(self) -> Snapshot:
+        completed = (s for s in self._catalog.values() if s.state is SnapshotState.COMPLETED)
+        return max(completed, key=lambda s: s.generation, default=values.initial())
 
     def _reason_to_fail(self, generation: int) -> str:
         """Return why a generation is to be given up by now; empty if it is not."""

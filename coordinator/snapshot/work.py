@@ -15,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
-from coordinator.mux.catalog_types import CutTaken, TaskSnapshot
+from coordinator.mux.catalog_types import CutTaken, Snapshot, TaskSnapshot
 from coordinator.mux.stage import Stage
 from coordinator.snapshot.sections import (
     SectionHead,
@@ -41,10 +41,15 @@ class GenerationFailed(Exception):  # noqa: N818  What becomes of the generation
 
 @dataclass(frozen=True, slots=True)
 class LocalCut:
-    """A cut, and the checksum (16 bytes) of its prepare, which the manifest names."""
+    """A cut, and what its manifest names besides.
+
+    `checksum` (16 bytes) is that of its prepare, `parent` the last completed generation before it,
+    generation 0 for none.
+    """
 
     taken: CutTaken
     checksum: bytes
+    parent: Snapshot
 
 
 @dataclass(frozen=True, slots=True)
