@@ -67,6 +67,8 @@ def _open(config: Config) -> ReplicaFiles:
             cluster_id=config.cluster_id,
             segment_bytes=config.segment_bytes,
             archive=config.archive,
+            snapshots=config.snapshots.directories,
+            snapshot_reserve_bytes=config.snapshots.reserve_bytes,
         )
     )
 

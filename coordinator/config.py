@@ -24,7 +24,10 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotConfig:
-    """Where snapshots go, when one is due, and how long it is kept. A limit of 0 never triggers."""
+    """Where snapshots go, when one is due, and how long it is kept. A limit of 0 never triggers.
+
+    Without `directories` they are in the data directory.
+    """
 
     directories: tuple[Path, ...]
     commands: int
@@ -180,11 +183,9 @@ def _services(values: list[str]) -> dict[str, str]:
 
 
 def _snapshots(options: argparse.Namespace) -> SnapshotConfig:
-    default = options.data_directory / "snapshots"
-    directories = tuple(options.snapshot_directory) or tuple(
-        default / f"copy-{number}" for number in range(limits.SNAPSHOT_COPIES)
-    )
-    if len({path.absolute() for path in directories}) != limits.SNAPSHOT_COPIES:
+    directories = tuple(options.snapshot_directory)
+    different = {path.absolute() for path in directories}
+    if directories and not len(different) == len(directories) == limits.SNAPSHOT_COPIES:
         raise ConfigError(
             f"--snapshot-directory names {', '.join(map(str, directories))}: give it"
             f" {limits.SNAPSHOT_COPIES} times, each another directory, or not at all"

@@ -5,13 +5,18 @@ which cluster it is going to be; the superblock comes with the core's first writ
 is durable. So a journal without a superblock is a founding that was cut short, and the core tells
 whether it can be finished.
 
-Nothing is written before everything was looked at: what refuses a start leaves the journal as it
-was found, for whoever brings the missing part back.
+The superblock alone says which snapshot to start from. Its files are verified before the journal
+is opened, which has to reach back to its cut.
+
+Nothing is written before everything was looked at, but for bad copies of snapshot files, which are
+repaired: what refuses a start leaves the journal as it was found, for whoever brings the missing
+part back.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -22,13 +27,23 @@ from coordinator.journal.journal import SEGMENT_BYTES, Journal
 from coordinator.journal.opening import Recovery
 from coordinator.journal.segment import segment_numbers, segment_path
 from coordinator.journal.superblock import Superblock, SuperblockState
+from coordinator.replica.repairs import Repairs
+from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
+from coordinator.snapshot.restore import Loaded
 from coordinator.storage import FileStorage, Storage, StorageLock
 from viewstamp.format import FormatError
 from viewstamp.format.record import SECTOR_BYTES, decode_segment_header
-from viewstamp.limits import BOOT_NONCE_BYTES, CLUSTER_ID_BYTES, PIPELINE_PREPARES_MAX
+from viewstamp.limits import (
+    BOOT_NONCE_BYTES,
+    CLUSTER_ID_BYTES,
+    PIPELINE_PREPARES_MAX,
+    SNAPSHOT_COPIES,
+    SNAPSHOT_RESERVE_BYTES_MIN,
+)
 
 SUPERBLOCK_FILE: Final = "superblock"
 JOURNAL_DIRECTORY: Final = "journal"
+SNAPSHOTS_DIRECTORY: Final = "snapshots"
 FOUNDED_OP: Final = 1
 
 
@@ -38,18 +53,33 @@ class WrongDirectoryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFiles:
-    """The open files of one replica, and what to tell the core of them."""
+    """The open files of one replica, and what to tell the core of them.
+
+    `base` is the snapshot to start from, None for the empty state; whoever has read it closes it.
+    `repairs` holds what was found wrong with snapshot files, and is told what will be.
+    """
 
     lock: StorageLock
     superblock: SuperblockFile
     journal: Journal
     recovery: Recovery
+    snapshots: SnapshotFiles
+    base: Loaded | None
+    repairs: Repairs
     start: vsr.Start
 
     @property
     def cluster_id(self) -> bytes:
         """The cluster this directory belongs to, or is going to be."""
         return self.superblock.state.cluster_id
+
+    def close(self) -> None:
+        """Give everything back. Nothing is written: what was acknowledged is durable."""
+        if self.base is not None:
+            self.base.close()
+        self.snapshots.close()
+        self.journal.close()
+        self.lock.release()
 
     def record_commit(self, committed_op: int) -> None:
         """Durably note how far the log is committed, for a stop: the core never does so alone.
@@ -123,26 +153,75 @@ class DirectoryOptions:
     cluster_id: bytes | None = None  # None accepts, or generates, any
     segment_bytes: int = SEGMENT_BYTES
     archive: Path | None = None
+    snapshots: tuple[Path, ...] = ()  # none: within the directory
+    snapshot_reserve_bytes: int = SNAPSHOT_RESERVE_BYTES_MIN
+
+    def snapshot_directories(self) -> tuple[str, ...]:
+        """Return where the copies of snapshots are kept."""
+        inside = self.path / SNAPSHOTS_DIRECTORY
+        default = (inside / f"copy-{number}" for number in range(SNAPSHOT_COPIES))
+        return tuple(map(str, self.snapshots or default))
 
 
 def open_replica(options: DirectoryOptions, storage: Storage | None = None) -> ReplicaFiles:
     """Open the directory, or create it blank.
 
-    Raises DirectoryInUse, WrongDirectoryError, OSError and what journal and superblock raise.
+    Raises DirectoryInUse, WrongDirectoryError, OSError and what journal, superblock and snapshot
+    files raise.
     """
     storage = storage or FileStorage()
-    storage.make_directory(str(options.path))
-    lock = storage.lock(str(options.path))
-    try:
+    with ExitStack() as undo:
+        storage.make_directory(str(options.path))
+        lock = storage.lock(str(options.path))
+        undo.callback(lock.release)
         superblock = _open_superblock(storage, options)
-        journal, recovery = _open_journal(storage, options, superblock)
+        repairs = Repairs()
+        snapshots, base = None, None
+        if superblock.state.generation:
+            snapshots = _open_snapshots(storage, options, superblock.state, repairs)
+            undo.callback(snapshots.close)
+            base = snapshots.load(superblock.state.generation)
+            undo.callback(base.close)
+        journal, recovery = _open_journal(storage, options, superblock, base)
+        undo.callback(journal.close)
+        _check_history(journal, base)
+        if snapshots is None:
+            # Only now: an identity for a cluster that no journal knows would be nobody's.
+            snapshots = _open_snapshots(storage, options, superblock.state, repairs)
+            undo.callback(snapshots.close)
         if superblock.exists:
             # The opening write: services tell this process from an older one by its sequence.
             superblock.write(superblock.state)
-    except BaseException:
-        lock.release()
-        raise
-    return ReplicaFiles(lock, superblock, journal, recovery, _start(superblock, journal))
+        undo.pop_all()
+    start = _start(superblock, journal, base)
+    return ReplicaFiles(lock, superblock, journal, recovery, snapshots, base, repairs, start)
+
+
+def _open_snapshots(
+    storage: Storage, options: DirectoryOptions, state: SuperblockState, repairs: Repairs
+) -> SnapshotFiles:
+    if not options.snapshots:
+        storage.make_directory(str(options.path / SNAPSHOTS_DIRECTORY))
+    directories = SnapshotDirectories(
+        options.snapshot_directories(), state.cluster_id, state.replica_id
+    )
+    return SnapshotFiles(
+        storage, directories, report=repairs, reserve_bytes_min=options.snapshot_reserve_bytes
+    )
+
+
+def _check_history(journal: Journal, base: Loaded | None) -> None:
+    """Raise WrongDirectoryError if the journal tells of another cut than the snapshot."""
+    if base is None:
+        return
+    manifest = base.manifest
+    header = journal.header(manifest.cut_op)
+    if header is not None and header.checksum != manifest.cut_checksum:
+        raise WrongDirectoryError(
+            f"snapshot {manifest.generation} was cut at op {manifest.cut_op}"
+            f" {manifest.cut_checksum.hex()}, but the journal holds {header.checksum.hex()} there:"
+            " they are of different histories; bring back both from one backup"
+        )
 
 
 def _open_superblock(storage: Storage, options: DirectoryOptions) -> SuperblockFile:
@@ -196,7 +275,7 @@ def _check_identity(options: DirectoryOptions, state: SuperblockState) -> None:
 
 
 def _open_journal(
-    storage: Storage, options: DirectoryOptions, superblock: SuperblockFile
+    storage: Storage, options: DirectoryOptions, superblock: SuperblockFile, base: Loaded | None
 ) -> tuple[Journal, Recovery]:
     state = superblock.state
     directory = str(options.path / JOURNAL_DIRECTORY)
@@ -223,12 +302,13 @@ def _open_journal(
         # The first superblock is written once op 1 is durable, and before it is known as committed.
         commit_max=max(FOUNDED_OP, state.commit_max) if superblock.exists else 0,
         log_view=state.log_view if superblock.exists else None,
+        replay_op=1 if base is None else base.manifest.cut_op + 1,
         segment_bytes=options.segment_bytes,
         archive=archive,
     )
 
 
-def _start(superblock: SuperblockFile, journal: Journal) -> vsr.Start:
+def _start(superblock: SuperblockFile, journal: Journal, base: Loaded | None) -> vsr.Start:
     state = superblock.state
     known = None
     if superblock.exists:
@@ -238,4 +318,5 @@ def _start(superblock: SuperblockFile, journal: Journal) -> vsr.Start:
     if head is not None:
         first = max(journal.first_op, head.op - PIPELINE_PREPARES_MAX + 1)
         suffix = tuple(journal.headers(first, head.op))
-    return vsr.Start(known, suffix, os.urandom(BOOT_NONCE_BYTES))
+    base_op = 0 if base is None else base.manifest.cut_op
+    return vsr.Start(known, suffix, os.urandom(BOOT_NONCE_BYTES), base_op)

@@ -80,8 +80,7 @@ class Life:
 
     def end(self) -> None:
         """Give the directory back."""
-        self.files.journal.close()
-        self.files.lock.release()
+        self.files.close()
 
     @property
     def status(self) -> vsr.Status:

@@ -28,8 +28,7 @@ def opened(path: Path) -> ReplicaFiles:
 
 def closed(files: ReplicaFiles) -> None:
     """Give the directory back, as a process that ends does."""
-    files.journal.close()
-    files.lock.release()
+    files.close()
 
 
 def founded(path: Path, prepares: list[Prepare]) -> ReplicaFiles:

@@ -17,8 +17,7 @@ def test_defaults() -> None:
     assert str(config.cluster_key) == "/data/cluster.key"
     assert (config.replica_id, config.replica_count, config.cluster_id) == (0, 1, None)
     assert config.services["streams"] == "unix:/streams"
-    copies = [str(path) for path in config.snapshots.directories]
-    assert copies == [f"/data/snapshots/copy-{number}" for number in range(3)]
+    assert config.snapshots.directories == ()
 
 
 @pytest.mark.parametrize(
