@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -190,12 +190,16 @@ class MemoryStorage:
 
     def grow_file(self, path: str, growth_bytes: int) -> None:
         """Take space on the file system of a file, or fail with ENOSPC."""
+        if not growth_bytes:
+            return
         if self._root_of(path) is None:
             self.grow(growth_bytes)
         elif growth_bytes > self.free_bytes(path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _root_of(self, path: str) -> str | None:
+        if not self.capacities_bytes:
+            return None
         roots = (root for root in self.capacities_bytes if f"{path}/".startswith(f"{root}/"))
         return max(roots, default=None, key=len)
 
@@ -256,8 +260,10 @@ class MemoryStorage:
         """What is left of the capacity of the directory's file system."""
         root = self._root_of(directory)
         capacity_bytes = self.capacity_bytes if root is None else self.capacities_bytes[root]
-        inodes = (i for path, i in self._visible.items() if self._root_of(path) == root)
-        return capacity_bytes - sum(len(inode.visible) for inode in inodes)
+        inodes: Collection[Inode] = self._visible.values()
+        if self.capacities_bytes:
+            inodes = [i for path, i in self._visible.items() if self._root_of(path) == root]
+        return capacity_bytes - sum([len(inode.visible) for inode in inodes])
 
     def lock(self, directory: str) -> MemoryLock:
         """Hold a directory."""

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from coordinator.journal import Journal, Superblock, SuperblockState
-from coordinator.snapshot.compaction import CompactorHere
-from coordinator.snapshot.copies import CopyVerdict
-from coordinator.snapshot.files import GenerationWriter, SnapshotDirectories, SnapshotFiles
-from tests.journal.builders import CLUSTER_ID, SEGMENT_BYTES, chain, prepare
+from tests.journal.builders import CLUSTER_ID, SEGMENT_BYTES, prepare
 from tests.journal.memory_storage import MemoryStorage
 from tests.snapshot_files.scripted_machine import (
     SCRIPT,
     STAGES,
     Machine,
     Op,
-    State,
     Verb,
     cut_op,
     machine_at,
 )
-from viewstamp.api.domain.v1.domain_service_pb2 import KindCount
+from tests.snapshot_files.snapshot_builders import (
+    Repairs,
+    empty_manifest,
+    loaded_state,
+    open_files,
+    write_section,
+)
 from viewstamp.api.snapshots.v1.manifest_pb2 import SectionManifest, SnapshotManifest
-from viewstamp.format.block import BlockBuilder, compress
 from viewstamp.format.manifest import root_of, section_of
-from viewstamp.format.merge import merge
 from viewstamp.format.prepare import NO_PARENT, Prepare
-from viewstamp.format.section import SectionTally
 
-COPY_DIRECTORIES = ("copies/a", "copies/b", "copies/c")
-DIRECTORIES = SnapshotDirectories(COPY_DIRECTORIES, CLUSTER_ID, 0)
-RESERVE_BYTES_MIN = 4096
-ENTRIES_PER_BLOCK = 3
+COLLECTING_STAGE = 3
 SUPERBLOCK = "data/superblock"
 FIRST = SuperblockState(CLUSTER_ID, 0, 1, view=1, log_view=1, commit_max=0, generation=0)
 
@@ -43,40 +38,7 @@ class Witness:
 
     acknowledged_op: int = 0
     adopted: int = 0
-    repaired: list[str] = field(default_factory=list)
-
-
-def open_files(storage: MemoryStorage, witness: Witness | None = None) -> SnapshotFiles:
-    """The snapshot files of the test's replica."""
-    seen = Witness() if witness is None else witness
-
-    def report(name: str, verdicts: Sequence[CopyVerdict]) -> None:
-        assert all(each.is_intact for each in verdicts), [str(each) for each in verdicts]
-        seen.repaired.append(name)
-
-    return SnapshotFiles(
-        storage,
-        DIRECTORIES,
-        report=report,
-        reserve_bytes_min=RESERVE_BYTES_MIN,
-        compactor=CompactorHere(),
-    )
-
-
-def state_of(files: SnapshotFiles, generation: int) -> tuple[SnapshotManifest, State]:
-    """What a generation holds."""
-    with files.load(generation) as loaded:
-        state: State = {
-            stage: {
-                (kind, key): canonical
-                for kind, key, canonical in merge(
-                    [layer.entries() for layer in layers], keep_tombstones=False
-                )
-                if canonical is not None
-            }
-            for stage, layers in loaded.layers.items()
-        }
-        return loaded.manifest, state
+    repairs: Repairs = field(default_factory=Repairs)
 
 
 class Life:
@@ -90,8 +52,7 @@ class Life:
         storage.make_directory("copies")
         self.machine = Machine()
         self.adopted: SnapshotManifest | None = None
-        self._writer: GenerationWriter | None = None
-        self.files = open_files(storage, witness)
+        self.files = open_files(storage, witness.repairs)
         self._open_replica()
         self._replay()
 
@@ -135,7 +96,9 @@ class Life:
         assert generation >= self.witness.adopted
         if not generation:
             return
-        self.adopted, state = state_of(self.files, generation)
+        self.adopted = self.files.stored_manifest(generation)
+        assert self.adopted is not None
+        state = loaded_state(self.files, generation)
         self.machine = machine_at(cut_op(generation))
         assert state == self.machine.state
         assert self.adopted.cut_op == self.machine.op
@@ -183,49 +146,29 @@ class Life:
         if self.files.stored_manifest(generation) is not None:
             return
         writer = self.files.begin(generation)
-        manifest = SnapshotManifest(
-            format_version=1,
-            cluster_id=CLUSTER_ID,
-            generation=generation,
-            cut_op=self.machine.op,
-            cut_revision=self.machine.op,
-            view=1,
-            timestamp=self.machine.op,
-            cut_checksum=PREPARES[self.machine.op - 1].checksum,
-            feature_level=1,
-        )
-        if self.adopted is not None:
-            manifest.parent_generation = self.adopted.generation
-            manifest.parent_root = self.adopted.root
+        manifest = empty_manifest(generation, self.machine.op, self.adopted)
         for stage in STAGES:
-            section_of(manifest, stage).CopyFrom(self._write_section(writer, stage))
+            before = section_of(self.adopted, stage) if self.adopted else SectionManifest()
+            section = write_section(
+                self.files,
+                writer,
+                stage,
+                before,
+                self.machine.changes_of(generation, stage),
+                self.machine.base_tally(stage),
+                self.machine.op,
+            )
+            section_of(manifest, stage).CopyFrom(section)
+            if stage == COLLECTING_STAGE:
+                # No manifest names yet what was written so far.
+                self.collect()
         manifest.root = root_of(manifest)
         writer.write_manifest(manifest)
-
-    def _write_section(self, writer: GenerationWriter, stage: int) -> SectionManifest:
-        before = section_of(self.adopted, stage) if self.adopted else SectionManifest()
-        base = self.files.chain(stage, before)
-        section = writer.section(stage, section_version=1, feature_level=1, base=base)
-        tally = self.machine.base_tally(stage)
-        builder = BlockBuilder()
-        for change in self.machine.changes_of(writer.generation, stage):
-            entry = tally.add(change)
-            if entry is not None:
-                builder.add(entry)
-                if (section.entries + 1) % ENTRIES_PER_BLOCK:
-                    section.append(compress(builder.take_raw()))
-        while builder.size_bytes:
-            section.append(compress(builder.take_raw()))
-        layers = [*base, section.finish()] if section.entries else base
-        section.discard()
-        return section_manifest(self.machine.op, tally, layers)
 
     def _adopt(self, generation: int) -> None:
         state = self.superblock.state
         if generation > state.generation:
-            self.superblock.write(
-                replace(state, generation=generation, commit_max=self.machine.op)
-            )
+            self.superblock.write(replace(state, generation=generation, commit_max=self.machine.op))
             self.witness.adopted = max(self.witness.adopted, generation)
         self.adopted = self.files.stored_manifest(generation)
         assert self.adopted is not None
@@ -254,17 +197,6 @@ class Life:
         self.journal.close()
         self.superblock.close()
         self.files.close()
-
-
-def section_manifest(revision: int, tally: SectionTally, layers: Sequence[object]) -> SectionManifest:
-    """The manifest of a section that adds up to a tally."""
-    return SectionManifest(
-        version=1,
-        applied_revision=revision,
-        state_digest=tally.digest.to_bytes(),
-        kinds=[KindCount(kind=kind, entities=count) for kind, count in tally.kinds.items()],
-        layers=layers,  # type: ignore[arg-type]  # The stub wants its own container.
-    )
 
 
 def _prepares() -> list[Prepare]:

@@ -15,15 +15,10 @@ from copy import deepcopy
 import pytest
 
 from tests.journal.memory_storage import Loss, MemoryStorage, SimulatedCrash
-from tests.snapshot_files.scripted_life import (
-    COPY_DIRECTORIES,
-    RESERVE_BYTES_MIN,
-    Life,
-    Witness,
-    open_files,
-)
-from tests.snapshot_files.scripted_machine import RESTART_OP, SCRIPT, cut_op, machine_at
-from viewstamp.format.manifest import generation_of, layer_name, sections
+from tests.snapshot_files.scripted_life import Life, Witness
+from tests.snapshot_files.scripted_machine import RESTART_OP, SCRIPT, machine_at
+from tests.snapshot_files.snapshot_builders import COPY_DIRECTORIES, RESERVE_BYTES_MIN
+from viewstamp.format.manifest import layer_name, sections
 
 LAST_GENERATION = 7
 # A first generation has 15 layers of at least 6 steps each, and there are seven.
