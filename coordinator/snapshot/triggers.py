@@ -51,7 +51,6 @@ class Load:
 
     `revision` is the last retired one, `journal_bytes` what was handed over from the journal to
     the stages since this process began, replayed or new, `item_log_bytes` the longest item log.
-    `is_under_way`: a generation was asked for or cut, and is not decided.
     """
 
     now_ms: int
@@ -59,7 +58,6 @@ class Load:
     journal_bytes: int
     item_log_bytes: int
     is_disk_full: bool = False
-    is_under_way: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +73,10 @@ class _Since:
 class SnapshotTriggers:
     """Decides on the primary whether to begin a snapshot; told of every cut and decision."""
 
-    def __init__(
-        self, settings: TriggerSettings, base_revision: int, base_journal_bytes: int
-    ) -> None:
-        """Begin behind the snapshot that the replica was restored from, if any."""
+    def __init__(self, settings: TriggerSettings, cut_revision: int = 0) -> None:
+        """Begin behind the cut that the replica was restored from, if any."""
         self.settings = settings
-        self._base = _Base(base_revision, base_journal_bytes, None)
+        self._base = _Base(cut_revision + (DECISION_COMMANDS if cut_revision else 0), 0, None)
         self._cuts: dict[int, _Base] = {}
         self._failures = 0
         self._not_before_ms: int | None = None
@@ -113,9 +109,7 @@ class SnapshotTriggers:
         self._not_before_ms = now_ms + delay_ms
 
     def due(self, load: Load) -> Trigger | None:
-        """Return why a snapshot is to be begun now, None if it is not."""
-        if load.is_under_way:
-            return None
+        """Return why a snapshot is to be begun now, none being under way; None if it is not."""
         if self._not_before_ms is not None and load.now_ms < self._not_before_ms:
             return None
         since = self._since(load)

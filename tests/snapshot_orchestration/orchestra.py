@@ -1,0 +1,355 @@
+"""One replica's orchestrator over the real catalog machine, with a log, files and services faked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.mux.catalog import CatalogMachine
+from coordinator.mux.catalog_types import (
+    BeginSnapshot,
+    CatalogCommand,
+    Change,
+    CreateSnapshot,
+    CutTaken,
+    Snapshot,
+    TaskSnapshot,
+)
+from coordinator.mux.sessions import Applied, Refused
+from coordinator.mux.stage import STAGES, Stage
+from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports
+from coordinator.snapshot.sections import SectionHead, SectionUnavailable
+from coordinator.snapshot.triggers import Load, SnapshotTriggers, TriggerSettings
+from coordinator.snapshot.work import Durable, GenerationFailed, LocalCut, LocalWork
+from coordinator.stages.catalog_codec import CATALOG_PARSERS
+from coordinator.stages.codec import ProtobufCodec
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.errors import Refusal
+
+CHECKSUM = b"c" * 16
+ROUNDS_MAX = 100_000
+
+
+def task(stage: Stage, *, revision: int = 1, digest: bytes = b"d" * 32) -> TaskSnapshot:
+    """Return a report of a task."""
+    return TaskSnapshot(stage, revision, digest, 3, 100)
+
+
+def tasks(*stages: Stage) -> tuple[TaskSnapshot, ...]:
+    """Return reports of tasks; all of them if none is named."""
+    return tuple(map(task, stages or STAGES))
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What the mux has frozen of one of its sections."""
+
+    generation: int
+    base_generation: int = 0
+    frozen: tuple[Change, ...] = ()
+
+    def changes(self) -> Any:
+        """Yield the changes."""
+        return iter(self.frozen)
+
+
+class Services:
+    """Sections that the test holds back, breaks, or lets through: one block and a summary each."""
+
+    def __init__(self) -> None:
+        """Begin with all of them there."""
+        self.away: dict[Stage, list[str]] = {}
+        self.open = {stage: asyncio.Event() for stage in STAGES}
+        self.reads: list[tuple[Stage, int]] = []
+        self.waits: list[Stage] = []
+        self.digest = b"d" * 32
+        self.base_generation = 0
+        self.expected_base_generation = 0
+        self.beyond = 0
+        self.ends_early = False
+        self.release()
+
+    def hold(self) -> None:
+        """Keep every section from ending."""
+        for event in self.open.values():
+            event.clear()
+
+    def release(self, *stages: Stage) -> None:
+        """Let sections end, all of them if none is named."""
+        for stage in stages or STAGES:
+            self.open[stage].set()
+
+    async def wait(self, stage: Stage) -> None:
+        """Stand for the wait until a service is back."""
+        self.waits.append(stage)
+
+    def expected(self, stage: Stage, cut: CutTaken) -> SectionHead:
+        """Say what the section will be counted from."""
+        return SectionHead(1, self.expected_base_generation)
+
+    async def read(
+        self, stage: Stage, cut: CutTaken
+    ) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
+        """Yield one block, then what the test has said."""
+        self.reads.append((stage, cut.generation))
+        yield domain_pb2.ReadSectionResponse(block=domain_pb2.SectionBlock(entries=1))
+        if self.away.get(stage):
+            raise SectionUnavailable(self.away[stage].pop())
+        await self.open[stage].wait()
+        if self.ends_early:
+            return
+        summary = domain_pb2.SectionSummary(
+            generation=cut.generation,
+            base_generation=self.base_generation,
+            applied_revision=cut.revision + self.beyond,
+            section_version=1,
+            state_digest=self.digest,
+            kinds=[domain_pb2.KindCount(kind=1, entities=3)],
+        )
+        yield domain_pb2.ReadSectionResponse(summary=summary)
+
+
+class FakeFiles:
+    """Files in memory, with everything that was done to them."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.durable: dict[int, Durable] = {}
+        self.deleted: list[int] = []
+        self.written: list[int] = []
+        self.blocks: list[tuple[int, Stage]] = []
+        self.discarded: list[tuple[int, Stage]] = []
+        self.full = ""
+        self.bug: Exception | None = None
+
+    def find(self, generation: int) -> Durable | None:
+        """Return a generation that is there."""
+        return self.durable.get(generation)
+
+    def begin(self, cut: LocalCut) -> FakeWriter:
+        """Begin a generation."""
+        if self.bug is not None:
+            raise self.bug
+        return FakeWriter(self, cut)
+
+    def delete(self, generation: int) -> None:
+        """Delete a generation."""
+        self.deleted.append(generation)
+        self.durable.pop(generation, None)
+
+
+@dataclass
+class FakeWriter:
+    """A generation being written."""
+
+    files: FakeFiles
+    cut: LocalCut
+    done: dict[Stage, TaskSnapshot] = field(default_factory=dict)
+
+    def section(self, stage: Stage, head: SectionHead) -> FakeSection:
+        """Begin a section."""
+        return FakeSection(self, stage, head)
+
+    def finish(self) -> bytes:
+        """Make it durable."""
+        if self.files.full:
+            raise GenerationFailed(self.files.full)
+        taken = self.cut.taken
+        found = tuple(self.done[stage] for stage in sorted(self.done))
+        root = b"".join(each.state_digest for each in found)[:32]
+        self.files.written.append(taken.generation)
+        self.files.durable[taken.generation] = Durable(
+            taken.generation, taken.op, self.cut.checksum, root, found
+        )
+        return root
+
+
+@dataclass
+class FakeSection:
+    """A section being written."""
+
+    writer: FakeWriter
+    stage: Stage
+    head: SectionHead
+
+    def append(self, block: domain_pb2.SectionBlock) -> None:
+        """Count a block."""
+        self.writer.files.blocks.append((self.writer.cut.taken.generation, self.stage))
+
+    def finish(self, summary: domain_pb2.SectionSummary) -> TaskSnapshot:
+        """Keep what it adds up to."""
+        assert summary.base_generation == self.head.base_generation
+        done = TaskSnapshot(self.stage, summary.applied_revision, summary.state_digest, 3, 100)
+        self.writer.done[self.stage] = done
+        return done
+
+    def discard(self) -> None:
+        """Forget it."""
+        self.writer.files.discarded.append((self.writer.cut.taken.generation, self.stage))
+
+
+class World:
+    """A replica that hears of its own log. Proposals wait until `sequence_proposals`."""
+
+    def __init__(
+        self,
+        settings: TriggerSettings | None = None,
+        files: FakeFiles | None = None,
+        machine: CatalogMachine | None = None,
+        adopted: Durable | None = None,
+    ) -> None:
+        """Begin as the primary of an empty cluster, or behind what was adopted."""
+        self.now_ms = 0
+        self.op = self.revision = 10
+        self.machine = machine or CatalogMachine(ProtobufCodec())
+        self.machine.take_changes()
+        self.files = files or FakeFiles()
+        self.services = Services()
+        self.adopted: list[int] = []
+        self.adopting = asyncio.Event()
+        self.adopting.set()
+        self.proposed: list[tuple[int, bytes]] = []
+        self.published: list[Snapshot] = []
+        self.alarms: list[str] = []
+        self.disk_full = False
+        self.item_log_bytes = self.journal_bytes = 0
+        self.triggers = SnapshotTriggers(settings or TriggerSettings())
+        self.work = LocalWork(self.services, self.files, self.services.wait)
+        self.orchestrator = LocalSnapshotOrchestrator(
+            self._ports(),
+            self.triggers,
+            lambda: self.now_ms,
+            adopted,
+            self.machine.list_after(0, 1000),
+        )
+        self.running: asyncio.Task[None] | None = None
+
+    def _ports(self) -> Ports:
+        return Ports(
+            work=self.work,
+            adopt=self._adopt,
+            propose=self._propose,
+            publish=self.published.append,
+            next_generation=lambda: self.machine.last_generation + 1,
+            load=self.load,
+            failed=self.alarms.append,
+            completed=lambda _: self.alarms.clear(),
+        )
+
+    async def _adopt(self, generation: int) -> None:
+        await self.adopting.wait()
+        self.adopted.append(generation)
+
+    def _propose(self, code: int, request: bytes) -> None:
+        if (code, request) not in self.proposed:
+            self.proposed.append((code, request))
+
+    def load(self) -> Load:
+        """Return what the replica holds."""
+        return Load(
+            self.now_ms, self.revision, self.journal_bytes, self.item_log_bytes, self.disk_full
+        )
+
+    # --- The log ---
+
+    def command(self, command: CatalogCommand) -> Applied | Refused:
+        """Sequence, apply and retire a command, and tell the orchestrator of it."""
+        self.op += 1
+        self.revision += 1
+        verdict = self.machine.apply(command, self.revision, self.op, self.op * 1000)
+        changes = self.machine.take_changes()
+        if isinstance(command, BeginSnapshot) and changes:
+            self.orchestrator.cut_taken(self._cut(command.generation), CHECKSUM)
+        if changes:
+            changed = tuple(snapshot for snapshot in changes.values() if snapshot is not None)
+            deleted = tuple(g for g, snapshot in changes.items() if snapshot is None)
+            self.orchestrator.catalog_changed(changed, deleted)
+        return verdict
+
+    def _cut(self, generation: int) -> CutTaken:
+        base = self.orchestrator.adopted_generation
+        return CutTaken(
+            generation=generation,
+            op=self.op,
+            view=2,
+            revision=self.revision,
+            timestamp=self.op * 1000,
+            feature_level=1,
+            sessions=Frozen(generation, base),
+            catalog=Frozen(generation, base),
+        )
+
+    def create(self) -> int:
+        """Ask for a snapshot and return its number. Raises Refusal."""
+        verdict = self.command(CreateSnapshot())
+        if isinstance(verdict, Refused):
+            from viewstamp.api.errors.v1 import errors_pb2
+
+            raise Refusal.from_error(errors_pb2.Error.FromString(verdict.error))
+        return self.machine.last_generation
+
+    def begin(self, generation: int) -> None:
+        """Cut a generation."""
+        self.command(BeginSnapshot(generation, 5, 0))
+
+    def parsed_proposals(self) -> list[CatalogCommand]:
+        """Return what was proposed and not sequenced."""
+        return [CATALOG_PARSERS[code](request) for code, request in self.proposed]
+
+    def sequence_proposals(self) -> None:
+        """Let the log have what was proposed."""
+        commands = self.parsed_proposals()
+        self.proposed.clear()
+        for each in commands:
+            self.command(each)
+
+    # --- Progress ---
+
+    async def settle(self) -> None:
+        """Have the orchestrator look once."""
+        await self.orchestrator.settle()
+
+    async def until(self, condition: Callable[[], bool], *, sequencing: bool = True) -> None:
+        """Go on, sequencing what is proposed, until something holds."""
+        for _ in range(ROUNDS_MAX):
+            await self.orchestrator.settle()
+            if condition():
+                return
+            if sequencing:
+                self.sequence_proposals()
+            await asyncio.sleep(0)
+        raise AssertionError(f"it never came to that: {self.machine.current()}")
+
+    async def until_reported(self, generation: int, *stages: Stage) -> None:
+        """Go on until these tasks were reported here."""
+        wanted = frozenset(stages or STAGES)
+        await self.until(
+            lambda: wanted <= {t.stage for t in self.orchestrator.reported(generation)},
+            sequencing=False,
+        )
+
+    async def snapshot(self) -> int:
+        """Take a whole snapshot and adopt it."""
+        generation = self.create()
+        await self.until(lambda: generation in self.adopted)
+        return generation
+
+    def states(self) -> Sequence[str]:
+        """Return the states of all generations, oldest first."""
+        return [s.state.name for s in reversed(self.machine.list_after(0, 1000))]
+
+    async def close(self) -> None:
+        """End what runs, as the end of the process does."""
+        running = asyncio.ensure_future(self.orchestrator.run())
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def primary(**arguments: Any) -> World:
+    """Return a replica that is the primary."""
+    world = World(**arguments)
+    world.orchestrator.activate()
+    return world

@@ -1,0 +1,379 @@
+"""The thirty scenarios of the snapshots that the design was learned from, one test each.
+
+Its tasks are our stages, its commit listener our local work, its topic of snapshots our replicated
+catalog with a view in SQLite. Where ours differs on purpose, the test says so.
+
+== ================================================== =============================================
+#  their scenario                                     test
+== ================================================== =============================================
+   orchestrator
+1  conflicting task snapshot                          test_01_conflicting_task
+2  idempotent report                                  test_02_equal_report
+3  wrong generation                                   test_03_wrong_generation
+4  complete in one report                             test_04_complete_in_one_report
+5  complete across two reports                        test_05_complete_across_two_reports
+6  report after COMPLETED                             test_06_report_after_completed
+7  current generation                                 test_07_current_generation
+   commit listener
+8  skip a task that is on the current generation      test_08_reported_section_is_not_read_again
+9  skip a task with uncommitted partitions            test_09_section_of_a_service_behind
+10 checkpoint with the source topic's offset          test_10_section_of_a_service
+11 checkpoint with the changelog's offset             test_11_section_of_the_mux
+12 no offset where nothing was written                test_12_section_without_changes
+13 error in reporting does not propagate              test_13_refused_report_ends_nothing
+   integration
+14 fresh store                                        test_14_fresh_store
+15 create                                             test_15_create
+16 create through a second store                      test_16_create_through_a_second_store
+17 create while CREATED                               test_17_create_while_created
+18 create after COMPLETED                             test_18_create_after_completed
+19 partial report                                     test_19_partial_report
+20 conflicting checkpoints                            test_20_conflicting_digests
+21 report after COMPLETED                             test_21_report_after_completed_in_the_store
+22 all tasks reported                                 test_22_all_tasks_reported
+23 fail                                               test_23_fail
+24 fail after COMPLETED                               test_24_fail_after_completed
+   generation of a task
+25 COMPLETED                                          test_25_lookup_when_completed
+26 reported                                           test_26_lookup_when_reported
+27 not reported                                       test_27_lookup_when_not_reported
+   encodings
+28 record                                             test_28_record_round_trip
+29 key                                                test_29_key_round_trip
+   whole system
+30 five rounds, earlier states, bisection             test_30_five_rounds (test_snapshot_real_files)
+== ================================================== =============================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from coordinator.mux.catalog_types import CutTaken, Retention, Snapshot, SnapshotState
+from coordinator.mux.stage import SERVICE_STAGES, STAGES, Stage
+from coordinator.snapshot import values
+from coordinator.snapshot.sections import CutSections
+from coordinator.snapshot.store import SnapshotStore
+from coordinator.stages.entities import snapshot_message
+from tests.snapshot_orchestration.orchestra import CHECKSUM, Frozen, World, primary, task, tasks
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.errors import Refusal
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    """A primary with generation 1 cut, its sections held back by their services."""
+    world = primary()
+    world.services.hold()
+    world.begin(1)
+    yield world
+    await world.close()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SnapshotStore]:
+    """A fresh view."""
+    store = SnapshotStore(tmp_path / "catalog.sqlite")
+    yield store
+    await store.close()
+
+
+# --- The orchestrator ----------------------------------------------------------------------------
+
+
+async def test_01_conflicting_task(world: World) -> None:
+    """A task that is reported with other contents than before is refused, and nothing changes."""
+    world.orchestrator.report(1, tasks(Stage.USERS))
+    with pytest.raises(values.ConflictingReport):
+        world.orchestrator.report(1, (task(Stage.STREAMS), task(Stage.USERS, digest=b"o" * 32)))
+    assert world.orchestrator.reported(1) == tasks(Stage.USERS)
+
+
+async def test_02_equal_report(world: World) -> None:
+    """The same report twice is the report once."""
+    world.orchestrator.report(1, tasks(Stage.USERS))
+    world.orchestrator.report(1, tasks(Stage.USERS))
+    assert world.orchestrator.reported(1) == tasks(Stage.USERS)
+
+
+@pytest.mark.parametrize("generation", [0, 2])
+async def test_03_wrong_generation(world: World, generation: int) -> None:
+    """A report about another generation, older or newer, is fenced off."""
+    with pytest.raises(values.WrongGeneration):
+        world.orchestrator.report(generation, tasks())
+    assert world.orchestrator.reported(1) == ()
+
+
+async def test_04_complete_in_one_report(world: World) -> None:
+    """With all tasks there and the manifest durable the log completes it, with these tasks."""
+    world.orchestrator.report(1, (*tasks(),)[:0])
+    world.services.release()
+    await world.until(lambda: world.states() == ["COMPLETED"])
+    completed = world.machine.current()
+    assert [each.stage for each in completed.tasks] == list(STAGES)
+
+
+async def test_05_complete_across_two_reports(world: World) -> None:
+    """Sections that end at different times complete it; ours are in stage order, not of reports."""
+    world.services.release(Stage.CATALOG, Stage.USERS)
+    await world.until_reported(1, Stage.CATALOG, Stage.USERS)
+    assert world.parsed_proposals() == []
+    world.services.release()
+    await world.until(lambda: world.states() == ["COMPLETED"])
+    assert [each.stage for each in world.machine.current().tasks] == list(STAGES)
+
+
+async def test_06_report_after_completed(world: World) -> None:
+    """Nothing can be reported about a generation that is completed."""
+    world.services.release()
+    await world.until(lambda: world.adopted == [1])
+    with pytest.raises(values.AlreadyDecided):
+        world.orchestrator.report(1, tasks())
+
+
+async def test_07_current_generation(world: World) -> None:
+    """The current generation is the newest that the log knows, whatever its state."""
+    assert world.orchestrator.current_generation() == 1
+    world.services.release()
+    await world.until(lambda: world.adopted == [1])
+    assert world.orchestrator.current_generation() == 1
+    assert world.create() == 2
+    assert world.orchestrator.current_generation() == 2
+
+
+# --- The local work ------------------------------------------------------------------------------
+
+
+async def test_08_reported_section_is_not_read_again(world: World) -> None:
+    """A section that was reported is left alone, however often another one has to be read."""
+    world.services.release()
+    world.services.away = {Stage.STREAMS: ["away", "away"]}
+    await world.until(lambda: world.adopted == [1])
+    assert world.services.reads.count((Stage.STREAMS, 1)) == 3
+    assert [world.services.reads.count((s, 1)) for s in STAGES if s is not Stage.STREAMS] == [1] * 4
+
+
+async def test_09_section_of_a_service_behind(world: World) -> None:
+    """A service that is behind the cut is not reported, waited for, and read once it is there."""
+    world.services.away = {Stage.USERS: ["replaying"]}
+    world.services.release(*(stage for stage in STAGES if stage is not Stage.USERS))
+    await world.until(lambda: len(world.orchestrator.reported(1)) == 4, sequencing=False)
+    await world.until(lambda: world.services.waits == [Stage.USERS], sequencing=False)
+    world.services.release()
+    await world.until(lambda: world.states() == ["COMPLETED"])
+    assert world.files.discarded == [(1, Stage.USERS)]
+
+
+async def test_10_section_of_a_service(world: World) -> None:
+    """What is reported of a service's section is what its own summary says."""
+    world.services.release(Stage.STREAMS)
+    await world.until_reported(1, Stage.STREAMS)
+    (reported,) = world.orchestrator.reported(1)
+    assert (reported.applied_revision, reported.state_digest) == (world.revision, b"d" * 32)
+
+
+def _cut(sessions: Frozen) -> CutTaken:
+    return CutTaken(1, 5, 2, 77, 5000, 1, sessions, Frozen(1))
+
+
+async def _summary(stage: Stage, cut: CutTaken) -> tuple[int, domain_pb2.SectionSummary]:
+    """Read a section of the mux; return its blocks' number and its summary."""
+    sections = CutSections({}, lambda _: 1)
+    *blocks, last = [response async for response in sections.read(stage, cut)]
+    assert all(response.HasField("block") for response in blocks)
+    return len(blocks), last.summary
+
+
+async def test_11_section_of_the_mux() -> None:
+    """Sessions and catalog, frozen in the mux, are as of the revision of the cut."""
+    blocks, summary = await _summary(Stage.SESSIONS, _cut(Frozen(1, 0, ((1, b"k", None, b"v"),))))
+    assert (blocks, summary.applied_revision, summary.kinds[0].entities) == (1, 77, 1)
+
+
+async def test_12_section_without_changes() -> None:
+    """A section in which nothing was ever written has no blocks, and a summary all the same."""
+    blocks, summary = await _summary(Stage.SESSIONS, _cut(Frozen(1)))
+    assert (blocks, summary.state_digest, list(summary.kinds)) == (0, bytes(32), [])
+
+
+async def test_13_refused_report_ends_nothing(world: World) -> None:
+    """A report that is refused fails its generation, and the replica takes the next one."""
+    world.orchestrator.report(1, (task(Stage.USERS, digest=b"o" * 32),))
+    world.services.release()
+    await world.until(lambda: world.states() == ["FAILED"])
+    assert "users" in world.machine.current().failure
+    assert await world.snapshot() == 2
+
+
+# --- The store -----------------------------------------------------------------------------------
+
+
+def _next(current: Snapshot) -> Snapshot:
+    return values.next_snapshot(current, current.generation, Retention.LAST)
+
+
+def _report(*stages: Stage, digest: bytes = b"d" * 32) -> partial[Snapshot]:
+    reports = [task(stage, digest=digest) for stage in stages]
+    return partial(values.with_reports, generation=1, reports=reports, expected=STAGES)
+
+
+def _completed(current: Snapshot) -> Snapshot:
+    return replace(current, state=SnapshotState.COMPLETED)
+
+
+async def test_14_fresh_store(store: SnapshotStore) -> None:
+    """A fresh view shows generation 0, completed; it lists nothing, for 0 is never listed."""
+    assert await store.current(wait=True) == values.initial()
+    assert await store.latest_completed() == values.initial() == await store.get(0)
+    assert await store.list_snapshots() == []
+
+
+async def test_15_create(store: SnapshotStore) -> None:
+    """What is created is generation 1, CREATED, and seen."""
+    created = await store.update(_next)
+    assert (created.generation, created.state) == (1, SnapshotState.CREATED)
+    assert await store.current() == created == await store.get(1)
+
+
+async def test_16_create_through_a_second_store(store: SnapshotStore, tmp_path: Path) -> None:
+    """What one store creates another one on the same file sees."""
+    assert await store.current() == values.initial()
+    second = SnapshotStore(tmp_path / "catalog.sqlite")
+    created = await second.update(_next)
+    await second.close()
+    assert await store.current(wait=True) == created
+
+
+async def test_17_create_while_created(store: SnapshotStore) -> None:
+    """While one is under way no other is created, by the store's rule as by the log's."""
+    await store.update(_next)
+    with pytest.raises(values.SnapshotUnderWay):
+        await store.update(_next)
+    world = primary()
+    world.create()
+    with pytest.raises(Refusal, match="under way"):
+        world.create()
+
+
+async def test_18_create_after_completed(store: SnapshotStore) -> None:
+    """After a completed generation comes generation 2."""
+    await store.update(_next)
+    await store.update(_completed)
+    assert (await store.update(_next)).generation == 2
+    assert [each.generation for each in await store.list_snapshots()] == [2, 1]
+
+
+async def test_19_partial_report(store: SnapshotStore) -> None:
+    """With some tasks reported a generation is CREATED still, and has them."""
+    await store.update(_next)
+    await store.update(_report(Stage.USERS, Stage.SESSIONS))
+    current = await store.current()
+    assert current.state is SnapshotState.CREATED
+    assert current.tasks == tasks(Stage.SESSIONS, Stage.USERS)
+
+
+async def test_20_conflicting_digests(store: SnapshotStore) -> None:
+    """A task with another digest than before is refused, and the view stays as it was."""
+    await store.update(_next)
+    await store.update(_report(Stage.USERS))
+    with pytest.raises(values.ConflictingReport):
+        await store.update(_report(Stage.USERS, digest=b"o" * 32))
+    assert (await store.current()).tasks == tasks(Stage.USERS)
+
+
+async def test_21_report_after_completed_in_the_store(store: SnapshotStore) -> None:
+    """Nothing is added to a completed generation."""
+    await store.update(_next)
+    await store.update(_completed)
+    with pytest.raises(values.AlreadyDecided):
+        await store.update(_report(Stage.USERS))
+
+
+async def test_22_all_tasks_reported(store: SnapshotStore) -> None:
+    """With all tasks nothing lacks; ours is completed by the log then, and only by the log."""
+    await store.update(_next)
+    await store.update(_report(*STAGES))
+    current = await store.current()
+    assert values.missing_tasks(current, STAGES) == ()
+    assert current.state is SnapshotState.CREATED
+    world = primary()
+    await world.snapshot()
+    assert world.states() == ["COMPLETED"]
+
+
+async def test_23_fail(world: World) -> None:
+    """A generation that a task gives up is failed by the log, and so it stays."""
+    world.orchestrator.fail(1, "broken for good")
+    await world.until(lambda: world.states() == ["FAILED"])
+    assert world.machine.current().failure == "broken for good"
+    world.orchestrator.fail(1, "again")
+
+
+async def test_24_fail_after_completed(world: World) -> None:
+    """A completed generation cannot be given up."""
+    world.services.release()
+    await world.until(lambda: world.adopted == [1])
+    with pytest.raises(values.AlreadyDecided):
+        world.orchestrator.fail(1, "too late")
+
+
+# --- The generation of a task --------------------------------------------------------------------
+
+
+async def test_25_lookup_when_completed(store: SnapshotStore) -> None:
+    """Once a generation is decided every task has reached it."""
+    await store.update(_next)
+    for decide in (_completed, partial(values.failed, generation=1, reason="")):
+        await store.update(lambda current: replace(current, state=SnapshotState.CREATED))
+        await store.update(decide)
+        assert [await store.lookup_generation(stage) for stage in STAGES] == [1] * 5
+
+
+async def test_26_lookup_when_reported(world: World) -> None:
+    """A task that was reported has reached the generation that is under way."""
+    world.services.release(*SERVICE_STAGES)
+    await world.until_reported(1, *SERVICE_STAGES)
+    assert [world.orchestrator.lookup_generation(stage) for stage in SERVICE_STAGES] == [1] * 3
+
+
+async def test_27_lookup_when_not_reported(world: World) -> None:
+    """A task that was not reported is at the generation before."""
+    assert [world.orchestrator.lookup_generation(stage) for stage in STAGES] == [0] * 5
+
+
+# --- Encodings -----------------------------------------------------------------------------------
+
+FULL = Snapshot(
+    generation=2**40,
+    state=SnapshotState.FAILED,
+    cut_op=2**41,
+    cut_revision=2**42,
+    root=bytes(range(32)),
+    tasks=tasks(Stage.SESSIONS, Stage.CATALOG),
+    created_at=2**50,
+    retention=Retention.PINNED,
+    failure="why — at length",
+    decided_at=2**51,
+    keep_last=4,
+    keep_daily=9,
+)
+
+
+async def test_28_record_round_trip(store: SnapshotStore) -> None:
+    """A generation comes out of the view as it went in, every field of it."""
+    assert all(getattr(FULL, name) for name in FULL.__slots__)
+    store.apply((FULL,), ())
+    assert await store.current(wait=True) == FULL
+
+
+def test_29_key_round_trip() -> None:
+    """A generation comes out of a message of the API as it went in, its number included."""
+    from coordinator.snapshot.messages import snapshot_of
+
+    assert snapshot_of(snapshot_message(FULL)) == FULL
+    assert CHECKSUM
