@@ -7,8 +7,8 @@ call is decided as for every other method all the same, by streams and at log or
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -72,14 +72,14 @@ class PinnedGeneration(Protocol):
         """Every file, the manifest last."""
         ...
 
-    def read(self, file: SnapshotFile, chunk_bytes: int) -> AsyncIterator[bytes]:
+    def read(self, file: SnapshotFile, chunk_bytes: int) -> AsyncGenerator[bytes, None]:
         """Yield a file in chunks of at most `chunk_bytes`, from a copy that was verified whole.
 
         Raises Refusal if no copy is good.
         """
         ...
 
-    def verify(self) -> AsyncIterator[CopyVerdicts]:
+    def verify(self) -> AsyncGenerator[CopyVerdicts, None]:
         """Look at every copy of every file, repair what can be repaired, and yield verdicts."""
         ...
 
@@ -230,14 +230,15 @@ async def _send_verdicts(
     left = len(pinned.files)
     problems: list[str] = []
     first: common_pb2.ResponseHeader | None = header
-    async for verdict in pinned.verify():
-        left -= 1
-        problems += verdict.problems
-        message = snapshots_pb2.VerifySnapshotResponse(
-            header=first, file=verdict.file, copies=verdict.copies, files_left=left
-        )
-        await context.write(message)
-        first = None
+    async with aclosing(pinned.verify()) as verdicts:
+        async for verdict in verdicts:
+            left -= 1
+            problems += verdict.problems
+            message = snapshots_pb2.VerifySnapshotResponse(
+                header=first, file=verdict.file, copies=verdict.copies, files_left=left
+            )
+            await context.write(message)
+            first = None
     wrong = await pinned.check_sections()
     await context.write(
         snapshots_pb2.VerifySnapshotResponse(
@@ -253,9 +254,9 @@ async def _send_files(
     first: common_pb2.ResponseHeader | None = header
     for file in pinned.files:
         offset = 0
-        async for chunk in pinned.read(file, DOWNLOAD_CHUNK_BYTES):
-            await context.write(
-                snapshots_pb2.DownloadSnapshotResponse(
+        async with aclosing(pinned.read(file, DOWNLOAD_CHUNK_BYTES)) as chunks:
+            async for chunk in chunks:
+                message = snapshots_pb2.DownloadSnapshotResponse(
                     header=first,
                     file=file.name,
                     offset=offset,
@@ -263,9 +264,9 @@ async def _send_files(
                     data=chunk,
                     total_bytes=total_bytes,
                 )
-            )
-            first = None
-            offset += len(chunk)
+                await context.write(message)
+                first = None
+                offset += len(chunk)
 
 
 def _handler(serve: Handler, response: type[Message]) -> Any:

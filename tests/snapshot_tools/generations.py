@@ -115,12 +115,19 @@ class Replica:
         self.path = data_directory
         self.copies = [data_directory / "snapshots" / name for name in COPIES]
         for copy in self.copies:
-            (copy / "layers").mkdir(parents=True)
-            (copy / "manifests").mkdir()
+            (copy / "layers").mkdir(parents=True, exist_ok=True)
+            (copy / "manifests").mkdir(exist_ok=True)
         self._state = by_stage([])
         self._tallies = {stage: SectionTally() for stage in self._state}
         self._chains: dict[int, list[LayerReference]] = {stage: [] for stage in self._state}
         self.generation = 0
+
+    @classmethod
+    def at(cls, data_directory: Path) -> Replica:
+        """Return a replica whose generations are there; no more can be written."""
+        replica = cls(data_directory)
+        replica.generation = len(list((replica.copies[0] / "manifests").iterdir()))
+        return replica
 
     def snapshot(self, messages: Iterable[Message]) -> SnapshotManifest:
         """Write the next generation."""

@@ -137,11 +137,15 @@ def _verify_offline(copies: Copies, generation: int, looked_at: Any) -> Verdict:
 
 
 async def _verify_online(client: Client, generation: int, looked_at: Any) -> Verdict:
+    whole: Verdict | None = None
     async for message in client.snapshots.verify(generation):
-        if not message.file:
-            return Verdict(message.is_intact, tuple(message.problems))
-        looked_at(FileVerdict(message.file, tuple(message.copies), message.files_left))
-    raise StreamBroken("the verification ended without a verdict on the whole")
+        if message.file:
+            looked_at(FileVerdict(message.file, tuple(message.copies), message.files_left))
+        else:
+            whole = Verdict(message.is_intact, tuple(message.problems))
+    if whole is None:
+        raise StreamBroken("the verification ended without a verdict on the whole")
+    return whole
 
 
 def _tell_verdict(settings: Settings, files: list[FileVerdict], verdict: Verdict) -> None:
