@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from typing import Final, TypeAlias
 
-from coordinator.mux.catalog_types import Entity
+from coordinator.mux.catalog import CatalogMachine
+from coordinator.mux.catalog_stage import CatalogStage
+from coordinator.mux.catalog_types import Entity, Restored
 from coordinator.mux.codec import Codec
+from coordinator.mux.cut_run import CutRun
 from coordinator.mux.prepare_run import PrepareRun
 from coordinator.mux.read_run import QuerySegment, ReadRun, ReadWork, route_of
 from coordinator.mux.requests import PrepareWork, RequestWork, SessionsStage
+from coordinator.mux.restoring import checked_catalog, checked_sessions
 from coordinator.mux.results import join_spans
 from coordinator.mux.run import ProposalsRun, Run, Turnstiles
 from coordinator.mux.runs import Entry, split
 from coordinator.mux.segments import Segment
 from coordinator.mux.transaction_run import TransactionRun
 from coordinator.mux.types import (
+    BEGIN_SNAPSHOT_CODE,
     STAGES,
     TRANSACT_CODE,
     Error,
@@ -34,6 +40,12 @@ from coordinator.mux.types import (
     StageReply,
 )
 from viewstamp import limits
+
+# What is in one run of a prepare, or a run of its own.
+Part: TypeAlias = Segment | TransactionRun | CutRun
+
+# A cluster that has no snapshot yet.
+FROM_THE_BEGINNING: Final = Restored(0, 0, limits.FEATURE_LEVEL, 0, (), ())
 
 
 class TransactionSpan:
@@ -58,17 +70,27 @@ class Mux:
         self,
         routes: Mapping[int, Route],
         codec: Codec,
-        *,
-        op: int = 0,
-        revision: int = 0,
-        feature_level: int = limits.FEATURE_LEVEL,
+        restored: Restored = FROM_THE_BEGINNING,
     ) -> None:
-        """Begin with empty stages behind `op` and `revision`."""
+        """Begin behind a cut with its sections, or with empty stages before op 1.
+
+        Raises RestoreError if the sections are not whole, or are not of that cut.
+        """
         self._routes = dict(routes)
+        sessions = checked_sessions(restored, codec)
+        snapshots = checked_catalog(restored, codec)
         self._stage = SessionsStage(codec)
-        self._op = op
-        self._revision = revision
-        self._feature_level = feature_level
+        self.sessions = self._stage.machine
+        self.replies = self._stage.replies
+        self.admission = self._stage.admission
+        self.catalog = CatalogMachine(codec)
+        self.sessions.load(sessions)
+        self.replies.load(sessions)
+        self.catalog.load(snapshots)
+        self._catalog = CatalogStage(self._stage, self.catalog, restored.generation)
+        self._op = restored.op
+        self._revision = restored.revision
+        self._feature_level = restored.feature_level
         self._sequences = dict.fromkeys(Stage, 0)
         self._in_flight: dict[Stage, deque[tuple[int, Run]]] = {stage: deque() for stage in Stage}
         self._turnstiles = Turnstiles()
@@ -77,12 +99,10 @@ class Mux:
         self._read_runs: dict[ReadRun, None] = {}
         self._deferred: dict[int, tuple[ReadRun, QuerySegment]] = {}
         self._newest: Run | None = None
+        # At most one run that found its stage free, and waits for more; see `_is_held`.
+        self._held: list[Run] = []
         self._query_id = 0
         self._effects: list[MuxEffect] = []
-
-        self.sessions = self._stage.machine
-        self.replies = self._stage.replies
-        self.admission = self._stage.admission
 
     @property
     def op(self) -> int:
@@ -180,6 +200,10 @@ class Mux:
         self._advance([run])
         return self._finish()
 
+    def release(self, generation: int) -> None:
+        """Count changes from a cut on: its snapshot is adopted here. Unknown ones are ignored."""
+        self._catalog.release(generation)
+
     def entities(self) -> Iterator[Entity]:
         """Yield what sessions holds, for a digest; replicas agree on it if nothing is unretired."""
         yield from self.sessions.entities()
@@ -188,7 +212,7 @@ class Mux:
     def _take_apart(self, prepare: Prepare) -> list[Run]:
         """Note the requests of a prepare and return its runs."""
         entries: list[Entry] = []
-        parts: list[tuple[RequestWork, Segment | TransactionRun]] = []
+        parts: list[tuple[RequestWork, Part]] = []
         work = PrepareWork(prepare, prepare.first_revision - 1)
         for request in prepare.requests:
             request_work = RequestWork(request, work.last_revision + 1)
@@ -208,7 +232,7 @@ class Mux:
 
     def _span_parts(
         self, work: PrepareWork, request: RequestWork, span: LoggedSpan
-    ) -> list[tuple[Route | None, Segment | TransactionRun]]:
+    ) -> list[tuple[Route | None, Part]]:
         """Return a span as what can be in different runs: its transactions, or the whole."""
         first_revision = work.last_revision + 1
         if span.code == TRANSACT_CODE:
@@ -219,20 +243,21 @@ class Mux:
         session_id, timestamp = request.request.session_id, work.prepare.timestamp
         segment = Segment(route, span, first_revision, session_id, timestamp)
         request.spans.append(segment)
+        if span.code == BEGIN_SNAPSHOT_CODE:
+            return [(None, CutRun(work, request, segment, self._stage, self._catalog))]
         return [(route, segment)]
 
     def _transactions(
         self, work: PrepareWork, request: RequestWork, span: LoggedSpan, first_revision: int
-    ) -> list[tuple[Route | None, Segment | TransactionRun]]:
+    ) -> list[tuple[Route | None, Part]]:
         """Return the transactions of a span, one run each."""
         if len(span.parts) != span.count:
             raise MuxError(f"{span.count} transactions, {len(span.parts)} decoded")
         joined = TransactionSpan()
         request.spans.append(joined)
+        stages = (self._routes, self._stage, self._catalog)
         joined.runs = [
-            TransactionRun(
-                work, request, span, index, first_revision + index, self._routes, self._stage
-            )
+            TransactionRun(work, request, span, index, first_revision + index, *stages)
             for index in range(span.count)
         ]
         return [(None, run) for run in joined.runs]
@@ -241,19 +266,19 @@ class Mux:
         self,
         work: PrepareWork,
         entries: list[Entry],
-        parts: list[tuple[RequestWork, Segment | TransactionRun]],
+        parts: list[tuple[RequestWork, Part]],
     ) -> list[Run]:
         """Return the runs of a prepare."""
         runs: list[Run] = []
         for plan in split(entries):
             segments: list[tuple[RequestWork, Segment]] = []
             for request, part in parts[plan.start : plan.stop]:
-                if isinstance(part, TransactionRun):
-                    runs.append(part)
-                else:
+                if isinstance(part, Segment):
                     segments.append((request, part))
+                else:
+                    runs.append(part)
             if segments:
-                runs.append(PrepareRun(work, plan, segments, self._stage))
+                runs.append(PrepareRun(work, plan, segments, self._stage, self._catalog))
         return runs
 
     def _read_work(self, read: Read) -> ReadWork:
@@ -299,11 +324,29 @@ class Mux:
         while ready:
             run = ready.popleft()
             while (stage := run.wanted()) is not None and run.is_ready():
-                if not self._turnstiles.may_enter(run, stage):
+                if not self._turnstiles.may_enter(run, stage) or self._is_held(run, stage):
                     break
                 self._visit(run, stage)
                 ready.extend(self._turnstiles.release(STAGES))
             self._complete(run)
+
+    def _is_held(self, run: Run, stage: Stage) -> bool:
+        """Return whether a run whose turn it is must wait for more than its turn.
+
+        A cut waits until it is alone. The catalog changes inside the mux, while reads of it are
+        answered by the shell: none may see a change behind its place.
+        """
+        if isinstance(run, CutRun) and not run.has_begun:
+            is_oldest = self._unretired[0] is run.prepare
+            is_free = is_oldest and self._turnstiles.is_first_everywhere(run)
+        elif stage is not Stage.CATALOG or not run.is_logged:
+            return False
+        else:
+            is_free = True
+        if is_free and not self._in_flight[Stage.CATALOG]:
+            return False
+        self._held = [run]
+        return True
 
     def _visit(self, run: Run, stage: Stage) -> None:
         """Make a run's visit to a stage; an empty one needs no message."""
@@ -332,13 +375,25 @@ class Mux:
             return
         if isinstance(run, ReadRun):
             self._read_runs.pop(run, None)
-        elif isinstance(run, PrepareRun | TransactionRun) and not run.is_counted:
+        elif isinstance(run, PrepareRun | TransactionRun | CutRun) and not run.is_counted:
             run.is_counted = True
             run.prepare.runs_left -= 1
 
     def _finish(self) -> list[MuxEffect]:
         """Retire in op order what is complete, and return all effects."""
-        while self._unretired and self._unretired[0].runs_left == 0:
-            self._effects.append(self._unretired.popleft().retire(self._stage))
+        self._retire()
+        while self._held and self._let_go():
+            self._retire()
         effects, self._effects = self._effects, []
         return effects
+
+    def _let_go(self) -> bool:
+        """Let a run that was held try again; return whether it went on."""
+        held, self._held = self._held, []
+        self._advance(held)
+        return self._held != held
+
+    def _retire(self) -> None:
+        """Retire in op order what is complete."""
+        while self._unretired and self._unretired[0].runs_left == 0:
+            self._effects += self._unretired.popleft().retire(self._stage)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coordinator.mux.catalog_stage import CatalogStage
 from coordinator.mux.requests import PrepareWork, RequestWork, SessionsStage
 from coordinator.mux.run import Run
 from coordinator.mux.runs import Leg, Plan, Visit
@@ -20,6 +21,7 @@ class PrepareRun(Run):
         plan: Plan,
         segments: Sequence[tuple[RequestWork, Segment]],
         sessions: SessionsStage,
+        catalog: CatalogStage,
     ) -> None:
         """Begin before the first visit."""
         super().__init__(prepare.prepare.op, prepare.prepare.feature_level)
@@ -28,6 +30,7 @@ class PrepareRun(Run):
         self._members = segments
         self._segments = [segment for _, segment in segments]
         self._sessions = sessions
+        self._catalog = catalog
         self._made = 0
         self._pending: list[tuple[Item, Segment]] = []
 
@@ -50,6 +53,9 @@ class PrepareRun(Run):
         if visit.stage == Stage.SESSIONS:
             self._visit_sessions(visit)
             return ()
+        if visit.stage == Stage.CATALOG:
+            self._visit_catalog()
+            return ()
         self._pending = compose(self._segments, visit)
         return tuple(item for item, _ in self._pending)
 
@@ -65,6 +71,13 @@ class PrepareRun(Run):
             for request, segment in self._members:
                 self._sessions.enter(request, segment)
         self.prepare.note(self._sessions.machine.take_changes())
+
+    def _visit_catalog(self) -> None:
+        """Visit the other stage that needs no message; no effect goes there."""
+        for segment in self._segments:
+            if segment.route.owner == Stage.CATALOG and segment.is_open:
+                self._catalog.apply(self.op, segment)
+        self.prepare.note_catalog(self._catalog.machine.take_changes())
 
 
 def absorb_all(

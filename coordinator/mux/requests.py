@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from coordinator.mux.admission import Admission
+from coordinator.mux.catalog_types import CatalogChanged, CutTaken, Snapshot
 from coordinator.mux.codec import Codec
 from coordinator.mux.replies import ReplyTable
 from coordinator.mux.segments import Segment
@@ -22,6 +23,7 @@ from coordinator.mux.types import (
     IndexedError,
     LoggedRequest,
     LoggedSpan,
+    MuxEffect,
     MuxError,
     Prepare,
     RequestReply,
@@ -68,16 +70,32 @@ class PrepareWork:
         self.last_revision = last_revision
         self.requests: list[RequestWork] = []
         self.runs_left = 0
+        # Set by the run that freezes all stages here.
+        self.cut: CutTaken | None = None
         self._registered: list[int] = []
         self._ended: list[int] = []
+        # Generations that have changed; None: deleted.
+        self._catalog: dict[int, Snapshot | None] = {}
 
     def note(self, changes: SessionChanges) -> None:
         """Remember sessions that begin or end when this prepare retires."""
         self._registered.extend(changes.registered)
         self._ended.extend(changes.ended)
 
-    def retire(self, sessions: SessionsStage) -> Retired:
-        """Change the reply table and return the answers; in op order only."""
+    def note_catalog(self, changes: dict[int, Snapshot | None]) -> None:
+        """Remember generations that have changed."""
+        self._catalog |= changes
+
+    def retire(self, sessions: SessionsStage) -> list[MuxEffect]:
+        """Change the reply table and return what is told; in op order only."""
+        told: list[MuxEffect] = [self.cut] if self.cut is not None else []
+        if self._catalog:
+            told.append(_catalog_changed(self._catalog))
+        told.append(self._answers(sessions))
+        return told
+
+    def _answers(self, sessions: SessionsStage) -> Retired:
+        """Change the reply table and return the answers."""
         for session_id in self._registered:
             sessions.replies.open(session_id)
         replies = tuple(sessions.retire(self.prepare, work) for work in self.requests)
@@ -214,6 +232,15 @@ class SessionsStage:
     def _is_over(self, session_id: int) -> bool:
         """Return whether a client session lives no more."""
         return session_id != limits.GATEWAY_SESSION_ID and self.machine.get(session_id) is None
+
+
+def _catalog_changed(changes: dict[int, Snapshot | None]) -> CatalogChanged:
+    """Return what the shell is told of generations that have changed."""
+    ascending = sorted(changes.items())
+    return CatalogChanged(
+        tuple(snapshot for _, snapshot in ascending if snapshot is not None),
+        tuple(generation for generation, snapshot in ascending if snapshot is None),
+    )
 
 
 def _reply(

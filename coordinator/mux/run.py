@@ -117,6 +117,10 @@ class Turnstiles:
         """Return whether it is the run's turn."""
         return self._waiting[stage][0] is run
 
+    def is_first_everywhere(self, run: Run) -> bool:
+        """Return whether no earlier run needs any stage that this one lines up at."""
+        return all(waiting[0] is run for waiting in self._waiting.values())
+
     def release(self, stages: Iterable[Stage]) -> list[Run]:
         """Let pass who has left the stages for good; return those whose turn it became."""
         return [head for stage in stages if (head := self._pass(stage)) is not None]

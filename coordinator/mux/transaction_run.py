@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
+from coordinator.mux.catalog_stage import CatalogStage
 from coordinator.mux.codec import Codec
 from coordinator.mux.prepare_run import absorb_all
 from coordinator.mux.requests import PrepareWork, RequestWork, SessionsStage
@@ -55,6 +56,7 @@ class TransactionRun(Run):
         revision: int,
         routes: Mapping[int, Route],
         sessions: SessionsStage,
+        catalog: CatalogStage,
     ) -> None:
         """Begin before the header check; `index` is the transaction's in its span."""
         super().__init__(prepare.prepare.op, prepare.prepare.feature_level)
@@ -66,6 +68,7 @@ class TransactionRun(Run):
         self._routes = routes
         self._stages = _held_stages(span.parts[index], routes)
         self._sessions = sessions
+        self._catalog = catalog
         self._phase = _Phase.HEADER
         self._segments: list[Segment] = []
         # The first part that cannot be routed, and why.
@@ -178,6 +181,7 @@ class TransactionRun(Run):
             self._span.user_id,
             self._span.credential_revision,
             part.refused,
+            catalog_commands=part.catalog_commands,
         )
         session_id = self._request.request.session_id
         return Segment(route, span, self._revision, session_id, self.prepare.prepare.timestamp)
@@ -187,6 +191,10 @@ class TransactionRun(Run):
         if visit.stage == Stage.SESSIONS:
             self._save(Stage.SESSIONS)
             self._sessions.apply_effects(segments)
+            return ()
+        if visit.stage == Stage.CATALOG:
+            self._save(Stage.CATALOG)
+            self._apply_catalog(segments)
             return ()
         self._pending = compose(segments, visit)
         items = tuple(item for item, _ in self._pending)
@@ -200,7 +208,15 @@ class TransactionRun(Run):
         self._saved.append(stage)
         if stage == Stage.SESSIONS:
             self._sessions.machine.savepoint()
+        elif stage == Stage.CATALOG:
+            self._catalog.machine.savepoint()
         return True
+
+    def _apply_catalog(self, segments: Sequence[Segment]) -> None:
+        """Apply the parts that catalog owns."""
+        for segment in segments:
+            if segment.route.owner == Stage.CATALOG and segment.is_open:
+                self._catalog.apply(self.op, segment)
 
     def _proceed(self) -> None:
         """Go on to the next inner run, or decide."""
@@ -233,14 +249,19 @@ class TransactionRun(Run):
 
     def _close(self, stage: Stage) -> tuple[Item, ...]:
         """Tell a stage how it ended."""
-        if stage != Stage.SESSIONS:
+        if stage not in (Stage.SESSIONS, Stage.CATALOG):
             return (KeepItem() if self._is_kept else RevertItem(),)
-        machine = self._sessions.machine
+        sessions, catalog = self._sessions.machine, self._catalog.machine
+        machine = sessions if stage == Stage.SESSIONS else catalog
         if self._is_kept:
             machine.keep()
         else:
             machine.revert()
-        self.prepare.note(machine.take_changes())
+        # Only what is decided: the other one may still be under its savepoint.
+        if machine is sessions:
+            self.prepare.note(sessions.take_changes())
+        else:
+            self.prepare.note_catalog(catalog.take_changes())
         return ()
 
     def _refuse(self, error: Error) -> None:

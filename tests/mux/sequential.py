@@ -8,10 +8,15 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass, field
 
+from coordinator.mux.catalog import CatalogMachine
+from coordinator.mux.sessions import Refused
 from coordinator.mux.types import (
+    SERVICE_STAGES,
     TRANSACT_CODE,
+    BeginSnapshot,
     CommandItem,
     CommandOutcome,
+    CutItem,
     EffectItem,
     IndexedError,
     KeepItem,
@@ -56,6 +61,8 @@ class Sequential:
     minimums: dict[int, int] = field(default_factory=dict)
     # Op -> state of every stage behind it.
     history: dict[int, dict[Stage, Fingerprint]] = field(default_factory=dict)
+    # Catalog decides by itself: the mux adds only its place in the order.
+    catalog: CatalogMachine = field(default_factory=lambda: CatalogMachine(FakeCodec()))
 
     def commit(self, prepare: Prepare) -> list[RequestReply]:
         """Apply a prepare; return a reply per request."""
@@ -89,6 +96,8 @@ class Sequential:
             numbers = (request.session_id, request.number, prepare.view, prepare.op)
             return RequestReply(*numbers, first_revision, spans, error)
 
+        if client is not None:
+            _acknowledge(client, request.acked)
         if request.session_id:
             if client is None:
                 return reply((), b"SESSION_EVICTED")
@@ -97,6 +106,8 @@ class Sequential:
             if any(self._is_outdated(span) for span in request.spans):
                 return reply((), b"UNAUTHENTICATED")
             if request.number <= client.last:
+                if request.number not in client.replies:
+                    return reply((), b"REQUEST_TOO_OLD")
                 return client.replies[request.number]
             if request.number != client.last + 1:
                 return reply((), f"REQUEST_GAP({client.last + 1})".encode())
@@ -133,35 +144,37 @@ class Sequential:
     ) -> bytes | IndexedError:
         """Apply one command to its end; return its result or its refusal."""
         if span.code != TRANSACT_CODE:
-            item = unframe(span.items)[index]
-            return self._plain(prepare, request, span, item, revision)
+            return self._plain(prepare, request, span, index, revision)
         return self._transaction(prepare, request, span, index, revision)
 
     def _transaction(
         self, prepare: Prepare, request: LoggedRequest, span: LoggedSpan, index: int, revision: int
     ) -> bytes | IndexedError:
         """Apply the parts; take everything back at the first failure."""
+        self.catalog.savepoint()
         for stage in SERVICES:
             self.stages[stage].answer(SavepointItem())
         kept = deepcopy((self.clients, self.minimums))
         results = []
         for number, part in enumerate(span.parts[index]):
-            outcome = self._plain(prepare, request, part, unframe(part.items)[0], revision)
+            outcome = self._plain(prepare, request, part, 0, revision)
             if isinstance(outcome, IndexedError):
+                self.catalog.revert()
                 for stage in SERVICES:
                     self.stages[stage].answer(RevertItem())
                 self.clients, self.minimums = kept
                 return IndexedError(0, outcome.error + f"(part {number})".encode())
             results.append(frame(outcome))
+        self.catalog.keep()
         for stage in SERVICES:
             self.stages[stage].answer(KeepItem())
         return unframe(FakeCodec().encode_transaction_result(tuple(results)))[0]
 
     def _plain(
-        self, prepare: Prepare, request: LoggedRequest, span: LoggedSpan, item: bytes, revision: int
+        self, prepare: Prepare, request: LoggedRequest, span: LoggedSpan, index: int, revision: int
     ) -> bytes | IndexedError:
         """Resolve, decide, and let the effects work: forward first, then backward."""
-        route = self.routes[span.code]
+        route, item = self.routes[span.code], unframe(span.items)[index]
         who = (span.user_id, span.credential_revision)
         context = b""
         resolving = Stage.STREAMS if route.sets_grants else route.resolve_stage
@@ -175,6 +188,8 @@ class Sequential:
             if answer.errors:
                 return answer.errors[0]
             context = answer.contexts
+        if route.owner == Stage.CATALOG:
+            return self._decide(prepare, span, index, revision)
         where = (request.session_id, prepare.timestamp)
         outcome = self.stages[route.owner].answer(
             CommandItem(span.code, revision, 1, frame(item), *who, *where, (), context)
@@ -188,6 +203,20 @@ class Sequential:
             for stage in (*forward, *backward):
                 self._effect(stage, revision, effect.payload, prepare.timestamp)
         return unframe(outcome.results)[0]
+
+    def _decide(
+        self, prepare: Prepare, span: LoggedSpan, index: int, revision: int
+    ) -> bytes | IndexedError:
+        """Let catalog decide; if it cuts, every service freezes there and then."""
+        command = span.catalog_commands[index]
+        assert command is not None
+        outcome = self.catalog.apply(command, revision, prepare.op, prepare.timestamp)
+        if self.catalog.current().cut_op == prepare.op and isinstance(command, BeginSnapshot):
+            for stage in SERVICE_STAGES:
+                self.stages[stage].answer(CutItem(command.generation))
+        if isinstance(outcome, Refused):
+            return IndexedError(index, outcome.error)
+        return unframe(outcome.result)[0]
 
     def _effect(self, stage: Stage, revision: int, payload: bytes, timestamp: int) -> None:
         """Let one effect work."""
@@ -225,6 +254,12 @@ class Sequential:
     def _is_outdated(self, span: LoggedSpan) -> bool:
         """Return whether the principal's credentials changed since the stamp."""
         return span.credential_revision < self.minimums.get(span.user_id, 0)
+
+
+def _acknowledge(client: Client, acked: int) -> None:
+    """Forget replies up to a number, none that was not given."""
+    for number in range(1, min(acked, client.last) + 1):
+        client.replies.pop(number, None)
 
 
 def _joined(answers: list[bytes | IndexedError]) -> SpanReply:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import (
     TRANSACT_CODE,
+    CatalogChanged,
+    CutTaken,
     IndexedError,
     LoggedRequest,
     LoggedSpan,
@@ -24,18 +26,25 @@ from coordinator.mux.types import (
     Retired,
     Route,
     SendBatch,
+    SnapshotState,
     Stage,
     StageBatch,
 )
+from tests.mux.chains import catalog_command
 from tests.mux.fakes import FakeCodec, FakeStage
 from tests.mux.sequential import SERVICES, Client, Sequential
 from viewstamp import limits
 from viewstamp.framing import frame_all
 
+# Stages whose commands have made-up codes; those of catalog have their own.
+OWNERS = tuple(stage for stage in SERVICES if stage != Stage.CATALOG)
 USERS = (1, 2, 3)
 # Sessions 1 to 6: two per user, registered by the first prepare.
 SESSION_OWNERS = {1: 1, 2: 1, 3: 2, 4: 2, 5: 3, 6: 3}
 COMMAND_CODES = range(100, 108)
+# What anybody may send to catalog, and how many numbers each command takes.
+CATALOG_CODES = {401: 1, 402: 1, 403: 3, 404: 2}
+BEGIN, COMPLETE, FAIL = 405, 406, 407
 QUERY_CODES = range(150, 153)
 OLD_STAMP, NEW_STAMP = 12, 1_000_000
 
@@ -43,7 +52,7 @@ OLD_STAMP, NEW_STAMP = 12, 1_000_000
 @st.composite
 def command_route(draw: st.DrawFn, code: int) -> Route:
     """Return any route that options can describe."""
-    owner = draw(st.sampled_from(SERVICES))
+    owner = draw(st.sampled_from(OWNERS))
     if owner == Stage.USERS:
         back = draw(st.sampled_from([frozenset[Stage](), frozenset({Stage.SESSIONS})]))
         return Route(code, owner, None, 0, back, draw(st.sampled_from([False, True])))
@@ -63,6 +72,14 @@ def query_route(draw: st.DrawFn, code: int) -> Route:
 
 
 @st.composite
+def catalog_route(draw: st.DrawFn, code: int) -> Route:
+    """Return a route of a command that catalog owns."""
+    if code >= BEGIN:
+        return Route(code, Stage.CATALOG, internal=True)
+    return Route(code, Stage.CATALOG, draw(st.none() | st.sampled_from(OWNERS)))
+
+
+@st.composite
 def command(draw: st.DrawFn, route: Route) -> bytes:
     """Return a command: what it is refused for, and where its effect goes."""
     words = [draw(st.sampled_from("abcd"))]
@@ -79,7 +96,7 @@ def command(draw: st.DrawFn, route: Route) -> bytes:
 @st.composite
 def span(draw: st.DrawFn, routes: dict[int, Route], user_id: int) -> LoggedSpan:
     """Return a span of commands, or of transactions."""
-    code = draw(st.sampled_from([*COMMAND_CODES, TRANSACT_CODE]))
+    code = draw(st.sampled_from([*COMMAND_CODES, TRANSACT_CODE, *CATALOG_CODES]))
     count = draw(st.integers(1, 3))
     stamp = draw(st.sampled_from([NEW_STAMP, NEW_STAMP, NEW_STAMP, OLD_STAMP]))
     holes = draw(st.sampled_from([(), (), (), (0,), (count - 1,)]))
@@ -90,6 +107,11 @@ def span(draw: st.DrawFn, routes: dict[int, Route], user_id: int) -> LoggedSpan:
             for index in range(count)
         )
         return LoggedSpan(code, count, b"", user_id, stamp, refused, parts)
+    if code in CATALOG_CODES:
+        alone = tuple(
+            draw(catalog_span(code, user_id, stamp, hole=i in holes)) for i in range(count)
+        )
+        return catalog_spans(alone, refused)
     items = frame_all(
         b"" if index in holes else draw(command(routes[code])) for index in range(count)
     )
@@ -97,13 +119,49 @@ def span(draw: st.DrawFn, routes: dict[int, Route], user_id: int) -> LoggedSpan:
 
 
 @st.composite
+def catalog_span(
+    draw: st.DrawFn, code: int, user_id: int, stamp: int, hole: bool = False
+) -> LoggedSpan:
+    """Return one command of catalog."""
+    word = draw(st.sampled_from(["", "", "", ",unresolved"]))
+    numbers = [draw(st.integers(1, 3)) for _ in range(CATALOG_CODES[code])]
+    item = b"" if hole else f"{'.'.join(map(str, numbers))}{word}".encode()
+    commands = (None if hole else catalog_command(code, *numbers),)
+    return LoggedSpan(code, 1, frame_all([item]), user_id, stamp, catalog_commands=commands)
+
+
+def catalog_spans(
+    parts: tuple[LoggedSpan, ...], refused: tuple[IndexedError, ...] = ()
+) -> LoggedSpan:
+    """Return spans of one command each as one span."""
+    return replace(
+        parts[0],
+        count=len(parts),
+        items=b"".join(part.items for part in parts),
+        refused=refused,
+        catalog_commands=tuple(part.catalog_commands[0] for part in parts),
+    )
+
+
+def decision(code: int, *numbers: int) -> LoggedSpan:
+    """Return a command about a snapshot that the cluster itself sends."""
+    item = ".".join(map(str, numbers)).encode()
+    commands = (catalog_command(code, *numbers),)
+    system = limits.SYSTEM_USER_ID
+    return LoggedSpan(code, 1, frame_all([item]), system, NEW_STAMP, catalog_commands=commands)
+
+
+@st.composite
 def transaction(
     draw: st.DrawFn, routes: dict[int, Route], user_id: int, stamp: int
 ) -> tuple[LoggedSpan, ...]:
     """Return the parts of a transaction."""
-    codes = draw(st.lists(st.sampled_from(list(COMMAND_CODES)), min_size=1, max_size=4))
+    known = [*COMMAND_CODES, *CATALOG_CODES]
+    codes = draw(st.lists(st.sampled_from(known), min_size=1, max_size=4))
     return tuple(
-        LoggedSpan(code, 1, frame_all([draw(command(routes[code]))]), user_id, stamp)
+        draw(catalog_span(code, user_id, stamp))
+        if code in CATALOG_CODES
+        else LoggedSpan(code, 1, frame_all([draw(command(routes[code]))]), user_id, stamp)
         for code in codes
     )
 
@@ -119,7 +177,28 @@ def request(draw: st.DrawFn, routes: dict[int, Route], sent: dict[int, int]) -> 
         number = max(1, sent.get(session_id, 0) + draw(st.sampled_from([1] * 6 + [0, -1, 2])))
         sent[session_id] = max(number, sent.get(session_id, 0))
     spans = draw(st.lists(span(routes, user_id), min_size=1, max_size=3))
-    return LoggedRequest(session_id, number, 0, tuple(spans))
+    acked = max(0, number - draw(st.integers(1, 4))) if session_id else 0
+    return LoggedRequest(session_id, number, acked, tuple(spans))
+
+
+@st.composite
+def requests(
+    draw: st.DrawFn, routes: dict[int, Route], sent: dict[int, int], generation: list[int]
+) -> tuple[LoggedRequest, ...]:
+    """Return the requests of a prepare: of clients, a cut, or a decision about one.
+
+    `generation` holds the number that most cuts and decisions are about; it grows.
+    """
+    kind = draw(st.sampled_from(["clients"] * 5 + [BEGIN, BEGIN, COMPLETE, COMPLETE, FAIL]))
+    if kind == "clients":
+        return tuple(draw(st.lists(request(routes, sent), max_size=4)))
+    number = generation[0] + draw(st.sampled_from([0] * 5 + [1]))
+    if kind == BEGIN:
+        code = decision(BEGIN, number, draw(st.sampled_from([1, 1, 2, 0])), draw(st.integers(0, 2)))
+    else:
+        code = decision(int(kind), number)
+        generation[0] = number + 1
+    return (LoggedRequest(0, 0, 0, (code,)),)
 
 
 @dataclass
@@ -133,17 +212,19 @@ class Story:
 
 
 @st.composite
-def story(draw: st.DrawFn) -> Story:
+def story(draw: st.DrawFn, shortest: int = 1, longest: int = 7) -> Story:
     """Return a story of some prepares and reads."""
     routes = {code: draw(command_route(code)) for code in COMMAND_CODES}
     routes |= {code: draw(query_route(code)) for code in QUERY_CODES}
+    codes = (*CATALOG_CODES, BEGIN, COMPLETE, FAIL)
+    routes |= {code: draw(catalog_route(code)) for code in codes}
     routes[1] = Route(1, Stage.SESSIONS)
-    prepares, sent = [_registrations()], dict[int, int]()
+    prepares, sent, generation = [_registrations()], dict[int, int](), [1]
     revision = len(SESSION_OWNERS) + 1
-    for op in range(2, draw(st.integers(3, 8))):
-        requests = tuple(draw(st.lists(request(routes, sent), max_size=4)))
-        prepares.append(Prepare(op, 7, revision, 1000 * op, limits.FEATURE_LEVEL, requests))
-        revision += sum(span.count for one in requests for span in one.spans)
+    for op in range(2, 2 + draw(st.integers(shortest, longest))):
+        held = draw(requests(routes, sent, generation))
+        prepares.append(Prepare(op, 7, revision, 1000 * op, limits.FEATURE_LEVEL, held))
+        revision += sum(span.count for one in held for span in one.spans)
     reads = [draw(read(token)) for token in range(draw(st.integers(0, 4)))]
     return Story(routes, prepares, reads, draw(st.lists(st.integers(0, 63), min_size=1)))
 
@@ -183,7 +264,10 @@ def _registrations() -> Prepare:
 
 @dataclass
 class Cluster:
-    """A mux among fake stages that answer when the schedule says so."""
+    """A mux among fake stages that answer when the schedule says so.
+
+    Every second generation that is completed is released; its cut may be anywhere by then.
+    """
 
     story: Story
     stages: dict[Stage, FakeStage]
@@ -191,6 +275,7 @@ class Cluster:
     sent: dict[Stage, deque[StageBatch]] = field(init=False)
     retired: list[Retired] = field(default_factory=list)
     answered: list[ReadAnswered] = field(default_factory=list)
+    taken: dict[int, CutTaken] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Begin with nothing committed."""
@@ -228,10 +313,20 @@ class Cluster:
             match effect:
                 case SendBatch(batch=batch):
                     self.sent[batch.stage].append(batch)
+                case CutTaken():
+                    self.taken[effect.generation] = effect
+                case CatalogChanged():
+                    self._adopt(effect)
                 case Retired():
                     self.retired.append(effect)
                 case ReadAnswered():
                     self.answered.append(effect)
+
+    def _adopt(self, changed: CatalogChanged) -> None:
+        """Release some of the generations that are complete."""
+        for snapshot in changed.snapshots:
+            if snapshot.state is SnapshotState.COMPLETED and snapshot.generation % 2:
+                self.mux.release(snapshot.generation)
 
 
 def _stages() -> dict[Stage, FakeStage]:
@@ -265,6 +360,7 @@ def test_mux_equals_one_command_at_a_time(tale: Story) -> None:
     for answer in cluster.answered:
         spans = model.read(reads[answer.token], answer.op, answer.revision)
         assert list(answer.spans) == spans and answer.error is None
+    assert list(cluster.mux.catalog.entities()) == list(model.catalog.entities())
     assert {s.session_id: s.last_number for s in cluster.mux.sessions.live()} == {
         session_id: client.last for session_id, client in model.clients.items()
     }

@@ -23,6 +23,7 @@ from coordinator.mux.types import (
     ReadSpan,
     RegisterSession,
     ResolveOutcome,
+    Restored,
     Stage,
     StageReply,
 )
@@ -225,7 +226,7 @@ def test_prepares_come_in_order_and_not_too_many() -> None:
 
 def test_routes_may_be_replaced() -> None:
     """A service that claims another method makes it known to what comes in from then on."""
-    mux = Mux({}, FakeCodec(), op=4, revision=9)
+    mux = Mux({}, FakeCodec(), Restored(4, 9, limits.FEATURE_LEVEL, 0, (), ()))
     mux.set_routes(ROUTES)
     assert mux.commit(_prepare(_span("create_stream"), op=5, first_revision=10))
     assert (mux.op, mux.revision, list(mux.entities())) == (5, 11, [])

@@ -14,15 +14,15 @@ CASES = [
     ("nothing", "", []),
     ("plain commands share a run", "+rename_user create_stream +join", ["0-3 s u s g"]),
     ("stages before the owner are not visited", "+create_stream", ["0-1 s s g"]),
-    ("a resolving stage is visited", "+snapshot", ["0-1 s s c"]),
+    ("a resolving stage is visited", "+create_snapshot", ["0-1 s s c"]),
     (
         "a command of catalog brings its run there",
-        "+create_stream snapshot join",
+        "+create_stream create_snapshot join",
         ["0-3 s s g c"],
     ),
     (
         "a run behind it does not come there",
-        "+delete_stream snapshot rename_user",
+        "+delete_stream create_snapshot rename_user",
         ["0-2 s s g c <u", "2-3 s u s g"],
     ),
     ("sessions may reach every service", "+register", ["0-1 s u s g"]),

@@ -10,10 +10,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from coordinator.mux.entities import CatalogValue, Minimum, Session, SessionsValue, WindowRow
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import (
+    BEGIN_SNAPSHOT_CODE,
     TRANSACT_CODE,
+    CatalogChanged,
+    CatalogCommand,
+    CatalogCounters,
     CommandItem,
+    CutItem,
+    CutTaken,
     EffectItem,
     EndSession,
     ExpireSession,
@@ -28,20 +35,28 @@ from coordinator.mux.types import (
     ReadAnswered,
     ReadSpan,
     RegisterSession,
+    RequestReply,
     ResolveItem,
+    Restored,
     Retired,
     Route,
     SendBatch,
     SessionCommand,
+    Snapshot,
     SpanReply,
     Stage,
     StageBatch,
 )
+from tests.mux.chains import catalog_command, entities_of, section_of
 from tests.mux.fakes import FakeCodec, FakeStage, holes
 from viewstamp import limits
 from viewstamp.framing import frame_all
 
 VIEW = 3
+_DECODERS: dict[str, Callable[[int, bytes], SessionsValue | CatalogValue]] = {
+    "sessions": FakeCodec().decode_sessions_entity,
+    "catalog": FakeCodec().decode_catalog_entity,
+}
 NAMES = {
     "register": 1,
     "end": 2,
@@ -54,7 +69,13 @@ NAMES = {
     "create_stream": 200,
     "delete_stream": 202,
     "join": 302,
-    "snapshot": 401,
+    "create_snapshot": 401,
+    "delete_snapshot": 402,
+    "prune_snapshots": 403,
+    "set_retention": 404,
+    "begin_snapshot": BEGIN_SNAPSHOT_CODE,
+    "complete_snapshot": 406,
+    "fail_snapshot": 407,
     "unclaimed": 999,
     "digest": 0,
     "get_user": 150,
@@ -76,7 +97,8 @@ ROUTES = {
         Route(200, Stage.STREAMS),
         Route(202, Stage.STREAMS, emits_backward=frozenset({Stage.USERS})),
         Route(302, Stage.CONSUMER_GROUPS, Stage.STREAMS, gate=3),
-        Route(401, Stage.CATALOG, Stage.STREAMS, gate=2),
+        *(Route(code, Stage.CATALOG, Stage.STREAMS, gate=2) for code in (401, 402, 403, 404)),
+        *(Route(code, Stage.CATALOG, internal=True) for code in (405, 406, 407)),
         Route(150, Stage.USERS, is_query=True),
         Route(250, Stage.STREAMS, is_query=True),
         Route(350, Stage.CONSUMER_GROUPS, Stage.STREAMS, gate=3, is_query=True),
@@ -139,6 +161,7 @@ class Runner:
         default_factory=lambda: {stage: deque() for stage in Stage}
     )
     announced: dict[int, QueryItem] = field(default_factory=dict)
+    taken: dict[int, CutTaken] = field(default_factory=dict)
 
     def run(self, event: list[str]) -> list[str]:
         """Carry out an event; return the trace."""
@@ -155,6 +178,10 @@ class Runner:
             "deferred": self._deferred,
             "lookup": self._lookup,
             "sessions": self._sessions,
+            "catalog": self._catalog,
+            "changes": self._changes,
+            "release": self._release,
+            "restart": self._restart,
         }
         return handlers[name](words, event[1:]) or ["(nothing)"]
 
@@ -216,6 +243,38 @@ class Runner:
             )
         return trace
 
+    def _catalog(self, words: list[str], lines: list[str]) -> list[str]:
+        """Show the snapshots, newest first."""
+        return [_snapshot(snapshot) for snapshot in self.mux.catalog.list_after(0, 100)]
+
+    def _changes(self, words: list[str], lines: list[str]) -> list[str]:
+        """Show what a generation froze, as it stands now: `changes GENERATION`."""
+        taken = self.taken[int(words[0])]
+        trace = []
+        for name, section in (("sessions", taken.sessions), ("catalog", taken.catalog)):
+            trace.append(f"{name} since {section.base_generation}")
+            decode = _DECODERS[name]
+            for kind, _, old, new in section.changes():
+                was = "none" if old is None else _entity(decode(kind, old))
+                now = "none" if new is None else _entity(decode(kind, new))
+                trace.append(f"  {was} -> {now}")
+        return trace
+
+    def _release(self, words: list[str], lines: list[str]) -> list[str]:
+        """Adopt a generation."""
+        self.mux.release(int(words[0]))
+        return []
+
+    def _restart(self, words: list[str], lines: list[str]) -> list[str]:
+        """Begin anew from what the chain of a generation adds up to: `restart GENERATION`."""
+        taken = self.taken[int(words[0])]
+        sections = [section_of(self.taken, taken.generation, name) for name in _DECODERS]
+        place = (taken.op, taken.revision, taken.feature_level, taken.generation)
+        self.mux = Mux(ROUTES, FakeCodec(), Restored(*place, *map(entities_of, sections)))
+        for queue in self.sent.values():
+            queue.clear()
+        return []
+
     def _trace(self, effects: list[MuxEffect]) -> list[str]:
         """Return effects as lines, and take note of what was sent."""
         lines = []
@@ -226,6 +285,12 @@ class Runner:
                     number = f"#{batch.sequence}" if batch.sequence else "reads"
                     lines.append(f"{batch.stage.name.lower()} <- {number} op {batch.op}")
                     lines += [f"  {_item(item)}" for item in batch.items]
+                case CutTaken():
+                    self.taken[effect.generation] = effect
+                    lines.append(f"cut {effect.generation} at op {effect.op} r{effect.revision}")
+                case CatalogChanged():
+                    lines += [f"catalog: {_snapshot(changed)}" for changed in effect.snapshots]
+                    lines += [f"catalog: {generation} deleted" for generation in effect.deleted]
                 case Retired():
                     ended = f" ended {list(effect.ended_sessions)}" if effect.ended_sessions else ""
                     lines.append(f"retired op {effect.op} r{effect.last_revision}{ended}")
@@ -273,6 +338,8 @@ def _item(item: Item) -> str:
             contexts = "" if isinstance(item, ResolveItem) else " ".join(holes(item.contexts))
             line += f" with {contexts}" if contexts else ""
             return line + (f" without {list(item.refused)}" if item.refused else "")
+        case CutItem():
+            return f"cut {item.generation}"
         case EffectItem():
             return f"effect r{item.revision}: {item.payload.decode()}"
         case _:
@@ -320,7 +387,8 @@ def _span(method: str, names: list[str], user_id: int, stamp: int) -> LoggedSpan
         )
         return LoggedSpan(code, count, items, user_id, stamp, refused, parts)
     commands = tuple(_session_command(code, name) for name in names) if code <= 3 else ()
-    return LoggedSpan(code, count, items, user_id, stamp, refused, (), commands)
+    changes = tuple(_catalog_command(code, name) for name in names) if 400 < code < 450 else ()
+    return LoggedSpan(code, count, items, user_id, stamp, refused, (), commands, changes)
 
 
 def _method_and_names(word: str) -> tuple[str, list[str]]:
@@ -339,6 +407,38 @@ def _session_command(code: int, name: str) -> SessionCommand | None:
         return EndSession()
     session_id, _, last = name.partition("#")
     return ExpireSession(int(session_id), int(last))
+
+
+def _catalog_command(code: int, name: str) -> CatalogCommand | None:
+    """Return the decoded command of catalog that a word, its numbers joined by dots, stands for."""
+    if name[0] == "!":
+        return None
+    numbers = [int(number) for number in name.split(",", maxsplit=1)[0].split(".")]
+    return catalog_command(code, *numbers)
+
+
+def _snapshot(snapshot: Snapshot) -> str:
+    """Return a snapshot as words."""
+    words = f"{snapshot.generation} {snapshot.state.name} {snapshot.retention.name}"
+    cut = f" cut at op {snapshot.cut_op} r{snapshot.cut_revision}" if snapshot.is_cut else ""
+    return words + cut + (f" because {snapshot.failure}" if snapshot.failure else "")
+
+
+def _entity(value: SessionsValue | CatalogValue) -> str:
+    """Return an entity as words."""
+    match value:
+        case Session():
+            return f"session {value.session_id} last {value.last_number}"
+        case Minimum():
+            return f"minimum {value.minimum} of user {value.user_id}"
+        case WindowRow():
+            return f"window {value.session_id} acked {value.acked} of {value.last_retired}"
+        case RequestReply():
+            return f"reply {value.number} of {value.session_id}"
+        case Snapshot():
+            return _snapshot(value)
+        case CatalogCounters():
+            return f"last generation {value.last_generation}"
 
 
 def _read(words: list[str]) -> Read:
