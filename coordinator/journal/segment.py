@@ -34,12 +34,15 @@ def segment_numbers(storage: Storage, directory: str) -> list[int]:
 
 
 def remove_temporaries(storage: Storage, directory: str) -> None:
-    """Remove what a crash left of segments in the making; none of them was ever part of the log."""
-    left = [name for name in storage.names(directory) if name.endswith(TEMPORARY_SUFFIX)]
-    for name in left:
-        storage.unlink(f"{directory}/{name}")
-    if left:
-        storage.sync_directory(directory)
+    """Remove what a crash left of segments in the making; none of them was ever part of the log.
+
+    The directory is synced in any case: a process that was killed after it had renamed a segment
+    left a name that its successor sees, but that a loss of power would still take away.
+    """
+    for name in storage.names(directory):
+        if name.endswith(TEMPORARY_SUFFIX):
+            storage.unlink(f"{directory}/{name}")
+    storage.sync_directory(directory)
 
 
 def create_segment(storage: Storage, directory: str, header: SegmentHeader) -> StorageFile:

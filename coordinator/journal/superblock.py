@@ -288,6 +288,7 @@ class Superblock:
             deviating = tuple(copy for copy in range(COPIES) if copies[copy] != chosen)
             agreeing = tuple(copy for copy in range(COPIES) if copies[copy] == chosen)
             superblock = cls(file, chosen, deviating)
+            superblock._sync_name(storage)
             superblock._put(chosen, (*deviating, *agreeing))
         except BaseException:
             file.close()
@@ -319,6 +320,14 @@ class Superblock:
     def close(self) -> None:
         """Give the file back."""
         self._file.close()
+
+    def _sync_name(self, storage: Storage) -> None:
+        """Make the file's name durable: who made it may have been killed before that."""
+        directory = self._file.path.rpartition("/")[0]
+        try:
+            storage.sync_directory(directory)
+        except OSError as error:
+            raise self._fail(f"syncing {directory}: {error}") from error
 
     def _put(self, sealed: SuperblockCopy, order: Sequence[int]) -> None:
         """Write the copies one by one, then see that enough of them can be read."""

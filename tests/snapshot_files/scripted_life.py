@@ -7,6 +7,13 @@ from dataclasses import dataclass, field, replace
 from coordinator.journal import Journal, Superblock, SuperblockState
 from tests.journal.builders import CLUSTER_ID, SEGMENT_BYTES, prepare
 from tests.journal.memory_storage import MemoryStorage
+from tests.snapshot_files.generation_builders import (
+    Repairs,
+    empty_manifest,
+    loaded_state,
+    open_files,
+    write_section,
+)
 from tests.snapshot_files.scripted_machine import (
     SCRIPT,
     STAGES,
@@ -15,13 +22,6 @@ from tests.snapshot_files.scripted_machine import (
     Verb,
     cut_op,
     machine_at,
-)
-from tests.snapshot_files.snapshot_builders import (
-    Repairs,
-    empty_manifest,
-    loaded_state,
-    open_files,
-    write_section,
 )
 from viewstamp.api.snapshots.v1.manifest_pb2 import SectionManifest, SnapshotManifest
 from viewstamp.format.manifest import root_of, section_of

@@ -32,7 +32,7 @@ from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.identity import IDENTITY_BYTES, IDENTITY_FILE
 from coordinator.snapshot.layout import layer_check, layer_file
 from tests.journal.builders import CLUSTER_ID
-from tests.snapshot_files.snapshot_builders import (
+from tests.snapshot_files.generation_builders import (
     COPY_DIRECTORIES,
     Repairs,
     Sections,

@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
+from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
 
 import pytest
 
 from tests.journal.memory_storage import Loss, MemoryStorage, SimulatedCrash
+from tests.snapshot_files.generation_builders import COPY_DIRECTORIES, RESERVE_BYTES_MIN
 from tests.snapshot_files.scripted_life import Life, Witness
 from tests.snapshot_files.scripted_machine import RESTART_OP, SCRIPT, machine_at
-from tests.snapshot_files.snapshot_builders import COPY_DIRECTORIES, RESERVE_BYTES_MIN
 from viewstamp.format.manifest import layer_name, sections
 
 LAST_GENERATION = 7
 # A first generation has 15 layers of at least 6 steps each, and there are seven.
 POINTS_MIN = 1000
-SAMPLE = 41
+PARTS = 4
+KINDS = {"write", "sync", "rename", "unlink", "create", "sync_directory"}
+# The sample: these of each shape, and every so-many-th step.
+OCCURRENCES = (1, 8, 39)
+SAMPLE = 97
 # Losses of power with what was not synced dropped, kept and partly kept; and the process killed
 # alone, after which power is lost at the end.
 Mode = Callable[[MemoryStorage, int], None]
@@ -103,7 +109,9 @@ def check_end(life: Life) -> dict[str, bytes]:
     check_no_garbage(life)
     assert all(each >= RESERVE_BYTES_MIN for each in life.files.reserve_bytes())
     life.close()
+    before = storage.snapshot()
     storage.crash(Loss.DROP)
+    assert storage.snapshot() == before
     again = Life(storage, witness)
     assert again.machine.op == len(SCRIPT)
     check_no_garbage(again)
@@ -113,31 +121,46 @@ def check_end(life: Life) -> dict[str, bytes]:
     return files
 
 
+# Whether to stop at a step, given its number and how many of its shape came up to now.
+Choice = Callable[[int, int], bool]
+
+
+def chosen(number: int, occurrence: int) -> bool:
+    """A sample: some of each shape of step, in each of the three directories, and some of all."""
+    return occurrence in OCCURRENCES or number % SAMPLE == 0
+
+
+def shape(name: str) -> str:
+    """A step without the numbers, digests and directories in it."""
+    return re.sub(r"copies/[abc]|[0-9a-f]{64}|\d+", "#", name)
+
+
 class CrashPoints:
     """Stops copies of a life at its steps."""
 
-    def __init__(self, every: int, first: int = 0, *, is_twice: bool = False) -> None:
+    def __init__(self, choice: Choice, *, is_twice: bool = False) -> None:
         self.storage = MemoryStorage()
         self.witness = Witness()
         self.points = 0
+        self.stops = 0
         self.crashes = 0
-        self.kinds: set[str] = set()
-        self._every = every
-        self._first = first
+        self.shapes: Counter[str] = Counter()
+        self._choice = choice
         self._is_twice = is_twice
         self._expected = check_end(go_through(MemoryStorage(), Witness()))
 
     def run(self) -> None:
-        """Go through the script, and through a crash at each point of the sample."""
+        """Go through the script, and through crashes at each step that is chosen."""
         self.storage.before_step = self._stop
         life = go_through(self.storage, self.witness)
         self.storage.before_step = None
         assert check_end(life) == self._expected
 
     def _stop(self, name: str) -> None:
-        self.kinds.add(name.partition(" ")[0])
+        self.shapes[shape(name)] += 1
         self.points += 1
-        if self.points % self._every == self._first:
+        if self._choice(self.points, self.shapes[shape(name)]):
+            self.stops += 1
             for mode in MODES:
                 self._crash(mode, name)
 
@@ -162,41 +185,42 @@ class CrashPoints:
 
     def summary(self) -> str:
         """How much was tried."""
-        kinds = ", ".join(sorted(self.kinds))
+        kinds = ", ".join(sorted({name.partition(" ")[0] for name in self.shapes}))
         return (
-            f"{self.points} points ({kinds}), {self.crashes} crashes: "
-            f"{len(MODES)} modes ({', '.join(MODES)}) at every {self._every}. point"
+            f"{self.points} points ({kinds}) of {len(self.shapes)} shapes; stopped at {self.stops} "
+            f"of them in {len(MODES)} modes ({', '.join(MODES)}): {self.crashes} crashes"
         )
 
 
-def check_counts(points: CrashPoints) -> None:
+def check_counts(points: CrashPoints, stops_min: int) -> None:
     """Enough was tried, of every kind."""
     print(points.summary())
+    kinds = {name.partition(" ")[0] for name in points.shapes}
     assert points.points >= POINTS_MIN, points.summary()
-    assert points.kinds >= {"write", "sync", "rename", "unlink", "create", "sync_directory"}
+    assert kinds >= KINDS, points.summary()
+    assert points.stops >= stops_min, points.summary()
+    assert points.crashes == points.stops * len(MODES), points.summary()
 
 
 def test_a_sample_of_crash_points_recovers() -> None:
-    """A crash at every 41st step, in every mode, recovers and ends with the same files."""
-    points = CrashPoints(SAMPLE)
+    """A crash at steps of each shape, in every mode, recovers and ends with the same files."""
+    points = CrashPoints(chosen)
     points.run()
-    check_counts(points)
-    assert points.crashes == len(MODES) * (points.points // SAMPLE), points.summary()
+    check_counts(points, len(points.shapes))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_every_crash_point_recovers(part: int) -> None:
     """A crash at each step, in every mode, recovers and ends with the same files."""
-    points = CrashPoints(every=4, first=part)
+    points = CrashPoints(lambda number, _: number % PARTS == part)
     points.run()
-    check_counts(points)
-    assert points.crashes >= len(MODES) * (points.points // 4), points.summary()
+    check_counts(points, points.points // PARTS)
 
 
 @pytest.mark.long
 def test_a_second_crash_while_recovering_recovers() -> None:
     """A crash at some step of what follows a crash, restoring included, is no worse than one."""
-    points = CrashPoints(every=7, is_twice=True)
+    points = CrashPoints(lambda number, _: number % PARTS == 0, is_twice=True)
     points.run()
-    check_counts(points)
+    check_counts(points, points.points // PARTS)
