@@ -26,6 +26,12 @@ async def collect_when_quiet(activity: Callable[[], int]) -> None:
         gc.enable()
 
 
+def spare_what_is_there() -> None:
+    """Never walk what is there now, such as a state just loaded, if the collector is owned."""
+    if not gc.isenabled():
+        gc.freeze()
+
+
 async def _watch(activity: Callable[[], int]) -> None:
     seen, is_clean = activity(), True
     while True:

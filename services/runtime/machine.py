@@ -14,7 +14,7 @@ the batches so far and on nothing else, so that every replica answers the same b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic
 
@@ -23,7 +23,9 @@ from google.protobuf.message import DecodeError
 from services.runtime.answers import Answers, DeferredQuery
 from services.runtime.domain import BulkHandler, Call, Deferred, Domain, State
 from services.runtime.failures import LOCAL_FAILURES, Alarm, ProtocolError, internal_error
+from services.runtime.freezing import CutError, Freezer
 from services.runtime.handlers import Record, handlers_of
+from services.runtime.installing import Installed
 from services.runtime.normalization import NormalizePlan, plan_normalization
 from services.runtime.spans import (
     BULK_ITEMS_MIN,
@@ -67,6 +69,7 @@ class Machine(Generic[State]):
         self.undo = UndoLog()
         self.state = domain.new_state(self.undo)
         self.undo.settle()
+        self.freezer = Freezer(domain.section, self.state)
         self.revision = 0
         self.sequence = 0
         self.alarms: list[Alarm] = []
@@ -78,17 +81,6 @@ class Machine(Generic[State]):
         self._answers_bytes = 0  # of the batch under way
         self._is_in_log = False  # the batch under way
         self._known_digest: bytes | None = None  # of the state since the last logged batch
-        self._items: dict[str, Callable[[Any, pb.Outcome], None]] = {
-            "command": self._command,
-            "resolve": self._resolve,
-            "effect": self._effect,
-            "query": self._query,
-            "cut": self._cut,
-            "savepoint": self._savepoint,
-            "keep": self._keep,
-            "revert": self._revert,
-            "proposals": self._all_proposals,
-        }
 
     def apply(self, batch: pb.Batch) -> Applied:
         """Handle a batch and return an outcome per item.
@@ -107,11 +99,24 @@ class Machine(Generic[State]):
                 raise ProtocolError(f"an item of batch {batch.sequence} has no kind known here")
             if not batch.sequence and kind not in _READ_KINDS:
                 raise ProtocolError(f"a batch outside the log (sequence 0) holds a {kind}")
-            self._items[kind](getattr(item, kind), outcomes.add())
+            _ITEMS[kind](self, getattr(item, kind), outcomes.add())
         reply.proposals.extend(self._proposals)
         self._proposals.clear()
         deferred, self._deferred = self._deferred, []
         return Applied(reply, deferred)
+
+    def activate(self, installed: Installed[State]) -> None:
+        """Go on from an installed section instead of the empty state.
+
+        Raises ProtocolError once a batch of the log was applied.
+        """
+        if self.sequence:
+            raise ProtocolError(
+                f"a section comes after batch {self.sequence}, not before the first"
+            )
+        self.state, self.undo, self.freezer = installed.state, installed.undo, installed.freezer
+        self.revision, self.sequence = installed.begin.revision, installed.begin.sequence
+        self._known_digest = None
 
     def normalize(self, request: pb.NormalizeRequest) -> NormalizePlan:
         """Read what normalization needs; the plan's parts may then run in threads.
@@ -459,4 +464,25 @@ class Machine(Generic[State]):
         self._proposals.extend(self.domain.proposals(self.state))
 
     def _cut(self, item: pb.CutItem, outcome: pb.Outcome) -> None:
-        raise ProtocolError(f"cut {item.generation}: this build cannot freeze a section")
+        outcome.done.SetInParent()
+        if self.undo.savepoint is not None:
+            raise ProtocolError(f"cut {item.generation} comes while a savepoint is open")
+        try:
+            self.freezer.freeze(item.generation, self.revision)
+        except CutError as error:
+            raise ProtocolError(str(error)) from error
+
+
+# By the item's kind. Not bound to a machine: one that is dropped must go at once, with its state,
+# since the garbage collector may never look at it again (`viewstamp.garbage`).
+_ITEMS: Final[Mapping[str, Callable[[Machine[Any], Any, pb.Outcome], None]]] = {
+    "command": Machine._command,
+    "resolve": Machine._resolve,
+    "effect": Machine._effect,
+    "query": Machine._query,
+    "cut": Machine._cut,
+    "savepoint": Machine._savepoint,
+    "keep": Machine._keep,
+    "revert": Machine._revert,
+    "proposals": Machine._all_proposals,
+}

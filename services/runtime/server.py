@@ -1,4 +1,4 @@
-"""The gRPC face of a domain service: Describe, Apply, Normalize and health.
+"""The gRPC face of a domain service: Describe, Apply, Normalize, ReadSection and health.
 
 Whoever opens an Apply stream owns the machine: it starts from the empty state, and an older
 stream's end comes first. A failure that is not a command's leaves the machine half applied; then
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from services.runtime.domain import Domain
 from services.runtime.failures import ProtocolError
 from services.runtime.machine import Machine
+from services.runtime.reading import ReadingOvertaken, SectionReading
 from services.runtime.stream import ApplyStream, Context, StreamEnded
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import domain_service_pb2_grpc
@@ -82,6 +84,10 @@ class Fence:
         self._owner = owner
         self._sequence = hello.coordinator_sequence
 
+    def serves(self, coordinator_sequence: int) -> bool:
+        """Return whether this is the coordinator admitted last."""
+        return self._owner is not None and coordinator_sequence == self._sequence
+
 
 class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
     """Serves one domain. `failure` is set to what made the machine unusable."""
@@ -95,10 +101,12 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
         self._fence = Fence()
         self._stream: ApplyStream | None = None
         self._batches = 0
+        self._readings = 0
         # Apart, so that a long list of passwords to hash does not keep logins waiting.
         workers = min(SERVICE_THREADS_MAX, os.cpu_count() or 1)
         self._read_threads = ThreadPoolExecutor(workers, "deferred-read")
         self._normalize_threads = ThreadPoolExecutor(workers, "normalize")
+        self._compress_threads = ThreadPoolExecutor(1, "section-compress")
 
     @property
     def batches(self) -> int:
@@ -119,7 +127,7 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
         if self._stream is not None:
             self._stream.end(grpc.StatusCode.UNAVAILABLE, "the service is stopping")
         await server.stop(SERVICE_STOP_GRACE_MS / 1000)
-        for threads in (self._read_threads, self._normalize_threads):
+        for threads in (self._read_threads, self._normalize_threads, self._compress_threads):
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def Describe(  # noqa: N802 - the RPC's name
@@ -148,7 +156,7 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
     ) -> pb.NormalizeResponse:
         """Return the loggable form of payloads."""
         stream = self._stream
-        if stream is None:
+        if stream is None or stream.is_installing:
             await context.abort(
                 grpc.StatusCode.UNAVAILABLE, "no Apply stream is open, so there is no state to read"
             )
@@ -164,6 +172,49 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
             raise
         finally:
             stream.log_alarms()
+
+    async def ReadSection(  # noqa: N802 - the RPC's name
+        self, request: pb.ReadSectionRequest, context: Context
+    ) -> AsyncIterator[pb.ReadSectionResponse]:
+        """Serve the section that a cut froze."""
+        try:
+            reading = self._reading(request)
+            async for response in reading.responses():
+                yield response
+        except StreamEnded as end:
+            await context.abort(end.code, end.message)
+        except ReadingOvertaken as overtaken:
+            await context.abort(grpc.StatusCode.ABORTED, str(overtaken))
+        except Exception as error:
+            self._fail(error)
+            await context.abort(grpc.StatusCode.INTERNAL, "the service is failing")
+
+    def _reading(self, request: pb.ReadSectionRequest) -> SectionReading:
+        """Begin to read a cut, in place of an earlier reading. Raises StreamEnded."""
+        stream = self._stream
+        if stream is None or not self._fence.serves(request.coordinator_sequence):
+            raise StreamEnded(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"coordinator {request.coordinator_sequence} is not served here: "
+                "open an Apply stream first",
+            )
+        freezer = stream.machine.freezer
+        frozen = freezer.frozen
+        if frozen is None or frozen.generation != request.generation:
+            held = "none is" if frozen is None else f"{frozen.generation} is"
+            raise StreamEnded(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"generation {request.generation} is not frozen here, {held}",
+            )
+        self._readings += 1
+        number = self._readings
+        return SectionReading(
+            freezer,
+            frozen,
+            self._domain.section.version,
+            self._compress_threads,
+            lambda: (self._readings, self._stream) == (number, stream) and freezer.frozen is frozen,
+        )
 
     async def _normalize(
         self, machine: Machine[Any], request: pb.NormalizeRequest

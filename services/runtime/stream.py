@@ -1,4 +1,4 @@
-"""One Apply stream: batches in, replies out, in order.
+"""One Apply stream: a section perhaps, then batches in, replies out, in order.
 
 Batches are applied on the event loop as they arrive. Replies wait in a bounded queue while the
 transport writes, so that the next batch is applied meanwhile; a coordinator that does not read
@@ -17,6 +17,7 @@ import grpc
 
 from services.runtime.answers import DeferredQuery
 from services.runtime.failures import Alarm
+from services.runtime.install_stream import InstallRefused, InstallSteps
 from services.runtime.machine import Machine
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -66,7 +67,14 @@ class ApplyStream:
         )
         self._deferred: set[asyncio.Task[None]] = set()
         self._work: asyncio.Task[None] | None = None
+        self._installing: InstallSteps | None = None
+        self._is_installed = False
         self._ended: StreamEnded | None = None
+
+    @property
+    def is_installing(self) -> bool:
+        """Whether the machine waits for its section, so that there is no state to read."""
+        return self._installing is not None
 
     async def serve(self) -> None:
         """Serve to the end. Raises StreamEnded if the service ended it."""
@@ -96,11 +104,43 @@ class ApplyStream:
             await self._replies.put(None)
 
     async def _handle(self, request: pb.ApplyRequest, tasks: asyncio.TaskGroup) -> None:
-        if request.WhichOneof("kind") != "batch":
-            self.end(grpc.StatusCode.INVALID_ARGUMENT, "after Hello every message holds a batch")
-            return
+        kind = request.WhichOneof("kind")
+        if kind == "install" and not self.batches and not self._is_installed:
+            await self._install(request.install)
+        elif kind == "batch" and self._installing is None:
+            await self._apply(request.batch, tasks)
+        elif kind == "release" and self._installing is None:
+            self.machine.freezer.release(request.release.generation)
+        else:
+            self.end(grpc.StatusCode.INVALID_ARGUMENT, self._out_of_order(kind))
+
+    def _out_of_order(self, kind: str | None) -> str:
+        if self._installing is not None:
+            return f"a section is being installed: activate it before a {kind} comes"
+        if kind == "install":
+            return "a section is installed before the first batch, once"
+        return "after Hello every message holds a batch, a cut to release or a part of a section"
+
+    async def _install(self, message: pb.Install) -> None:
+        if self._installing is None:
+            self._installing = InstallSteps(self.machine)
         try:
-            applied = self.machine.apply(request.batch)
+            answer = await self._installing.handle(message)
+        except InstallRefused as refused:
+            self.end(refused.code, refused.message)
+            return
+        except Exception as error:
+            self._on_failure(error)
+            return
+        if answer is not None:
+            await self._replies.put(pb.ApplyResponse(installed=answer))
+        if self._installing.is_over:
+            self._installing = None
+            self._is_installed = True
+
+    async def _apply(self, batch: pb.Batch, tasks: asyncio.TaskGroup) -> None:
+        try:
+            applied = self.machine.apply(batch)
         except Exception as error:
             self._on_failure(error)
             return

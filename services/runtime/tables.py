@@ -63,12 +63,18 @@ class UndoLog:
 
 
 class Table(Generic[Key, Value]):
-    """A dict whose changes go to the undo log. `rows` may be read directly, never written."""
+    """A dict whose changes go to the undo log. `rows` may be read directly, never written.
 
-    __slots__ = ("rows", "_undo", "_sorted_keys")
+    `changed` is for `services.runtime.freezing` alone: None unless the table is in a section, else
+    the first old value of every row that was touched since the last cut, ABSENT where there was
+    none. A change that was taken back stays in it, with an old value that equals the one there.
+    """
+
+    __slots__ = ("rows", "changed", "_undo", "_sorted_keys")
 
     def __init__(self, undo: UndoLog) -> None:
         self.rows: dict[Key, Value] = {}
+        self.changed: dict[Key, Any] | None = None
         self._undo = undo
         self._sorted_keys: list[Any] | None = None
 
@@ -76,6 +82,8 @@ class Table(Generic[Key, Value]):
         """Insert or replace a row."""
         old = self.rows.get(key, ABSENT)
         self._undo.entries.append((self, key, old))
+        if self.changed is not None:
+            self.changed.setdefault(key, old)
         self.rows[key] = value
         if old is ABSENT:
             self._inserted(key)
@@ -83,12 +91,16 @@ class Table(Generic[Key, Value]):
     def replace(self, key: Key, old: Value, value: Value) -> None:
         """Replace a row that the caller has just read; `put` without looking for it again."""
         self._undo.entries.append((self, key, old))
+        if self.changed is not None:
+            self.changed.setdefault(key, old)
         self.rows[key] = value
 
     def delete(self, key: Key) -> Value:
         """Remove a row and return it. Raises KeyError if there is none."""
         old = self.rows.pop(key)
         self._undo.entries.append((self, key, old))
+        if self.changed is not None:
+            self.changed.setdefault(key, old)
         self._sorted_keys = None
         return old
 

@@ -87,6 +87,8 @@ class TopicTable(Table[TopicKey, Topic]):
         """
         stream_id, topic_id = key = (topic.stream_id, topic.id)
         self._undo.entries.append((self, key, ABSENT))
+        if self.changed is not None:
+            self.changed[key] = ABSENT  # ids are never reused, so no older value can be there
         self.rows[key] = topic
         if children is NO_CHILDREN:
             children = self._streams[stream_id] = Children()
@@ -100,6 +102,8 @@ class TopicTable(Table[TopicKey, Topic]):
         """
         keys = [(topic[1], topic[0]) for topic in topics]  # half the price of the names
         self._undo.entries.extend(zip(repeat(self), keys, repeat(ABSENT)))
+        if self.changed is not None:
+            self.changed.update(zip(keys, repeat(ABSENT)))
         self.rows.update(zip(keys, topics, strict=True))
         for stream_id, named in by_name.items():
             if named:
