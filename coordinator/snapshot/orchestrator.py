@@ -159,7 +159,7 @@ class LocalSnapshotOrchestrator:
         once it has failed, again is no error.
         """
         values.failed(self._current(), generation, reason)
-        if self._local(generation) is LocalState.DURABLE:
+        if self.local_state(generation) is LocalState.DURABLE:
             raise values.AlreadyDecided(f"generation {generation} is durable here: the log decides")
         self._give_up(generation, reason)
 
@@ -224,6 +224,17 @@ class LocalSnapshotOrchestrator:
     def adopted_generation(self) -> int:
         """The generation that this replica restarts from; 0 for the empty state."""
         return self._adopted.generation if self._adopted else 0
+
+    def local_state(self, generation: int) -> LocalState:
+        """Return what this replica holds of a generation."""
+        if generation == self.adopted_generation:
+            return LocalState.DURABLE
+        work = self._works.get(generation)
+        if work is None:
+            return LocalState.NOTHING
+        if work.broken:
+            return LocalState.BROKEN
+        return LocalState.DURABLE if work.root else LocalState.FROZEN
 
     def pins(self) -> frozenset[int]:
         """Return the generations whose files must stay, whatever the catalog says.
@@ -363,7 +374,7 @@ class LocalSnapshotOrchestrator:
 
     def _situation(self, generation: int) -> Situation:
         is_adopted = generation == self.adopted_generation
-        return Situation(self._catalog_state(generation), self._local(generation), is_adopted)
+        return Situation(self._catalog_state(generation), self.local_state(generation), is_adopted)
 
     def _catalog_state(self, generation: int) -> CatalogState:
         snapshot = self._catalog.get(generation)
@@ -372,16 +383,6 @@ class LocalSnapshotOrchestrator:
         if snapshot.state is SnapshotState.CREATED:
             return CatalogState.CUT if snapshot.is_cut else CatalogState.ASKED
         return _DECIDED[snapshot.state]
-
-    def _local(self, generation: int) -> LocalState:
-        if generation == self.adopted_generation:
-            return LocalState.DURABLE
-        work = self._works.get(generation)
-        if work is None:
-            return LocalState.NOTHING
-        if work.broken:
-            return LocalState.BROKEN
-        return LocalState.DURABLE if work.root else LocalState.FROZEN
 
     def _is_to_be_adopted(self, generation: int) -> bool:
         situation = self._situation(generation)

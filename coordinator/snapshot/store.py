@@ -120,9 +120,8 @@ class SnapshotStore:
                 self._queue.clear()
                 self._queue.append(self._everything())
             while self._queue:
-                change = self._queue[0]
                 try:
-                    await self._change(lambda _, change=change: change)  # type: ignore[misc]
+                    await self._change(self._next)
                 except (sqlite3.Error, OSError, UpdateContended) as error:
                     await self._failed(error)
                     return
@@ -159,7 +158,8 @@ class SnapshotStore:
     async def current(self, wait: bool = False) -> Snapshot:
         """Return the newest generation, generation 0 before the first.
 
-        With `wait` everything that was given to this store before is in it.
+        With `wait` everything that was given to this store before is in it, unless the view is
+        stale. This and every other read raises sqlite3.Error if the file cannot be read.
         """
         if wait:
             await self.settle()
@@ -191,6 +191,9 @@ class SnapshotStore:
         return values.lookup_generation(await self.current(), task)
 
     # --- The file ---
+
+    def _next(self, _: Snapshot) -> _Change:
+        return self._queue[0]
 
     def _enqueue(self, change: _Change) -> None:
         self._queue.append(change)

@@ -19,6 +19,7 @@ from coordinator.mux.catalog_types import (
 )
 from coordinator.mux.sessions import Applied, Refused
 from coordinator.mux.stage import STAGES, Stage
+from coordinator.snapshot.decisions import LocalState
 from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports
 from coordinator.snapshot.sections import SectionHead, SectionUnavailable
 from coordinator.snapshot.triggers import Load, SnapshotTriggers, TriggerSettings
@@ -327,6 +328,13 @@ class World:
         wanted = frozenset(stages or STAGES)
         await self.until(
             lambda: wanted <= {t.stage for t in self.orchestrator.reported(generation)},
+            sequencing=False,
+        )
+
+    async def until_durable(self, generation: int) -> None:
+        """Go on, sequencing nothing, until a generation is durable here."""
+        await self.until(
+            lambda: self.orchestrator.local_state(generation) is LocalState.DURABLE,
             sequencing=False,
         )
 
