@@ -227,13 +227,18 @@ def test_killed_exports_are_no_exports(
 def test_success_is_removed_first(
     replica: Replica, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An export that is being replaced is none from the first thing that is deleted of it."""
+    """An export that is being replaced is none, durably, before anything else of it is deleted."""
     write(replica, out)
+    synced: list[bool] = []
+
+    def sync_directory(directory: Path) -> None:
+        synced.append(directory == out and (out / "_SUCCESS").exists())
 
     def rmtree(path: Path) -> None:
-        assert not (out / "_SUCCESS").exists()
+        assert synced == [False]
         raise KilledError
 
+    monkeypatch.setattr(export, "sync_directory", sync_directory)
     monkeypatch.setattr(shutil, "rmtree", rmtree)
     with pytest.raises(KilledError):
         write(replica, out, overwrite=True)
