@@ -1,0 +1,106 @@
+"""The cut: the one run that waits for everything before it, and holds back everything behind it.
+
+It begins once its prepare is the oldest that has not retired and no earlier run needs any stage.
+Then, in one step, the catalog decides and the sections inside the mux are frozen; the services
+freeze when their message comes. Only when all have answered may anything else enter a stage.
+"""
+
+from __future__ import annotations
+
+from coordinator.mux.catalog_stage import CatalogStage
+from coordinator.mux.catalog_types import BeginSnapshot
+from coordinator.mux.requests import PrepareWork, RequestWork, SessionsStage
+from coordinator.mux.run import Run
+from coordinator.mux.segments import Segment
+from coordinator.mux.stage import SERVICE_STAGES, STAGES, Stage
+from coordinator.mux.types import CutItem, Done, Item, MuxError, Outcome, SpanReply
+from viewstamp import limits
+
+
+class CutRun(Run):
+    """BeginSnapshot, alone in its prepare. If it is refused or a no-op, no service hears of it."""
+
+    def __init__(
+        self,
+        prepare: PrepareWork,
+        request: RequestWork,
+        segment: Segment,
+        sessions: SessionsStage,
+        catalog: CatalogStage,
+    ) -> None:
+        """Begin before anything is decided. Raises MuxError if the command is not alone."""
+        super().__init__(prepare.prepare.op, prepare.prepare.feature_level)
+        _check_alone(prepare, request)
+        self.prepare = prepare
+        self.has_begun = False
+        self._request = request
+        self._segment = segment
+        self._sessions = sessions
+        self._catalog = catalog
+        self._generation = 0
+        self._left: list[Stage] = [Stage.SESSIONS]
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return all stages: nothing passes anywhere."""
+        return STAGES
+
+    def wanted(self) -> Stage | None:
+        """Return the next stage to freeze; the first step is for sessions and catalog alike."""
+        return self._left[0] if self._left else None
+
+    def needs(self, stage: Stage) -> bool:
+        """Return whether any service has yet to answer: until then every stage is held."""
+        return not self.is_done()
+
+    def is_ready(self) -> bool:
+        """Return True: the answers of the services do not depend on one another."""
+        return True
+
+    def compose(self) -> tuple[Item, ...]:
+        """Decide, or tell the next service."""
+        self._left.pop(0)
+        if self.has_begun:
+            return (CutItem(self._generation),)
+        self.has_begun = True
+        self._decide()
+        return ()
+
+    def absorb(self, stage: Stage, outcomes: tuple[Outcome, ...]) -> None:
+        """Check that the service is frozen."""
+        if outcomes != (Done(),):
+            raise MuxError(f"{stage.name} answered a cut by {outcomes!r}")
+
+    def reply(self) -> SpanReply:
+        """Return the result of the command."""
+        return self._segment.reply()
+
+    def _decide(self) -> None:
+        """Apply the command; if it takes place, freeze what is here and turn to the services."""
+        segment, machine = self._segment, self._catalog.machine
+        self._sessions.enter(self._request, segment)
+        if not segment.is_open:
+            return
+        self._catalog.apply(self.op, segment)
+        (command,) = segment.span.catalog_commands
+        assert isinstance(command, BeginSnapshot), f"code of a cut with {command!r}"
+        snapshot = machine.get(command.generation)
+        if snapshot is None or snapshot.cut_op != self.op:
+            return
+        self.prepare.note_catalog(machine.take_changes())
+        self._generation = command.generation
+        revision, prepare = segment.first_revision, self.prepare.prepare
+        self.prepare.cut = self._catalog.cut(command.generation, revision, prepare)
+        self._left.extend(SERVICE_STAGES)
+
+
+def _check_alone(work: PrepareWork, request: RequestWork) -> None:
+    """Raise MuxError unless the prepare holds one command, outside of any client's session."""
+    prepare, spans = work.prepare, request.request.spans
+    count = sum(span.count for span in spans)
+    is_alone = len(prepare.requests) == 1 and len(spans) == 1 and count == 1
+    if not is_alone or request.request.session_id != limits.GATEWAY_SESSION_ID:
+        raise MuxError(
+            f"op {prepare.op} holds {len(prepare.requests)} requests, this one of session "
+            f"{request.request.session_id} and {count} commands; BeginSnapshot must be "
+            f"alone in its prepare, and of no session"
+        )
