@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from coordinator.snapshot.copies import Check, chunks_of
@@ -72,27 +71,40 @@ def equality_check(data: bytes) -> Check:
     return check
 
 
-def manifest_check(
-    cluster_id: bytes, generation: int, take: Callable[[bytes, SnapshotManifest], None]
-) -> Check:
-    """A manifest is intact if it decodes and is of this generation; `take` is given it then.
+class ManifestCheck:
+    """A manifest is intact if it decodes, and is of this cluster and generation.
 
-    Raises FormatVersionError for an intact one of a later build, which is no damage.
+    Copies that differ are made equal to the first intact one, which `manifest` and `data` are then:
+    only a defect can have written two.
     """
 
-    def check(file: StorageFile) -> str | None:
+    def __init__(self, cluster_id: bytes, generation: int) -> None:
+        self._cluster_id = cluster_id
+        self._generation = generation
+        self.data: bytes | None = None
+        self.manifest: SnapshotManifest | None = None
+
+    def __call__(self, file: StorageFile) -> str | None:
+        """Say what is wrong. Raises FormatVersionError for a later build's, which is no damage."""
         data = file.read(0, FRAME_BYTES + MANIFEST_BYTES_MAX + 1)
+        if self.data is not None:
+            return None if data == self.data else "differs from an intact copy"
         try:
             manifest = decode_manifest(data)
         except FormatVersionError as error:
             raise FormatVersionError(f"{file.path}: {error}") from error
         except FormatError as error:
             return str(error)
-        if manifest.cluster_id != cluster_id:
-            return f"belongs to cluster {manifest.cluster_id.hex()}, must be {cluster_id.hex()}"
-        if manifest.generation != generation:
-            return f"is of generation {manifest.generation}, must be of {generation}"
-        take(data, manifest)
-        return None
+        wrong = self._belongs_elsewhere(manifest)
+        if wrong is None:
+            self.data, self.manifest = data, manifest
+        return wrong
 
-    return check
+    def _belongs_elsewhere(self, manifest: SnapshotManifest) -> str | None:
+        if manifest.cluster_id != self._cluster_id:
+            return (
+                f"belongs to cluster {manifest.cluster_id.hex()}, must be {self._cluster_id.hex()}"
+            )
+        if manifest.generation != self._generation:
+            return f"is of generation {manifest.generation}, must be of {self._generation}"
+        return None

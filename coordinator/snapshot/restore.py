@@ -8,10 +8,9 @@ from types import TracebackType
 from coordinator.snapshot.copies import Copies, CopiesFile
 from coordinator.snapshot.errors import GenerationDamaged
 from coordinator.snapshot.layout import (
-    equality_check,
+    ManifestCheck,
     layer_check,
     layer_file,
-    manifest_check,
     manifest_file,
 )
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
@@ -42,6 +41,14 @@ class StoredLayer(LayerReader):
             except FormatError as error:
                 self._file.give_up_copy(str(error))
 
+    def file_bytes(self) -> int:
+        """Return how large the file is."""
+        return self._file.size_bytes
+
+    def read_file(self, offset: int, size: int) -> bytes:
+        """Return a part of the file as it is, for a download; raises AllCopiesBad."""
+        return self._file.read(offset, size)
+
     def close(self) -> None:
         """Give the file back."""
         self._file.close()
@@ -58,20 +65,11 @@ def open_layer(copies: Copies, reference: LayerReference) -> StoredLayer:
 
 
 def read_manifest(copies: Copies, cluster_id: bytes, generation: int) -> SnapshotManifest:
-    """Return a manifest, all copies of it repaired and equal; raises AllCopiesBad.
-
-    Of copies that are intact but differ, which only a defect can have written, the first counts.
-    """
-    found: list[tuple[bytes, SnapshotManifest]] = []
-    name = manifest_file(generation)
-    check = manifest_check(
-        cluster_id, generation, lambda data, manifest: found.append((data, manifest))
-    )
-    copies.scrub(name, check)
-    data, manifest = found[0]
-    if any(other != data for other, _ in found):
-        copies.scrub(name, equality_check(data))
-    return manifest
+    """Return a manifest, all copies of it repaired and equal; raises AllCopiesBad."""
+    check = ManifestCheck(cluster_id, generation)
+    copies.scrub(manifest_file(generation), check)
+    assert check.manifest is not None
+    return check.manifest
 
 
 class Loaded:

@@ -6,7 +6,6 @@ The log is fixed, so what the state must be after any op is known without any di
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -102,7 +101,9 @@ class Machine:
             case Verb.CHANGE:
                 self._change()
             case Verb.BEGIN:
-                self.frozen[op.number] = deepcopy(self.state)
+                self.frozen[op.number] = {
+                    each: dict(section) for each, section in self.state.items()
+                }
             case Verb.COMPLETE:
                 self.completed = [*self.completed, op.number][-KEPT:]
             case Verb.FAIL:

@@ -28,8 +28,8 @@ POINTS_MIN = 1000
 PARTS = 4
 KINDS = {"write", "sync", "rename", "unlink", "create", "sync_directory"}
 # The sample: these of each shape, and every so-many-th step.
-OCCURRENCES = (1, 8, 39)
-SAMPLE = 97
+OCCURRENCES = (1, 8)
+SAMPLE = 151
 # Losses of power with what was not synced dropped, kept and partly kept; and the process killed
 # alone, after which power is lost at the end.
 Mode = Callable[[MemoryStorage, int], None]
