@@ -343,8 +343,7 @@ class UsersAgainstModel(RuleBasedStateMachine):
     def taken_back(self, user: int, name: str) -> None:
         """Change much under a savepoint and take it back: nothing, no index either, has changed."""
         before = [dict(getattr(self.users.state, table).rows) for table in State.__slots__]
-        undo = self.users.machine.undo
-        undo.open_savepoint()
+        self.users.savepoint()
         grants = [((1,), "manage_stream"), ((2, 1), "read_topic")]
         granted = message_of(grants)
         create = service.CreateUserRequest(
@@ -354,7 +353,7 @@ class UsersAgainstModel(RuleBasedStateMachine):
         update = service.UpdateUserRequest(user=by_id(user), username=name)
         self.run("UpdateUser", update, 0, False)
         self.run("DeleteUser", service.DeleteUserRequest(user=by_name(name)), 0, False)
-        undo.revert_savepoint()
+        self.users.revert()
         after = [dict(getattr(self.users.state, table).rows) for table in State.__slots__]
         assert after == before
 

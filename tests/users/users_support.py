@@ -133,6 +133,14 @@ class Users:
         item = pb.EffectItem(revision=self.revision, payload=encoded, timestamp=self.timestamp)
         self._logged(pb.Item(effect=item))
 
+    def savepoint(self) -> None:
+        """Let everything from here on be taken back by `revert`."""
+        self._logged(pb.Item(savepoint=pb.SavepointItem()))
+
+    def revert(self) -> None:
+        """Take back everything since the savepoint."""
+        self._logged(pb.Item(revert=pb.RevertItem()))
+
     def normalize(
         self, name: str, request: Any, user_id: int = 0, *, number: int = 1, index: int = 0
     ) -> tuple[Any, bytes]:
