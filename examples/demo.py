@@ -3,8 +3,10 @@
 Starts a cluster in a directory of its own, imports the event stream catalogue of the Wikimedia
 Foundation, lets dozens of sessions join and leave its consumer groups while streams, topics,
 groups, users and tokens come and go, and kills the coordinator and each domain service with SIGKILL
-while at least 100 commands are in flight. Then everything that was acknowledged is looked for, and
-the log is told to fresh processes, whose state must have the same digests.
+while at least 100 commands are in flight. Snapshots are taken all the while, and the coordinator
+and a domain service are killed once more in the middle of a cut. Then everything that was
+acknowledged is looked for, and the digests of the state must be those of the last snapshot's
+layers, of fresh processes that restart from it, and of fresh processes that are told the whole log.
 
 Exit code: 0 if every promise was kept, 1 if not, 130 if interrupted.
 """
@@ -29,6 +31,7 @@ from rich.markup import escape
 
 from viewstamp.client import Client, ClientError, Refusal
 from viewstamp.cluster import ClusterError
+from viewstamp.cluster.local import COORDINATOR, SERVICES
 from viewstamp.importer import (
     PasswordFile,
     PasswordFileError,
@@ -38,14 +41,23 @@ from viewstamp.importer import (
 )
 from viewstamp.importer.display import print_report, progress_bars
 from viewstamp.loadtest import Trial, TrialOptions
-from viewstamp.loadtest.display import live_progress, print_checks, print_kills
+from viewstamp.loadtest.display import (
+    live_progress,
+    print_checks,
+    print_kills,
+    print_snapshots,
+)
 from viewstamp.loadtest.interrupt import cancel_on_signals
-from viewstamp.loadtest.kills import PROCESSES
+from viewstamp.loadtest.kills import PROCESSES, PlannedKill
 from viewstamp.loadtest.session import LoadFailed
 
 CATALOGUE: Final = Path(__file__).with_name("wikimedia_event_streams.json")
 SESSIONS: Final = 36
 DELAY_MAX_S: Final = 2.0
+# Snapshots are asked for so long after the last one, and due after so many commands.
+SNAPSHOT_PAUSE_S: Final = 1.5
+SNAPSHOT_COMMANDS: Final = 2_000
+SNAPSHOTS_KEPT: Final = 100
 EXIT_KEPT: Final = 0
 EXIT_BROKEN: Final = 1
 EXIT_INTERRUPTED: Final = 130
@@ -71,12 +83,15 @@ class Demo:
         self._directory = directory
         self._seed = seed
         self._plan = read_plan(CATALOGUE)
-        self._kills = random.Random(seed).sample(PROCESSES, len(PROCESSES))
+        self._kills = planned_kills(seed)
         self.trial = Trial(
             TrialOptions(
                 directory=directory,
                 seed=seed,
                 kills=self._kills,
+                snapshot_pause_s=SNAPSHOT_PAUSE_S,
+                snapshot_commands=SNAPSHOT_COMMANDS,
+                snapshots_kept=SNAPSHOTS_KEPT,
                 sessions=SESSIONS,
                 delay_max_s=DELAY_MAX_S,
                 prepare=self._import,
@@ -99,6 +114,7 @@ class Demo:
         async with live_progress(self._console, self.trial, len(self._kills)):
             report = await self.trial.run()
         print_kills(self._console, report.kills)
+        print_snapshots(self._console, report.snapshots)
         print_checks(self._console, report)
         return report.succeeded and self.imported
 
@@ -112,6 +128,15 @@ class Demo:
         existing = sum(counts.existing for counts in again.kinds.values())
         self._console.print(f"imported once more: all {existing:,} were recognised")
         self._console.print(f"now {SESSIONS} sessions join and leave groups, create and delete")
+
+
+def planned_kills(seed: int) -> list[PlannedKill]:
+    """Return every process once, and the coordinator and a service during a cut, shuffled."""
+    chance = random.Random(seed)
+    kills = [PlannedKill(process) for process in PROCESSES]
+    kills += [PlannedKill(name, during_cut=True) for name in (COORDINATOR, chance.choice(SERVICES))]
+    chance.shuffle(kills)
+    return kills
 
 
 def main(arguments: list[str] | None = None) -> int:

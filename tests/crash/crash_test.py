@@ -1,9 +1,12 @@
 """Kill every process of a loaded cluster again and again, and check all that was acknowledged.
 
 SIGKILL of the coordinator and of each domain service, at random moments, with at least 100 commands
-in flight each time. Every request in flight is sent again under its number, and once more after its
-answer. What the load wrote down of the answers must agree with a sequential model, with paged
-reads, and with the digests of a replay from scratch (`viewstamp/loadtest`).
+in flight each time. Snapshots are asked for one after another, and as many more kills fall between
+the request for one and its decision. Every request in flight is sent again under its number, and
+once more after its answer. What the load wrote down of the answers must agree with a sequential
+model, with paged reads, and with the digests of a replay from scratch, archived journal segments
+included. Every snapshot that is left must verify, and a restart from the last one must come to the
+same digests (`viewstamp/loadtest`).
 
 Exit code: 0 if every promise was kept, 1 if not, 130 if interrupted.
 """
@@ -33,15 +36,19 @@ from viewstamp.loadtest.display import (
     live_progress,
     print_checks,
     print_kill_summary,
+    print_snapshots,
 )
 from viewstamp.loadtest.interrupt import cancel_on_signals
-from viewstamp.loadtest.kills import PROCESSES
+from viewstamp.loadtest.kills import PROCESSES, PlannedKill
 from viewstamp.loadtest.session import LoadFailed
 
 KILLS_PER_PROCESS: Final = 10
 KILLS_PER_PROCESS_SHORT: Final = 2
 DELAY_MAX_S: Final = 1.0
 PARTITIONS_MAX: Final = 4
+# One after another, and those kept show deltas on deltas while older ones are collected.
+SNAPSHOT_PAUSE_S: Final = 0.2
+SNAPSHOTS_KEPT: Final = 12
 # Streams that the load never deletes, each with topics and groups that sessions crowd into.
 LASTING_STREAMS: Final = 4
 LASTING_TOPICS: Final = 3
@@ -60,9 +67,14 @@ FAILURES: Final = (
 )
 
 
-def kills_in_random_order(per_process: int, seed: int) -> list[str]:
-    """Return every process so many times, shuffled."""
-    kills = [process for process in PROCESSES for _ in range(per_process)]
+def kills_in_random_order(per_process: int, seed: int) -> list[PlannedKill]:
+    """Return every process so many times, and as often during a cut, shuffled."""
+    kills = [
+        PlannedKill(process, during_cut)
+        for process in PROCESSES
+        for during_cut in (False, True)
+        for _ in range(per_process)
+    ]
     random.Random(seed).shuffle(kills)
     return kills
 
@@ -86,6 +98,9 @@ async def crash(console: Console, directory: Path, per_process: int, seed: int) 
             directory=directory,
             seed=seed,
             kills=kills,
+            snapshot_pause_s=SNAPSHOT_PAUSE_S,
+            snapshot_commands=0,
+            snapshots_kept=SNAPSHOTS_KEPT,
             delay_max_s=DELAY_MAX_S,
             partitions_max=PARTITIONS_MAX,
             prepare=create_lasting_groups,
@@ -103,7 +118,10 @@ def main(arguments: list[str] | None = None) -> int:
     logging.getLogger("viewstamp").addHandler(logging.NullHandler())
     console = Console(quiet=options.json, highlight=False)
     directory = Path(tempfile.mkdtemp(prefix="viewstamp-crash-"))
-    console.print(f"{per_process} kills per process, seed {options.seed}, directory {directory}")
+    console.print(
+        f"{per_process} kills per process and as many during a cut, seed {options.seed}, "
+        f"directory {directory}"
+    )
     keep = False
     try:
         kept = _run(console, directory, per_process, options)
@@ -130,6 +148,7 @@ def _run(console: Console, directory: Path, per_process: int, options: argparse.
             print(json.dumps({"succeeded": False, "error": text}))
         return False
     print_kill_summary(console, report.kills)
+    print_snapshots(console, report.snapshots)
     print_checks(console, report)
     took_s = round(time.monotonic() - started_s, 1)
     if options.json:

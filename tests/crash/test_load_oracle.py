@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from viewstamp.loadtest.commands import Command, Kind, Outcome, request_of
-from viewstamp.loadtest.kills import Kill, check_kills
+from viewstamp.loadtest.kills import Kill, PlannedKill, check_kills
 from viewstamp.loadtest.model import Model
 from viewstamp.loadtest.oracle import Check, Digests, Violation, check_digests, check_records
 from viewstamp.loadtest.records import Answer, Duplicate, Record, RecordFile, read_records
@@ -216,7 +216,7 @@ def test_kills_must_be_those_asked_for(
     kills: list[Kill], restarts: dict[str, int], is_seen: bool
 ) -> None:
     """Too few commands in flight, another process, no kill, or a second death is found."""
-    found = checks(check_kills(["users"], kills, restarts))
+    found = checks(check_kills([PlannedKill("users")], kills, restarts))
 
     assert found == ({Check.KILLS} if is_seen else set())
 

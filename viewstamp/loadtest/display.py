@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from statistics import median
@@ -13,6 +14,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from viewstamp.loadtest.cuts import Moment
+from viewstamp.loadtest.generations import Taken
 from viewstamp.loadtest.kills import PROCESSES, Kill
 from viewstamp.loadtest.trial import Trial, TrialReport
 
@@ -22,6 +25,7 @@ EVIDENCE_LINES_MAX: Final = 10
 STEPS: Final = {
     "load": "load, and kills",
     "check": "checking by paged reads",
+    "restore": "restarting from the last snapshot",
     "replay": "replaying the log from scratch",
     "done": "done",
 }
@@ -65,35 +69,58 @@ async def _follow(console: Console, trial: Trial, kills: int) -> None:
 
 
 def print_kills(console: Console, kills: Sequence[Kill]) -> None:
-    """Print every kill."""
+    """Print every kill, and of those during a cut where they fell and what came of the snapshot."""
     table = Table(title="killed with SIGKILL, under load", title_justify="left")
     for column in ("process", "commands in flight", "new ones acknowledged", "all acknowledged"):
         table.add_column(column, justify="left" if column == "process" else "right")
+    table.add_column("snapshot at that moment")
     for kill in kills:
         times = (f"after {ms:,} ms" for ms in (kill.first_new_ms, kill.in_flight_ms))
-        table.add_row(kill.process, str(kill.in_flight), *times)
+        table.add_row(kill.process, str(kill.in_flight), *times, _cut(kill))
     console.print(table)
+
+
+def _cut(kill: Kill) -> str:
+    if kill.cut is None:
+        return ""
+    return f"{kill.cut.generation} {kill.cut.moment}, then {kill.cut.state}"
 
 
 def print_kill_summary(console: Console, kills: Sequence[Kill]) -> None:
     """Print kills by process: how many, how busy, how long until commands got through again."""
     table = Table(title="killed with SIGKILL, under load", title_justify="left")
     table.add_column("process")
-    for column in ("kills", "in flight, least", "median ms", "worst ms", "all answered, worst ms"):
+    columns = ("kills", "in flight, least", "median ms", "worst ms", "all answered, worst ms")
+    for column in (*columns, *(f"snapshot {moment}" for moment in Moment)):
         table.add_column(column, justify="right")
     for process in PROCESSES:
         mine = [kill for kill in kills if kill.process == process]
         if not mine:
             continue
         first = [kill.first_new_ms for kill in mine]
+        moments = Counter(kill.cut.moment for kill in mine if kill.cut is not None)
         numbers = (
             len(mine),
             min(kill.in_flight for kill in mine),
             round(median(first)),
             max(first),
             max(kill.in_flight_ms for kill in mine),
+            *(moments[moment] for moment in Moment),
         )
         table.add_row(process, *(f"{number:,}" for number in numbers))
+    console.print(table)
+
+
+def print_snapshots(console: Console, snapshots: Sequence[Taken]) -> None:
+    """Print the snapshots that were kept."""
+    table = Table(title="snapshots", title_justify="left")
+    for column in ("generation", "state", "because", "cut at revision", "entities", "bytes"):
+        table.add_column(column, justify="left" if column in ("state", "because") else "right")
+    for one in snapshots:
+        numbers = (f"{number:,}" for number in (one.cut_revision, one.entities, one.size_bytes))
+        because = "asked for" if one.is_asked else "due"
+        state = f"{one.state}: {one.failure}" if one.failure else one.state
+        table.add_row(str(one.generation), escape(state), because, *numbers)
     console.print(table)
 
 

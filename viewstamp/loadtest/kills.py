@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, Protocol
 
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+from viewstamp.loadtest.cuts import CutKill, Moment, SnapshotRequests, moment_of, wall_clock_us
 from viewstamp.loadtest.generator import SILENCE_MAX_S, LoadGenerator
 from viewstamp.loadtest.oracle import Check, Violation
 
 PROCESSES: Final = ("coordinator", "users", "streams", "consumer_groups")
 IN_FLIGHT_MIN: Final = 100
+# A kill meant for a cut that comes after the decision is made again, so many times at most.
+CUT_ATTEMPTS_MAX: Final = 6
+
+
+class PlannedKill(NamedTuple):
+    """What is to be killed; `during_cut` is between the request for a snapshot and its decision."""
+
+    process: str
+    during_cut: bool = False
 
 
 class Killable(Protocol):
@@ -34,6 +46,13 @@ class Kill:
     in_flight: int
     first_new_ms: int
     in_flight_ms: int
+    # Of a kill that was meant for a cut.
+    cut: CutKill | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it fell where it was meant to."""
+        return self.cut is None or self.cut.moment is not Moment.DECIDED
 
 
 async def kill_under_load(
@@ -48,7 +67,42 @@ async def kill_under_load(
     await asyncio.sleep(delay_s)
     while load.in_flight < IN_FLIGHT_MIN:
         await load.until_in_flight(IN_FLIGHT_MIN)
-    # From here to the signal nothing else runs in this process: the count is of that moment.
+    return await _kill(cluster, load, process)
+
+
+async def kill_during_cut(
+    cluster: Killable,
+    load: LoadGenerator,
+    requests: SnapshotRequests,
+    process: str,
+    chance: random.Random,
+) -> list[Kill]:
+    """Kill a process between the request for a snapshot and its decision; return all attempts.
+
+    All but the last came too late; if that did too, it was the last allowed. Raises as
+    `kill_under_load` does, and what asking for snapshots raised.
+    """
+    attempts: list[Kill] = []
+    while not (attempts and attempts[-1].counts) and len(attempts) < CUT_ATTEMPTS_MAX:
+        await cluster.wait_ready(SILENCE_MAX_S)
+        asked = await requests.next_asked()
+        await asyncio.sleep(chance.uniform(0.0, requests.duration_s))
+        while load.in_flight < IN_FLIGHT_MIN:
+            await load.until_in_flight(IN_FLIGHT_MIN)
+        asked.is_disturbed = True
+        killed_us = wall_clock_us()
+        kill = await _kill(cluster, load, process)
+        async with asyncio.timeout(SILENCE_MAX_S):
+            snapshot = await asked.decided
+        moment = moment_of(killed_us, snapshot)
+        state = snapshots_pb2.SnapshotState.Name(snapshot.state)
+        cut = CutKill(snapshot.generation, moment, state.removeprefix("SNAPSHOT_STATE_"))
+        attempts.append(replace(kill, cut=cut))
+    return attempts
+
+
+async def _kill(cluster: Killable, load: LoadGenerator, process: str) -> Kill:
+    """Kill now; from here to the signal nothing else runs in this process."""
     in_flight, unanswered = load.in_flight, load.unanswered()
     cluster.kill(process)
     restored = await load.until_restored(time.monotonic_ns(), unanswered)
@@ -57,7 +111,7 @@ async def kill_under_load(
 
 
 def check_kills(
-    wanted: Sequence[str], kills: Sequence[Kill], restarts: Mapping[str, int]
+    wanted: Sequence[PlannedKill], kills: Sequence[Kill], restarts: Mapping[str, int]
 ) -> list[Violation]:
     """Return where the kills were not those asked for, too quiet, or not survived."""
     evidence = [
@@ -65,10 +119,21 @@ def check_kills(
         for kill in kills
         if kill.in_flight < IN_FLIGHT_MIN
     ]
-    if [kill.process for kill in kills] != list(wanted):
-        evidence.append(f"{len(wanted)} kills were asked for, {len(kills)} were made")
+    made = [PlannedKill(kill.process, kill.cut is not None) for kill in kills if kill.counts]
+    if made != list(wanted):
+        evidence += _differences(wanted, made)
     for process, count in sorted(Counter(kill.process for kill in kills).items()):
         if restarts.get(process, 0) != count:
             text = f"{process} was killed {count} times and restarted {restarts.get(process, 0)}"
             evidence.append(f"{text} times")
     return [Violation(Check.KILLS, line) for line in evidence]
+
+
+def _differences(wanted: Sequence[PlannedKill], made: Sequence[PlannedKill]) -> list[str]:
+    counts, found = Counter(wanted), Counter(made)
+    return [
+        f"{kill.process} was to be killed {counts[kill]} times"
+        f"{' during a cut' if kill.during_cut else ''}, and was {found[kill]} times"
+        for kill in sorted({*wanted, *made})
+        if counts[kill] != found[kill]
+    ] or ["the kills came in another order than planned"]

@@ -26,6 +26,9 @@ class Check(StrEnum):
     ENTITIES = "paged reads find what was acknowledged, and nothing else"
     KILLS = "every kill came with 100 commands or more in flight, and was recovered from"
     DIGESTS = "a replay from scratch has the same digests"
+    RESTORED = "a restart goes from the last snapshot, to the same digests"
+    SNAPSHOTS = "every snapshot was decided, and completed ones verify from their layers"
+    LAYERS = "the layers of the last snapshot add up to the same digests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,9 @@ def check_records(records: Sequence[Record], before: State, after: State) -> lis
     ]
 
 
-def check_digests(live: Digests, replayed: Digests) -> list[Violation]:
+def check_digests(
+    live: Digests, replayed: Digests, check: Check = Check.DIGESTS
+) -> list[Violation]:
     """Return every difference between the killed and restarted cluster and its replay.
 
     The replay may be some revisions ahead: a coordinator that starts proposes what machines asked
@@ -76,7 +81,7 @@ def check_digests(live: Digests, replayed: Digests) -> list[Violation]:
             evidence.append(f"{stage}: {mine or 'no digest'} became {other or 'no digest'}")
     if not live.stages:
         evidence.append("no digests were reported")
-    return [Violation(Check.DIGESTS, line) for line in evidence]
+    return [Violation(check, line) for line in evidence]
 
 
 def _answered_once(answers: Iterable[Answer]) -> Iterator[Violation]:

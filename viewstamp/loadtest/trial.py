@@ -4,38 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client import Client, Endpoint, connect, unary
 from viewstamp.cluster import LocalCluster
-from viewstamp.limits import ROOT_USERNAME
-from viewstamp.loadtest.generator import LoadGenerator, LoadOptions
-from viewstamp.loadtest.kills import Kill, check_kills, kill_under_load
+from viewstamp.limits import MIB, ROOT_USERNAME
+from viewstamp.loadtest.cuts import SnapshotRequests
+from viewstamp.loadtest.generations import Taken, check_files, check_last_layers, list_taken
+from viewstamp.loadtest.generator import SILENCE_MAX_S, LoadGenerator, LoadOptions
+from viewstamp.loadtest.kills import (
+    Kill,
+    PlannedKill,
+    check_kills,
+    kill_during_cut,
+    kill_under_load,
+)
 from viewstamp.loadtest.observation import digests, observe, reader, root_password, wait_until_quiet
-from viewstamp.loadtest.oracle import Check, Violation, check_digests, check_records
+from viewstamp.loadtest.oracle import (
+    Check,
+    Digests,
+    Violation,
+    check_digests,
+    check_records,
+)
 from viewstamp.loadtest.records import Answer, Record, RecordFile, read_records
-from viewstamp.loadtest.replay import replay_digests
+from viewstamp.loadtest.replay import replayed_digests, restored_digests
 from viewstamp.loadtest.state import State
 from viewstamp.loadtest.workload import GroupName
 
 # Existing groups that sessions join and leave: few enough to be crowded.
 GROUPS_CONTENDED: Final = 60
+# The least that a coordinator takes, so that snapshots free journal segments all the time.
+JOURNAL_SEGMENT_BYTES: Final = 4 * MIB
 
 
 @dataclass(frozen=True, slots=True)
 class TrialOptions:
-    """What a trial does: `kills` are the processes in order, each after a random delay.
+    """What a trial does: `kills` in order, each after a random delay, those during a cut at once.
 
-    With `partitions_max` above 1 groups rebalance, and the end waits for revocations (30 s).
+    A snapshot is asked for `snapshot_pause_s` after the one before was decided, and triggered by
+    every `snapshot_commands` (0: never). The newest `snapshots_kept` are kept. With
+    `partitions_max` above 1 groups rebalance, and the end waits for revocations (30 s).
     """
 
     directory: Path
     seed: int
-    kills: Sequence[str]
+    kills: Sequence[PlannedKill]
+    snapshot_pause_s: float
+    snapshot_commands: int
+    snapshots_kept: int
     sessions: int = 36
     delay_max_s: float = 1.0
     partitions_max: int = 1
@@ -59,6 +81,8 @@ class TrialReport:
     entities: dict[str, int] = field(default_factory=dict)
     revision: int = 0
     digests: dict[str, str] = field(default_factory=dict)
+    # Those kept in the end, oldest first.
+    snapshots: list[Taken] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
 
     @property
@@ -74,9 +98,8 @@ class TrialReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report for machines."""
         plain = {name: getattr(self, name) for name in self.__slots__}
-        plain["kills"] = [
-            {name: getattr(kill, name) for name in kill.__slots__} for kill in self.kills
-        ]
+        plain["kills"] = list(map(asdict, self.kills))
+        plain["snapshots"] = list(map(asdict, self.snapshots))
         plain["violations"] = [
             {"check": violation.check.name.lower(), "evidence": violation.evidence}
             for violation in self.violations
@@ -96,6 +119,7 @@ class Trial:
         self._data = options.directory / "cluster"
         self._records = options.directory / "acknowledged.jsonl"
         self._archive = options.directory / "archive"
+        self._asked: set[int] = set()
 
     async def run(self) -> TrialReport:
         """Do the trial and return the report.
@@ -103,11 +127,7 @@ class Trial:
         Raises LoadFailed, ClusterError, Refusal, ClientError if it could not be brought to an end.
         """
         self._archive.mkdir(mode=0o700)
-        cluster = LocalCluster(
-            self._data,
-            "127.0.0.1:0",
-            coordinator_arguments=("--journal-archive", str(self._archive.resolve())),
-        )
+        cluster = self._cluster()
         async with cluster:
             await self._prepare(cluster)
             async with reader(cluster.address, root_password(cluster)) as client:
@@ -115,31 +135,52 @@ class Trial:
                 await self._run_load(cluster, self._contended(before))
                 self.current_step = "check"
                 await wait_until_quiet(client)
+                last_generation = await self._take_last(cluster)
                 after = await observe(client)
                 live = await digests(client)
+                self.report.snapshots = await list_taken(client, self._asked)
             self.report.restarts = dict(cluster.restarts)
         records = read_records(self._records)
         self._count(records)
         self.report.entities = after.counts()
+        self.report.revision, self.report.digests = live.revision, dict(live.stages)
         self.report.violations += check_kills(
             self._options.kills, self.report.kills, self.report.restarts
         )
         self.report.violations += check_records(records, before, after)
-        self.current_step = "replay"
-        replayed = await replay_digests(self._data, self._options.directory / "replay")
-        self.report.revision, self.report.digests = live.revision, dict(live.stages)
-        self.report.violations += check_digests(live, replayed)
+        await self._check_on_disk(live, last_generation)
         self.current_step = "done"
         return self.report
+
+    async def _check_on_disk(self, live: Digests, last_generation: int) -> None:
+        """Compare the stopped cluster's files, and what comes of them, with what it said."""
+        found = self.report.violations
+        found += check_files(self.report.snapshots, self._data)
+        found += check_last_layers(self._data, last_generation, live)
+        self.current_step = "restore"
+        restored = await restored_digests(self._data, self._options.directory / "restored")
+        found += check_digests(live, restored, Check.RESTORED)
+        self.current_step = "replay"
+        replayed = await replayed_digests(
+            self._data, self._archive, self._options.directory / "replay"
+        )
+        found += check_digests(live, replayed)
+
+    def _cluster(self) -> LocalCluster:
+        flags = {
+            "--journal-archive": str(self._archive.resolve()),
+            "--journal-segment-bytes": str(JOURNAL_SEGMENT_BYTES),
+            "--snapshot-commands": str(self._options.snapshot_commands),
+            "--snapshot-keep-last": str(self._options.snapshots_kept),
+        }
+        arguments = [word for flag in flags.items() for word in flag]
+        return LocalCluster(self._data, "127.0.0.1:0", coordinator_arguments=arguments)
 
     async def _prepare(self, cluster: LocalCluster) -> None:
         if self._options.prepare is None:
             return
         self.current_step = "prepare"
-        client = await connect(
-            cluster.address, username=ROOT_USERNAME, password=root_password(cluster)
-        )
-        async with client:
+        async with await _client(cluster) as client:
             await self._options.prepare(client)
 
     async def _run_load(self, cluster: LocalCluster, groups: Sequence[GroupName]) -> None:
@@ -148,21 +189,51 @@ class Trial:
             self._options.sessions, self._options.seed, groups, self._options.partitions_max
         )
         endpoint = Endpoint(cluster.address)
-        delays = random.Random(self._options.seed)
         with RecordFile(self._records) as records:
             load = LoadGenerator(endpoint, await _access_token(cluster), options, records)
             self.load = load
-            load.start()
-            self.loading.set()
-            try:
-                for process in self._options.kills:
-                    delay_s = delays.uniform(0.0, self._options.delay_max_s)
-                    kill = await kill_under_load(cluster, load, process, delay_s)
-                    self.report.kills.append(kill)
-                await load.finish()
-            finally:
-                await load.cancel()
+            async with self._snapshots(cluster) as requests:
+                load.start()
+                self.loading.set()
+                try:
+                    await self._kill_all(cluster, load, requests)
+                    await load.finish()
+                finally:
+                    await load.cancel()
         self.report.reconnects = load.reconnects
+
+    @asynccontextmanager
+    async def _snapshots(self, cluster: LocalCluster) -> AsyncIterator[SnapshotRequests]:
+        async with await _client(cluster) as client:
+            requests = SnapshotRequests(client.snapshots, self._options.snapshot_pause_s)
+            self._asked = requests.generations
+            requests.start()
+            try:
+                yield requests
+                await requests.finish()
+            finally:
+                await requests.cancel()
+
+    async def _kill_all(
+        self, cluster: LocalCluster, load: LoadGenerator, requests: SnapshotRequests
+    ) -> None:
+        chance = random.Random(self._options.seed)
+        for planned in self._options.kills:
+            if planned.during_cut:
+                self.report.kills += await kill_during_cut(
+                    cluster, load, requests, planned.process, chance
+                )
+                continue
+            delay_s = chance.uniform(0.0, self._options.delay_max_s)
+            self.report.kills.append(await kill_under_load(cluster, load, planned.process, delay_s))
+
+    async def _take_last(self, cluster: LocalCluster) -> int:
+        """Take a snapshot of the state that is going to be observed."""
+        async with await _client(cluster) as client:
+            created = await client.snapshots.create()
+            await client.snapshots.decided(created.generation)
+            self._asked.add(created.generation)
+            return created.generation
 
     def _contended(self, before: State) -> list[GroupName]:
         groups = [
@@ -182,6 +253,15 @@ class Trial:
         for answer in answers:
             self.report.commands += len(answer.commands)
             self.report.refused += sum(bool(outcome.reason) for outcome in answer.outcomes)
+
+
+async def _client(cluster: LocalCluster) -> Client:
+    return await connect(
+        cluster.address,
+        username=ROOT_USERNAME,
+        password=root_password(cluster),
+        timeout_s=SILENCE_MAX_S,
+    )
 
 
 async def _access_token(cluster: LocalCluster) -> str:

@@ -1,0 +1,221 @@
+"""Kills during a cut: where they fall, that those too late are made again, and asking meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import cast
+
+import pytest
+
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+from viewstamp.errors import Refusal
+from viewstamp.loadtest.cuts import CutKill, Moment, SnapshotRequests, moment_of, wall_clock_us
+from viewstamp.loadtest.generator import LoadGenerator, Restoration
+from viewstamp.loadtest.kills import (
+    CUT_ATTEMPTS_MAX,
+    IN_FLIGHT_MIN,
+    Kill,
+    PlannedKill,
+    check_kills,
+    kill_during_cut,
+)
+from viewstamp.loadtest.oracle import Check
+from viewstamp.loadtest.session import LoadFailed, Request
+
+NEVER_S = 3600.0
+LATER_US = 10**16  # in the year 2286
+CREATED, COMPLETED = (
+    snapshots_pb2.SNAPSHOT_STATE_CREATED,
+    snapshots_pb2.SNAPSHOT_STATE_COMPLETED,
+)
+
+
+class Cluster:
+    """Snapshots that are decided as the test says, and processes that die and are back at once."""
+
+    def __init__(self, decided_at: list[int]) -> None:
+        self.decided_at = decided_at
+        self.killed: list[str] = []
+        self.refusals: list[Reason.ValueType] = []
+        self.last_generation = 0
+        self.in_flight = IN_FLIGHT_MIN
+        self.may_decide = asyncio.Event()
+        self.may_decide.set()
+
+    async def create(self) -> snapshots_pb2.CreateSnapshotResponse:
+        """Begin the next generation, unless a refusal is due."""
+        await asyncio.sleep(0)
+        if self.refusals:
+            raise Refusal(self.refusals.pop(), "as the test wants it")
+        self.last_generation += 1
+        return snapshots_pb2.CreateSnapshotResponse(generation=self.last_generation)
+
+    async def current(self) -> snapshots_pb2.Snapshot:
+        """Return one that the cluster began by itself."""
+        self.last_generation += 1
+        return snapshots_pb2.Snapshot(generation=self.last_generation, state=CREATED)
+
+    async def decided(self, generation: int) -> snapshots_pb2.Snapshot:
+        """Return a generation, with the next time that the test gave."""
+        await self.may_decide.wait()
+        decided_at = self.decided_at.pop(0) if self.decided_at else LATER_US
+        return snapshots_pb2.Snapshot(
+            generation=generation, state=COMPLETED, created_at=1, decided_at=decided_at
+        )
+
+    def kill(self, name: str) -> None:
+        """Note it."""
+        self.killed.append(name)
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Everything is back."""
+
+    def unanswered(self) -> set[Request]:
+        """Nothing is open."""
+        return set()
+
+    async def until_restored(self, killed_ns: int, unanswered: set[Request]) -> Restoration:
+        """It took no time."""
+        return Restoration(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("created_at", "decided_at", "moment"),
+    [
+        (0, 90, Moment.ASKED),
+        (60, 90, Moment.ASKED),
+        (50, 90, Moment.CUT),
+        (10, 51, Moment.CUT),
+        (10, 50, Moment.DECIDED),
+        (10, 20, Moment.DECIDED),
+        (0, 20, Moment.DECIDED),
+    ],
+)
+def test_log_times_say_where_a_kill_fell(created_at: int, decided_at: int, moment: Moment) -> None:
+    """A kill at 50 falls before the cut, before the decision, or after it."""
+    snapshot = snapshots_pb2.Snapshot(created_at=created_at, decided_at=decided_at)
+    assert moment_of(50, snapshot) is moment
+
+
+async def test_a_kill_that_comes_too_late_is_made_again() -> None:
+    """Attempts after the decision do not count, and the first one before it is the last."""
+    cluster = Cluster([1, 1])
+    requests = SnapshotRequests(cluster, NEVER_S)
+    requests.start()
+    kills = await kill_during_cut(
+        cluster, cast(LoadGenerator, cluster), requests, "users", random.Random(1)
+    )
+    await requests.finish()
+
+    assert [kill.counts for kill in kills] == [False, False, True]
+    assert cluster.killed == ["users"] * 3
+    assert [kill.cut for kill in kills] == [
+        CutKill(1, Moment.DECIDED, "COMPLETED"),
+        CutKill(2, Moment.DECIDED, "COMPLETED"),
+        CutKill(3, Moment.CUT, "COMPLETED"),
+    ]
+
+
+async def test_kills_that_are_always_too_late_end() -> None:
+    """After so many attempts it is given up, and none of them counts."""
+    cluster = Cluster([1] * CUT_ATTEMPTS_MAX)
+    requests = SnapshotRequests(cluster, NEVER_S)
+    requests.start()
+    kills = await kill_during_cut(
+        cluster, cast(LoadGenerator, cluster), requests, "users", random.Random(1)
+    )
+    await requests.cancel()
+
+    assert len(kills) == CUT_ATTEMPTS_MAX
+    assert not any(kill.counts for kill in kills)
+
+
+async def test_asking_waits_for_what_the_cluster_began() -> None:
+    """A refusal because one is under way is no failure: ours is the one after it."""
+    cluster = Cluster([])
+    cluster.refusals = [Reason.REASON_SNAPSHOT_IN_PROGRESS]
+    requests = SnapshotRequests(cluster, NEVER_S)
+    requests.start()
+    asked = await requests.next_asked()
+
+    assert (await asked.decided).generation == 2
+    await requests.finish()
+    assert requests.generations == {2}
+
+
+async def test_finishing_waits_for_the_decision() -> None:
+    """What was asked for is decided before the end."""
+    cluster = Cluster([])
+    cluster.may_decide.clear()
+    requests = SnapshotRequests(cluster, NEVER_S)
+    requests.start()
+    asked = await requests.next_asked()
+    finishing = asyncio.create_task(requests.finish())
+    await asyncio.sleep(0)
+    assert not finishing.done()
+    cluster.may_decide.set()
+    await finishing
+    assert asked.decided.done()
+
+
+async def test_a_refusal_for_good_ends_it_for_everybody() -> None:
+    """Whoever waits for the request, its decision or the end hears of it."""
+    cluster = Cluster([])
+    cluster.refusals = [Reason.REASON_PERMISSION_DENIED]
+    requests = SnapshotRequests(cluster, NEVER_S)
+    requests.start()
+    asked = await requests.next_asked()
+
+    with pytest.raises(LoadFailed, match="as the test wants it"):
+        await asked.decided
+    with pytest.raises(Refusal):
+        await requests.finish()
+    with pytest.raises(Refusal):
+        await requests.next_asked()
+
+
+async def test_only_undisturbed_snapshots_say_how_long_one_takes() -> None:
+    """A snapshot that a kill fell into does not make the next kill wait longer."""
+    cluster = Cluster([])
+    cluster.may_decide.clear()
+    requests = SnapshotRequests(cluster, NEVER_S)
+    requests.start()
+    before_s = requests.duration_s
+    asked = await requests.next_asked()
+    asked.is_disturbed = True
+    cluster.may_decide.set()
+    await asked.decided
+    assert requests.duration_s == before_s
+    cluster.decided_at = [wall_clock_us() + 10_000_000]
+    await (await requests.next_asked()).decided
+    await requests.finish()
+    assert 9.0 < requests.duration_s < 10.1
+
+
+def kill(process: str, moment: Moment | None = None) -> Kill:
+    """Return a kill under enough load."""
+    cut = None if moment is None else CutKill(7, moment, "COMPLETED")
+    return Kill(process, IN_FLIGHT_MIN, 1, 1, cut)
+
+
+@pytest.mark.parametrize(
+    ("kills", "is_seen"),
+    [
+        ([kill("users"), kill("users", Moment.CUT)], False),
+        ([kill("users"), kill("users", Moment.DECIDED), kill("users", Moment.ASKED)], False),
+        ([kill("users", Moment.CUT), kill("users")], True),
+        ([kill("users"), kill("users", Moment.DECIDED)], True),
+        ([kill("users"), kill("users")], True),
+        ([kill("users"), kill("streams", Moment.CUT)], True),
+        ([kill("users", Moment.CUT)], True),
+    ],
+)
+def test_kills_during_a_cut_must_be_that(kills: list[Kill], is_seen: bool) -> None:
+    """A kill that was too late is one more death, but not one of those asked for."""
+    wanted = [PlannedKill("users"), PlannedKill("users", during_cut=True)]
+    restarts = {name: sum(one.process == name for one in kills) for name in ("users", "streams")}
+    found = {violation.check for violation in check_kills(wanted, kills, restarts)}
+
+    assert found == ({Check.KILLS} if is_seen else set())
