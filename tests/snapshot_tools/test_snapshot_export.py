@@ -336,3 +336,16 @@ def test_unknown_enum_values_stay_numbers() -> None:
     """An enum value of a later version is exported as its number."""
     found = columns.row_of(streams_pb2.TopicOptions(compression_algorithm=99))  # type: ignore[arg-type]
     assert found["compression_algorithm"] == "99"
+
+
+def test_documentation_names_everything(replica: Replica, out: Path) -> None:
+    """docs/export.md has every table, every key of the manifest and every column of layers."""
+    write(replica, out)
+    text = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    manifest = json.loads((out / "manifest.json").read_text())
+    names = {*manifest, *manifest["sections"][0]}
+    for table in manifest["tables"]:
+        names |= {*table, table["kind"] or "layers"}
+    names |= {column["name"] for column in manifest["tables"][-1]["columns"]}
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
+    assert f"| `schema_version` | {export.SCHEMA_VERSION}:" in text

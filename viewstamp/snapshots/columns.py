@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from operator import attrgetter
 from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -92,6 +93,8 @@ def _getters(descriptor: Descriptor) -> tuple[tuple[str, Getter], ...]:
 def _getter(field: FieldDescriptor) -> Getter:
     name = field.name
     convert = _converter(field)
+    if convert is None:
+        return _plain_getter(field)
     if _is_list(field):
         return lambda message: [convert(value) for value in getattr(message, name)]
     if _is_nullable(field):
@@ -99,7 +102,18 @@ def _getter(field: FieldDescriptor) -> Getter:
     return lambda message: convert(getattr(message, name))
 
 
-def _converter(field: FieldDescriptor) -> Callable[[Any], Any]:
+def _plain_getter(field: FieldDescriptor) -> Getter:
+    """Return what gets values that stay as they are: most are, and exports get millions."""
+    name = field.name
+    if _is_list(field):
+        return lambda message: list(getattr(message, name))
+    if _is_nullable(field):
+        return lambda message: getattr(message, name) if message.HasField(name) else None
+    return attrgetter(name)
+
+
+def _converter(field: FieldDescriptor) -> Callable[[Any], Any] | None:
+    """Return what makes a value for a row of one in a message, None if they are the same."""
     if field.message_type is not None:
         return row_of
     if field.enum_type is not None:
@@ -107,7 +121,7 @@ def _converter(field: FieldDescriptor) -> Callable[[Any], Any]:
         return lambda number: names.get(number, str(number))
     if field.type == FieldDescriptor.TYPE_BYTES and _is_hex(field):
         return bytes.hex
-    return lambda value: value
+    return None
 
 
 def _enum_names(field: FieldDescriptor) -> dict[int, str]:
