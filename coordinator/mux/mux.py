@@ -99,7 +99,7 @@ class Mux:
         self._read_runs: dict[ReadRun, None] = {}
         self._deferred: dict[int, tuple[ReadRun, QuerySegment]] = {}
         self._newest: Run | None = None
-        # At most one run that found its stage free, and waits for more; see `_is_held`.
+        # Runs that found their stage free, and wait for more; see `_is_held`.
         self._held: list[Run] = []
         self._query_id = 0
         self._effects: list[MuxEffect] = []
@@ -345,7 +345,8 @@ class Mux:
             is_free = True
         if is_free and not self._in_flight[Stage.CATALOG]:
             return False
-        self._held = [run]
+        if run not in self._held:
+            self._held.append(run)
         return True
 
     def _visit(self, run: Run, stage: Stage) -> None:
@@ -388,7 +389,7 @@ class Mux:
         return effects
 
     def _let_go(self) -> bool:
-        """Let a run that was held try again; return whether it went on."""
+        """Let runs that were held try again; return whether any went on."""
         held, self._held = self._held, []
         self._advance(held)
         return self._held != held

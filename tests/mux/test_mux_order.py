@@ -183,22 +183,31 @@ def request(draw: st.DrawFn, routes: dict[int, Route], sent: dict[int, int]) -> 
 
 @st.composite
 def requests(
-    draw: st.DrawFn, routes: dict[int, Route], sent: dict[int, int], generation: list[int]
+    draw: st.DrawFn, routes: dict[int, Route], sent: dict[int, int], catalog: Expected
 ) -> tuple[LoggedRequest, ...]:
-    """Return the requests of a prepare: of clients, a cut, or a decision about one.
-
-    `generation` holds the number that most cuts and decisions are about; it grows.
-    """
-    kind = draw(st.sampled_from(["clients"] * 5 + [BEGIN, BEGIN, COMPLETE, COMPLETE, FAIL]))
+    """Return the requests of a prepare: of clients, a cut, or a decision about one."""
+    kinds = ["clients"] * 4 + [BEGIN, BEGIN, COMPLETE, COMPLETE, FAIL]
+    kind = draw(st.sampled_from(kinds))
     if kind == "clients":
         return tuple(draw(st.lists(request(routes, sent), max_size=4)))
-    number = generation[0] + draw(st.sampled_from([0] * 5 + [1]))
+    number = catalog.generation + draw(st.sampled_from([0] * 5 + [1]))
     if kind == BEGIN:
-        code = decision(BEGIN, number, draw(st.sampled_from([1, 1, 2, 0])), draw(st.integers(0, 2)))
+        keep_last = draw(st.sampled_from([1, 1, 2, 0]))
+        one = decision(BEGIN, number, keep_last, draw(st.integers(0, 2)))
+        catalog.is_begun |= number == catalog.generation and keep_last > 0
     else:
-        code = decision(int(kind), number)
-        generation[0] = number + 1
-    return (LoggedRequest(0, 0, 0, (code,)),)
+        one = decision(int(kind), number)
+        if catalog.is_begun and number == catalog.generation:
+            catalog.generation, catalog.is_begun = number + 1, False
+    return (LoggedRequest(0, 0, 0, (one,)),)
+
+
+@dataclass
+class Expected:
+    """Which generation most cuts and decisions are about, roughly."""
+
+    generation: int = 1
+    is_begun: bool = False
 
 
 @dataclass
@@ -219,10 +228,10 @@ def story(draw: st.DrawFn, shortest: int = 1, longest: int = 7) -> Story:
     codes = (*CATALOG_CODES, BEGIN, COMPLETE, FAIL)
     routes |= {code: draw(catalog_route(code)) for code in codes}
     routes[1] = Route(1, Stage.SESSIONS)
-    prepares, sent, generation = [_registrations()], dict[int, int](), [1]
+    prepares, sent, catalog = [_registrations()], dict[int, int](), Expected()
     revision = len(SESSION_OWNERS) + 1
     for op in range(2, 2 + draw(st.integers(shortest, longest))):
-        held = draw(requests(routes, sent, generation))
+        held = draw(requests(routes, sent, catalog))
         prepares.append(Prepare(op, 7, revision, 1000 * op, limits.FEATURE_LEVEL, held))
         revision += sum(span.count for one in held for span in one.spans)
     reads = [draw(read(token)) for token in range(draw(st.integers(0, 4)))]
