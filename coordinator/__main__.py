@@ -6,11 +6,14 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Final
 
 from coordinator.composition import Coordinator
 from coordinator.config import Config, ConfigError, parse
 from coordinator.journal.errors import JournalError
+from coordinator.mux.entities import RestoreError
 from coordinator.replica.bootstrap import (
     DirectoryOptions,
     ReplicaFiles,
@@ -18,6 +21,8 @@ from coordinator.replica.bootstrap import (
     open_replica,
 )
 from coordinator.replica.driver import HaltedError
+from coordinator.snapshot.errors import SnapshotFilesError
+from coordinator.stages.base import BaseRefusedError
 from coordinator.stages.client import FencedError, WrongServiceError
 from coordinator.storage import DirectoryInUse
 from viewstamp.format import FormatError
@@ -36,11 +41,19 @@ _CANNOT_START: Final = (
     WrongDirectoryError,
     DirectoryInUse,
     JournalError,
+    SnapshotFilesError,
     FormatError,
     OSError,
 )
 # A restart would end in the same way, or drive out the process that has taken over.
-_CANNOT_GO_ON: Final = (ConfigError, HaltedError, WrongServiceError, FencedError)
+_CANNOT_GO_ON: Final = (
+    ConfigError,
+    HaltedError,
+    WrongServiceError,
+    FencedError,
+    BaseRefusedError,
+    RestoreError,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -78,19 +91,26 @@ async def _serve(config: Config, files: ReplicaFiles, cluster_key: bytes) -> int
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    coordinator = Coordinator(config, files, cluster_key)
-    garbage = asyncio.create_task(collect_when_quiet(lambda: coordinator.driver.progress.op))
     try:
-        await coordinator.run(stop)
+        coordinator = Coordinator(config, files, cluster_key)
+        async with _garbage_collection(coordinator):
+            await coordinator.run(stop)
     except _CANNOT_GO_ON as error:
         print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START
     except Exception:
         _log.critical("the replica cannot go on", exc_info=True)
         return EXIT_FAILED
+    return EXIT_STOPPED
+
+
+@asynccontextmanager
+async def _garbage_collection(coordinator: Coordinator) -> AsyncGenerator[None]:
+    garbage = asyncio.create_task(collect_when_quiet(lambda: coordinator.driver.progress.op))
+    try:
+        yield
     finally:
         garbage.cancel()
-    return EXIT_STOPPED
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """One coordinator process, put together: the only place that knows every part.
 
-Start-up: open the directory, listen (alive, not ready), reach the three services, give the core
-what the disk holds, apply the inherited log, and only then serve.
+Start-up: open the directory, listen (alive, not ready), reach the three services and install the
+sections of the snapshot to start from, give the core what the disk holds, apply the inherited log,
+and only then serve.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.reads import Consistency, Reads, ReadSpan
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.server import GatewayServer
+from coordinator.gateway.snapshot_streams import SnapshotStreams
 from coordinator.gateway.submit import SubmitStreams
 from coordinator.gateway.timers import SessionTimers
 from coordinator.gateway.unary import UnaryCalls
 from coordinator.mux import types as mux_types
-from coordinator.mux.mux import Mux
+from coordinator.mux.mux import FROM_THE_BEGINNING, Mux
 from coordinator.replica.batcher import Reply
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver, DriverEvents, wall_clock_us
@@ -40,8 +42,13 @@ from coordinator.replica.founding import ROOT_PASSWORD_FILE, founding_body, writ
 from coordinator.replica.proposals import Proposals
 from coordinator.replica.space import SpaceWatch
 from coordinator.replica.writer import Writer
+from coordinator.snapshot.assembly import Snapshots, Surroundings
+from coordinator.snapshot.bases import restored_mux
+from coordinator.snapshot.provider import StoredSnapshots
+from coordinator.snapshot.triggers import TriggerSettings
 from coordinator.stages import codec
 from coordinator.stages.client import Identity, StageClient, StageEvents, WrongServiceError
+from coordinator.stages.gathering import SectionGathering
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -67,14 +74,16 @@ class Coordinator:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._address = ""
-        self._described: set[mux_types.Stage] = set()
+        self._section_versions: dict[mux_types.Stage, int] = {}
         self._all_described = asyncio.Event()
         self.alarms = Alarms(wall_clock_us)
         self.routes = Routes()
-        self._mux = Mux({}, codec.ProtobufCodec())
+        restored = FROM_THE_BEGINNING if files.base is None else restored_mux(files.base)
+        self._mux = Mux({}, codec.ProtobufCodec(), restored=restored)
         self._writer: Writer[vsr.SuperblockState] = Writer(files.journal, files.superblock)
         self._space = SpaceWatch(files.journal, self._became_full, self._has_room)
         self.driver = Driver(_core(config, files), self._mux, self._writer, self._events())
+        self._gathering = SectionGathering(frozenset(map(int, DOMAIN_STAGES)))
         self._clients = {stage: self._client(stage) for stage in DOMAIN_STAGES}
         self._proposals = Proposals(self.driver)
         self._timers = SessionTimers(self._mux.sessions.live, self._proposals, _monotonic_ms)
@@ -87,6 +96,10 @@ class Coordinator:
             config.replica_id,
             files.cluster_id,
         )
+        self._snapshots = self._make_snapshots()
+        self._cluster.add(self._snapshots.reads)
+        if files.base is not None:
+            files.base.close()  # everything in it was taken over
         self._commands = self._make_commands()
         self.server = self._make_server(Authenticator(cluster_key, wall_clock_us))
 
@@ -128,6 +141,7 @@ class Coordinator:
         self._start(self._writer.run(self.driver.prepares_durable, self.driver.superblock_durable))
         self._start(self._space.run())
         self._start(self._timers.run())
+        self._snapshots.start()
         self.driver.start(self._files.start)
 
     async def _stop(self, grace_ms: int) -> None:
@@ -137,11 +151,11 @@ class Coordinator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for client in self._clients.values():
             await client.close()
+        await self._snapshots.stop()
         if grace_ms:
             await self._writer.call(self._record_commit)
         self._writer.close()
-        self._files.journal.close()
-        self._files.lock.release()
+        self._files.close()
         (self._config.data_directory / READY_FILE).unlink(missing_ok=True)
 
     def _record_commit(self) -> None:
@@ -168,12 +182,20 @@ class Coordinator:
             founding_ready=lambda nonces: self._start(self._found(nonces)),
             status_changed=self._status_changed,
             retired=self._retired,
+            cut_taken=self._cut_taken,
+            catalog_changed=self._catalog_changed,
             fatal=self._fail,
             room=self._space.room,
             persisting=self._space.sent,
             persisted=self._space.written,
             local_read=self._local_read,
         )
+
+    def _cut_taken(self, taken: mux_types.CutTaken) -> None:
+        self._snapshots.cut_taken(taken)
+
+    def _catalog_changed(self, changed: mux_types.CatalogChanged) -> None:
+        self._snapshots.catalog_changed(changed)
 
     def _local_read(self, batch: mux_types.StageBatch) -> mux_types.StageReply:
         return self._cluster.read(batch)
@@ -189,9 +211,34 @@ class Coordinator:
                 connected=lambda describe: self._connected(stage, describe),
                 lost=lambda why: self._lost(stage, why),
             ),
+            self._gathering,
         )
         self.driver.connect(stage, client)
         return client
+
+    def _make_snapshots(self) -> Snapshots:
+        around = Surroundings(
+            files=self._files,
+            mux=self._mux,
+            driver=self.driver,
+            writer=self._writer,
+            services=self._clients,
+            proposals=self._proposals,
+            alarms=self.alarms,
+            space=self._space,
+            versions=self._section_versions.__getitem__,
+            clock_ms=_monotonic_ms,
+            start=self._start,
+        )
+        limits = self._config.snapshots
+        settings = TriggerSettings(
+            commands=limits.commands,
+            journal_bytes=limits.journal_bytes,
+            interval_ms=limits.interval_ms,
+            keep_last=limits.keep_last,
+            keep_daily=limits.keep_daily,
+        )
+        return Snapshots(around, settings, self._config.data_directory)
 
     def _make_commands(self) -> Commands:
         self._normalizer = Normalizer(
@@ -222,7 +269,16 @@ class Coordinator:
         self._submit = SubmitStreams(
             cluster_id, authenticator, self._commands, reads, self._timers, self._check_serving
         )
-        return GatewayServer(unary, self._submit)
+        streams = SnapshotStreams(
+            cluster_id,
+            self.routes,
+            authenticator,
+            self._commands,
+            reads,
+            StoredSnapshots(self._files.snapshots),
+            self._check_serving,
+        )
+        return GatewayServer(unary, self._submit, streams.handlers())
 
     def _check_serving(self) -> None:
         status = self.driver.progress.status
@@ -253,10 +309,12 @@ class Coordinator:
         if self._clients[stage].item_log.dropped:
             self.alarms.raise_alarm(
                 cluster_pb2.ALARM_KIND_ITEM_LOG_DROPPED,
-                f"the item log of {name} passed its limit: should that service die, the whole"
-                " replica restarts",
+                f"the item log of {name} passed its limit: should that service die before the next"
+                " snapshot, the whole replica restarts",
                 name,
             )
+        else:
+            self.alarms.clear(cluster_pb2.ALARM_KIND_ITEM_LOG_DROPPED, name)
 
     def _connected(self, stage: mux_types.Stage, describe: domain_pb2.DescribeResponse) -> None:
         try:
@@ -265,8 +323,8 @@ class Coordinator:
             raise WrongServiceError(f"service {stage.name.lower()}: {error}") from error
         self._mux.set_routes({m.code: mux_route(m) for m in self.routes.methods()})
         self.alarms.clear(cluster_pb2.ALARM_KIND_SERVICE_DOWN, stage.name.lower())
-        self._described.add(stage)
-        if self._described.issuperset(DOMAIN_STAGES):
+        self._section_versions[stage] = describe.section_version
+        if self._section_versions.keys() >= frozenset(DOMAIN_STAGES):
             self._all_described.set()
         if self._proposals.active:
             # The question of a new primary may have died with the process that was asked.
@@ -296,6 +354,7 @@ class Coordinator:
     async def _became_ready(self) -> None:
         self._proposals.activate()
         self.driver.ask_proposals()
+        self._start(self._snapshots.became_ready())
         ready = {"address": self._address, "pid": os.getpid()}
         path = self._config.data_directory / READY_FILE
         await asyncio.to_thread(_write_ready_file, path, ready)

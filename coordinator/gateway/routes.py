@@ -12,6 +12,7 @@ from viewstamp.api.cluster.v1 import cluster_service_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.sessions.v1 import sessions_service_pb2
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2
 from viewstamp.errors import Refusal
 from viewstamp.routing import Method, MethodKind, methods_of_file, pool_of
@@ -23,6 +24,10 @@ _LOCAL: Final[tuple[tuple[ModuleType, frozenset[str]], ...]] = (
     (sessions_service_pb2, frozenset({"RegisterSession", "EndSession", "ExpireSession"})),
     (submit_service_pb2, frozenset({"Transact"})),
     (cluster_service_pb2, frozenset({"GetStatus", "ListAlarms"})),
+    (
+        snapshots_service_pb2,
+        frozenset(m.name for m in methods_of_file(snapshots_service_pb2.DESCRIPTOR)),
+    ),
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import grpc
@@ -19,6 +19,7 @@ from coordinator.gateway.unary import UnaryCalls
 from viewstamp.api.cluster.v1 import cluster_service_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2
 from viewstamp.api.sessions.v1 import sessions_service_pb2
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2
 from viewstamp.api.users.v1 import users_service_pb2
@@ -48,15 +49,18 @@ _MODULES: Final = (
     sessions_service_pb2,
     submit_service_pb2,
     cluster_service_pb2,
+    snapshots_service_pb2,
 )
 
 
 class _Handlers(grpc.GenericRpcHandler):
     """Finds the handler of a path. Methods are looked up at each call: services may grow."""
 
-    def __init__(self, unary: UnaryCalls, submit: SubmitStreams) -> None:
+    def __init__(
+        self, unary: UnaryCalls, submit: SubmitStreams, streams: Mapping[str, Any]
+    ) -> None:
         self._unary = unary
-        self._handlers: dict[str, Any] = {SUBMIT_PATH: _submit_handler(submit)}
+        self._handlers: dict[str, Any] = {SUBMIT_PATH: _submit_handler(submit), **streams}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Return the handler of a path, None for paths of gRPC's own services."""
@@ -107,9 +111,12 @@ def _check_is_free(address: str) -> None:
 class GatewayServer:
     """The listening server of one replica."""
 
-    def __init__(self, unary: UnaryCalls, submit: SubmitStreams) -> None:
+    def __init__(
+        self, unary: UnaryCalls, submit: SubmitStreams, streams: Mapping[str, Any]
+    ) -> None:
+        """Serve `streams`, handlers by path, beside what every method goes through."""
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        self._server.add_generic_rpc_handlers((_Handlers(unary, submit),))
+        self._server.add_generic_rpc_handlers((_Handlers(unary, submit, streams),))
         self._health = HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         channelz.add_channelz_servicer(self._server)

@@ -46,6 +46,8 @@ class DriverEvents:
     founding_ready: Callable[[tuple[bytes, ...]], None]
     status_changed: Callable[[vsr.StatusChanged], None]
     retired: Callable[[mux_types.Retired], None]
+    cut_taken: Callable[[mux_types.CutTaken], None]
+    catalog_changed: Callable[[mux_types.CatalogChanged], None]
     fatal: Callable[[BaseException], None]
     room: Callable[[], Room]
     persisting: Callable[[Sequence[Any]], None]
@@ -69,6 +71,7 @@ class Progress:
     committed_op: int = 0
     retired_op: int = 0
     committed_revision: int = 0
+    handed_over_bytes: int = 0  # of bodies, since the process began
     retired_revision: int = 0
     view: int = 0
     primary: int = 0
@@ -131,6 +134,8 @@ class Driver:
         """Give the core what the disk holds."""
         if event.suffix:
             self.progress.op = event.suffix[-1].op
+        self.progress.committed_op = self.progress.retired_op = event.base_op
+        self.progress.committed_revision = self.progress.retired_revision = self.mux.revision
         self.step(event)
 
     def found(self, body: bytes) -> None:
@@ -388,6 +393,7 @@ class Driver:
             )
         )
         self.progress.committed_revision = header.first_revision + header.command_count - 1
+        self.progress.handed_over_bytes += header.size
         self._carry_out_mux(effects)
         self.reads.handed_over()
 
@@ -411,6 +417,10 @@ class Driver:
             self._send(effect.batch)
         elif isinstance(effect, mux_types.Retired):
             self._retired(effect)
+        elif isinstance(effect, mux_types.CutTaken):
+            self._events.cut_taken(effect)
+        elif isinstance(effect, mux_types.CatalogChanged):
+            self._events.catalog_changed(effect)
         else:
             self.reads.answered(effect)
 

@@ -60,6 +60,10 @@ class SpaceWatch:
         if self._journal.space().spare_segments < SPARE_SEGMENTS:
             self._wake.set()
 
+    def look_again(self) -> None:
+        """Segments were dropped, or files removed: there may be room."""
+        self._wake.set()
+
     async def run(self) -> None:
         """Make segments as they are used up, until cancelled. Raises JournalFailed."""
         while True:

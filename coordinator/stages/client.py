@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -139,9 +139,7 @@ class StageClient:
             message = domain_pb2.ApplyRequest(release=release).SerializeToString()
             self._put(_Outgoing(message, None, is_answered=False))
 
-    async def read_section(
-        self, generation: int
-    ) -> AsyncIterator[domain_pb2.ReadSectionResponse]:
+    async def read_section(self, generation: int) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
         """Yield what the service froze at a cut. Raises grpc.RpcError: ask again later."""
         stub = domain_grpc.DomainServiceStub(self._connect())
         request = domain_pb2.ReadSectionRequest(

@@ -75,6 +75,8 @@ async def test_a_full_disk_lets_only_snapshot_commands_in() -> None:
         founding_ready=ignore,
         status_changed=ignore,
         retired=ignore,
+        cut_taken=ignore,
+        catalog_changed=ignore,
         fatal=ignore,
         room=lambda: Room.FULL,
         persisting=ignore,

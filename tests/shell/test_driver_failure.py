@@ -48,6 +48,8 @@ def driver_of(core: FakeCore, failures: list[BaseException]) -> Driver:
         founding_ready=ignore,
         status_changed=ignore,
         retired=ignore,
+        cut_taken=ignore,
+        catalog_changed=ignore,
         fatal=failures.append,
         room=lambda: Room.FREE,
         persisting=ignore,

@@ -1,0 +1,141 @@
+"""Makes a generation the one that the replica restarts from, and lets go of what it replaces.
+
+The order is what a crash relies on: the superblock first, durably; then nothing needs what came
+before the cut, and stages, item logs and journal forget it; then the files of deleted generations
+go. A crash in between leaves too much, never too little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from coordinator.mux.stage import Stage
+from coordinator.snapshot.bases import section_base
+from coordinator.snapshot.errors import (
+    AllCopiesBad,
+    CompactionFailed,
+    CopyNotWritten,
+    GenerationDamaged,
+)
+from coordinator.snapshot.files import SnapshotFiles
+from coordinator.stages.base import SectionBase
+from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
+from viewstamp.telemetry import fields
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class Service(Protocol):
+    """The way to one service (`stages.client.StageClient`)."""
+
+    def move_base(self, base: SectionBase) -> None:
+        """Start from this section from now on."""
+        ...
+
+
+class Writer(Protocol):
+    """The thread that writes journal and superblock."""
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Run a call between the writes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionPorts:
+    """What an adoption changes.
+
+    `record` makes (generation, cut op) durable in the superblock, `truncate` drops the journal
+    before an op; both block. `release` is told of the generation, `kept` returns those whose files
+    must stay, `copied` is told where a generation lies, `freed` that there may be room again.
+    `start` runs work in the background, and ends the process with what it raises.
+    """
+
+    writer: Writer
+    record: Callable[[int, int], None]
+    truncate: Callable[[int], int]
+    services: Mapping[Stage, Service]
+    release: Callable[[int], None]
+    kept: Callable[[], Collection[int]]
+    copied: Callable[[int, Sequence[str]], None]
+    freed: Callable[[], None]
+    start: Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Adoption:
+    """Adopts generations, one at a time; collects garbage once the journal was replayed.
+
+    Garbage waits for that because the catalog of the cut, which a restart begins with, does not
+    know what was kept since.
+    """
+
+    def __init__(self, files: SnapshotFiles, ports: AdoptionPorts) -> None:
+        self._files = files
+        self._ports = ports
+        self._adopted: SnapshotManifest | None = None
+        self._is_replayed = False
+        self._is_compacting = False
+        self._cleaning = asyncio.Lock()
+
+    def start_from(self, manifest: SnapshotManifest | None) -> None:
+        """Begin with what the replica was restored from."""
+        self._adopted = manifest
+
+    async def adopt(self, generation: int) -> None:
+        """Restart from `generation` from now on. What it raises must end the process."""
+        ports = self._ports
+        manifest = await asyncio.to_thread(self._files.stored_manifest, generation)
+        assert manifest is not None, f"generation {generation} is durable here, and is not"
+        await ports.writer.call(lambda: ports.record(generation, manifest.cut_op))
+        for stage, service in ports.services.items():
+            service.move_base(section_base(self._files, manifest, stage))
+        ports.release(generation)
+        self._adopted = manifest
+        dropped = await ports.writer.call(lambda: ports.truncate(manifest.cut_op + 1))
+        ports.copied(generation, self._files.directories)
+        _log.info(
+            "snapshot adopted",
+            extra=fields(generation=generation, cut_op=manifest.cut_op, segments_dropped=dropped),
+        )
+        await self.clean()
+
+    async def replayed(self) -> None:
+        """The catalog is up to date: collect what a crash, or an earlier process, has left."""
+        self._is_replayed = True
+        await self.clean()
+
+    async def clean(self) -> None:
+        """Remove files that nobody needs, make the reserve anew, and begin to compact."""
+        if not self._is_replayed or self._adopted is None:
+            return
+        async with self._cleaning:
+            adopted, kept = self._adopted, self._ports.kept()
+            try:
+                await asyncio.to_thread(self._files.collect_garbage, kept, adopted.generation)
+            except AllCopiesBad as error:
+                _log.error("garbage stays: a manifest cannot be read", exc_info=error)
+            await asyncio.to_thread(self._files.rebuild_reserve, adopted)
+        self._ports.freed()
+        self._compact(adopted)
+
+    def _compact(self, manifest: SnapshotManifest) -> None:
+        if not self._is_compacting:
+            self._is_compacting = True
+            self._ports.start(self._compact_all(manifest))
+
+    async def _compact_all(self, manifest: SnapshotManifest) -> None:
+        try:
+            for stage in await asyncio.to_thread(self._files.stages_to_compact, manifest):
+                layer = await asyncio.to_thread(self._files.compact, manifest, stage)
+                _log.info("section compacted", extra=fields(stage=stage, bytes=layer.size_bytes))
+        except (AllCopiesBad, CompactionFailed, CopyNotWritten, GenerationDamaged) as error:
+            # The chain is as good as before; the next adoption tries again.
+            _log.warning("a section was not compacted", extra=fields(why=str(error)))
+        finally:
+            self._is_compacting = False

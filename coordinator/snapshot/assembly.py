@@ -1,0 +1,210 @@
+"""The snapshot parts of one coordinator, put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from coordinator.gateway.alarms import Alarms
+from coordinator.gateway.snapshots import SnapshotReads
+from coordinator.mux.catalog_types import CatalogChanged, CutTaken
+from coordinator.mux.mux import Mux
+from coordinator.mux.stage import Stage
+from coordinator.replica.bootstrap import ReplicaFiles
+from coordinator.replica.driver import Driver
+from coordinator.replica.proposals import Proposals
+from coordinator.replica.writer import Writer
+from coordinator.snapshot.adoption import Adoption, AdoptionPorts
+from coordinator.snapshot.bases import restored_tallies, section_base
+from coordinator.snapshot.copies import CopyVerdict
+from coordinator.snapshot.generation_files import StoredGenerations, durable_of
+from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports
+from coordinator.snapshot.sections import CutSections
+from coordinator.snapshot.store import SnapshotStore
+from coordinator.snapshot.triggers import Load, SnapshotTriggers, TriggerSettings
+from coordinator.snapshot.work import LocalWork
+from coordinator.stages.client import StageClient
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+
+CATALOG_VIEW_FILE: Final = "catalog.sqlite"
+
+
+class Space(Protocol):
+    """Room in the journal."""
+
+    full: bool
+
+    def look_again(self) -> None:
+        """There may be room again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The rest of the coordinator, as snapshots need it.
+
+    `versions` are the services' section versions; `start` runs work whose failure ends the process.
+    """
+
+    files: ReplicaFiles
+    mux: Mux
+    driver: Driver
+    writer: Writer[Any]
+    services: Mapping[Stage, StageClient]
+    proposals: Proposals
+    alarms: Alarms
+    space: Space
+    versions: Callable[[Stage], int]
+    clock_ms: Callable[[], int]
+    start: Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Snapshots:
+    """Everything about snapshots in one process."""
+
+    def __init__(
+        self, around: Surroundings, settings: TriggerSettings, data_directory: Path
+    ) -> None:
+        self._around = around
+        self._loop = asyncio.get_running_loop()
+        manifest = None if around.files.base is None else around.files.base.manifest
+        snapshots = around.mux.catalog.list_after(0, around.mux.catalog.last_generation)
+        self._catalog = {snapshot.generation: snapshot for snapshot in snapshots}
+        self.store = SnapshotStore(
+            data_directory / CATALOG_VIEW_FILE, self._view_is_stale, self._view_is_current
+        )
+        self.store.rebuild(snapshots)
+        restored = None if manifest is None else restored_tallies(manifest)
+        self._sections = CutSections(around.services, around.versions, restored)
+        self._adoption = Adoption(around.files.snapshots, self._adoption_ports())
+        self._adoption.start_from(manifest)
+        self.orchestrator = LocalSnapshotOrchestrator(
+            self._ports(),
+            SnapshotTriggers(settings, 0 if manifest is None else manifest.cut_revision),
+            around.clock_ms,
+            None if manifest is None else durable_of(manifest),
+            snapshots,
+        )
+        self.reads = SnapshotReads(
+            around.mux.catalog, self.orchestrator.reported, around.driver.read_followed
+        )
+        if manifest is not None:
+            self.store.copied(manifest.generation, around.files.snapshots.directories)
+            for stage, service in around.services.items():
+                service.base = section_base(around.files.snapshots, manifest, stage)
+
+    # --- Life ---
+
+    def start(self) -> None:
+        """Begin to do what is to be done. What that raises ends the process."""
+        self._around.files.repairs.listen(self._repaired_in_some_thread)
+        self._around.start(self.store.run())
+        self._around.start(self.orchestrator.run())
+
+    async def stop(self) -> None:
+        """Write what waits for the view, once what was started has been cancelled."""
+        await self.store.close()
+
+    async def became_ready(self) -> None:
+        """The journal was replayed, and this replica is the primary."""
+        self.orchestrator.activate()
+        await self._adoption.replayed()
+
+    # --- From the log ---
+
+    def cut_taken(self, taken: CutTaken) -> None:
+        """All stages are frozen."""
+        header = self._around.files.journal.header(taken.op)
+        assert header is not None, f"op {taken.op} retires and is not in the journal"
+        self.orchestrator.cut_taken(taken, header.checksum)
+
+    def catalog_changed(self, changed: CatalogChanged) -> None:
+        """A prepare that retires has changed the catalog."""
+        self._catalog.update((s.generation, s) for s in changed.snapshots)
+        for generation in changed.deleted:
+            self._catalog.pop(generation, None)
+        self.store.apply(changed.snapshots, changed.deleted)
+        self.orchestrator.catalog_changed(changed.snapshots, changed.deleted)
+        self.reads.catalog_changed(changed.snapshots, changed.deleted)
+        if changed.deleted:
+            self._around.start(self._adoption.clean())
+
+    # --- Ports ---
+
+    def _ports(self) -> Ports:
+        around = self._around
+        files = StoredGenerations(around.files.snapshots, around.files.cluster_id)
+        return Ports(
+            work=LocalWork(self._sections, files),
+            adopt=self._adoption.adopt,
+            propose=lambda code, request: around.proposals.propose(code, request, 0),
+            publish=lambda snapshot: self.store.apply((snapshot,), ()),
+            next_generation=lambda: around.mux.catalog.last_generation + 1,
+            load=self._load,
+            failed=self._failed,
+            completed=self._completed,
+        )
+
+    def _adoption_ports(self) -> AdoptionPorts:
+        around = self._around
+        return AdoptionPorts(
+            writer=around.writer,
+            record=around.files.record_generation,
+            truncate=around.files.journal.truncate_before,
+            services=around.services,
+            release=self._release,
+            kept=self._kept,
+            copied=self.store.copied,
+            freed=around.space.look_again,
+            start=around.start,
+        )
+
+    def _release(self, generation: int) -> None:
+        self._around.mux.release(generation)
+        self._sections.forget_before(generation)
+
+    def _kept(self) -> frozenset[int]:
+        return self.orchestrator.pins() | self._catalog.keys()
+
+    def _load(self) -> Load:
+        around = self._around
+        progress = around.driver.progress
+        return Load(
+            now_ms=around.clock_ms(),
+            revision=progress.retired_revision,
+            journal_bytes=progress.handed_over_bytes,
+            item_log_bytes=max(client.item_log_bytes for client in around.services.values()),
+            is_disk_full=around.space.full,
+        )
+
+    # --- Alarms ---
+
+    def _failed(self, reason: str) -> None:
+        self._around.alarms.clear(cluster_pb2.ALARM_KIND_SNAPSHOT_FAILED)
+        self._around.alarms.raise_alarm(
+            cluster_pb2.ALARM_KIND_SNAPSHOT_FAILED,
+            f"the last snapshot failed: {reason}. The journal grows until one completes",
+        )
+
+    def _completed(self, _: int) -> None:
+        self._around.alarms.clear(cluster_pb2.ALARM_KIND_SNAPSHOT_FAILED)
+
+    def _view_is_stale(self, reason: str) -> None:
+        self._around.alarms.raise_alarm(
+            cluster_pb2.ALARM_KIND_CATALOG_VIEW_STALE,
+            f"{CATALOG_VIEW_FILE} could not be written and is out of date: {reason}",
+        )
+
+    def _view_is_current(self) -> None:
+        self._around.alarms.clear(cluster_pb2.ALARM_KIND_CATALOG_VIEW_STALE)
+
+    def _repaired_in_some_thread(self, name: str, verdicts: Sequence[CopyVerdict]) -> None:
+        self._loop.call_soon_threadsafe(self._repaired, name, verdicts)
+
+    def _repaired(self, name: str, verdicts: Sequence[CopyVerdict]) -> None:
+        found = "; ".join(f"{each.directory}: {each}" for each in verdicts)
+        self._around.alarms.raise_alarm(
+            cluster_pb2.ALARM_KIND_SNAPSHOT_COPY_BAD, f"{name}: {found}", name
+        )
