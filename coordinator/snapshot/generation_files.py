@@ -21,8 +21,8 @@ from coordinator.snapshot.errors import (
 )
 from coordinator.snapshot.files import GenerationWriter as FilesWriter
 from coordinator.snapshot.files import SnapshotFiles
-from coordinator.snapshot.sections import SectionHead
-from coordinator.snapshot.work import Durable, GenerationFailed, LocalCut
+from coordinator.snapshot.sections import GenerationFailed, SectionHead
+from coordinator.snapshot.work import Durable, LocalCut
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.snapshots.v1.manifest_pb2 import (
     LayerReference,

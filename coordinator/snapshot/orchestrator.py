@@ -34,8 +34,9 @@ from coordinator.snapshot.decisions import (
     Situation,
     decide,
 )
+from coordinator.snapshot.sections import GenerationFailed
 from coordinator.snapshot.triggers import Load, SnapshotTriggers
-from coordinator.snapshot.work import Durable, GenerationFailed, LocalCut, Report
+from coordinator.snapshot.work import Durable, LocalCut, Report
 from coordinator.stages import catalog_codec as codec
 from viewstamp.limits import SNAPSHOT_DEADLINE_MS
 

@@ -42,6 +42,10 @@ _PASSING: Final = frozenset(
 )
 
 
+class GenerationFailed(Exception):  # noqa: N818  What becomes of the generation, not of us.
+    """The generation cannot be made durable here; the message says why. Trying again is useless."""
+
+
 class SectionUnavailable(Exception):  # noqa: N818  It passes; not an error of ours.
     """The section cannot be read just now: its service is restarting. Read it again from the start.
 
@@ -67,7 +71,7 @@ class SectionSource(Protocol):
     def read(self, stage: Stage, cut: CutTaken) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
         """Yield the blocks of a section in order, and last its summary.
 
-        Raises SectionUnavailable; anything else is final for the generation.
+        Raises SectionUnavailable, GenerationFailed.
         """
         ...
 
@@ -147,7 +151,7 @@ class CutSections:
             return SectionBase()
         base = self._bases.get((stage, generation))
         if base is None:
-            raise ValueError(
+            raise GenerationFailed(
                 f"the {stage.name.lower()} section is a delta against generation {generation},"
                 " whose digest is not known here"
             )
@@ -180,9 +184,10 @@ async def _read_service(
             async for response in responses:
                 yield response
     except grpc.RpcError as error:
+        why = f"{error.code().name}: {error.details()}"
         if error.code() in _PASSING:
-            raise SectionUnavailable(f"{error.code().name}: {error.details()}") from error
-        raise
+            raise SectionUnavailable(why) from error
+        raise GenerationFailed(f"a service cannot hand over its section: {why}") from error
 
 
 def head_of(summary: domain_pb2.SectionSummary) -> SectionHead:

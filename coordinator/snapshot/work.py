@@ -18,6 +18,7 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar
 from coordinator.mux.catalog_types import CutTaken, Snapshot, TaskSnapshot
 from coordinator.mux.stage import Stage
 from coordinator.snapshot.sections import (
+    GenerationFailed,
     SectionHead,
     SectionSource,
     SectionUnavailable,
@@ -33,10 +34,6 @@ T = TypeVar("T")
 Report = Callable[[int, Sequence[TaskSnapshot]], None]
 
 _log = logging.getLogger(__name__)
-
-
-class GenerationFailed(Exception):  # noqa: N818  What becomes of the generation, not of us.
-    """The generation cannot be made durable here; the message says why. Trying again is useless."""
 
 
 @dataclass(frozen=True, slots=True)

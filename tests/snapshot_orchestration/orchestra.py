@@ -1,4 +1,4 @@
-"""One replica's orchestrator over the real catalog machine, with a log, files and services faked."""
+"""One replica's orchestrator over the real catalog machine; log, files and services are faked."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from coordinator.mux.sessions import Applied, Refused
 from coordinator.mux.stage import STAGES, Stage
 from coordinator.snapshot.decisions import LocalState
 from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports
-from coordinator.snapshot.sections import SectionHead, SectionUnavailable
+from coordinator.snapshot.sections import GenerationFailed, SectionHead, SectionUnavailable
 from coordinator.snapshot.triggers import Load, SnapshotTriggers, TriggerSettings
-from coordinator.snapshot.work import Durable, GenerationFailed, LocalCut, LocalWork
+from coordinator.snapshot.work import Durable, LocalCut, LocalWork
 from coordinator.stages.catalog_codec import CATALOG_PARSERS
 from coordinator.stages.codec import ProtobufCodec
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.errors import Refusal
 
 CHECKSUM = b"c" * 16
@@ -64,6 +65,7 @@ class Services:
         self.away: dict[Stage, list[str]] = {}
         self.open = {stage: asyncio.Event() for stage in STAGES}
         self.reads: list[tuple[Stage, int]] = []
+        self.all_reading = asyncio.Event()
         self.waits: list[Stage] = []
         self.digest = b"d" * 32
         self.base_generation = 0
@@ -95,6 +97,8 @@ class Services:
     ) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
         """Yield one block, then what the test has said."""
         self.reads.append((stage, cut.generation))
+        if len(self.reads) == len(STAGES):
+            self.all_reading.set()
         yield domain_pb2.ReadSectionResponse(block=domain_pb2.SectionBlock(entries=1))
         if self.away.get(stage):
             raise SectionUnavailable(self.away[stage].pop())
@@ -200,6 +204,7 @@ class World:
         files: FakeFiles | None = None,
         machine: CatalogMachine | None = None,
         adopted: Durable | None = None,
+        work: LocalWork | None = None,
     ) -> None:
         """Begin as the primary of an empty cluster, or behind what was adopted."""
         self.now_ms = 0
@@ -217,7 +222,7 @@ class World:
         self.disk_full = False
         self.item_log_bytes = self.journal_bytes = 0
         self.triggers = SnapshotTriggers(settings or TriggerSettings())
-        self.work = LocalWork(self.services, self.files, self.services.wait)
+        self.work = work or LocalWork(self.services, self.files, self.services.wait)
         self.orchestrator = LocalSnapshotOrchestrator(
             self._ports(),
             self.triggers,
@@ -225,12 +230,11 @@ class World:
             adopted,
             self.machine.list_after(0, 1000),
         )
-        self.running: asyncio.Task[None] | None = None
 
     def _ports(self) -> Ports:
         return Ports(
             work=self.work,
-            adopt=self._adopt,
+            adopt=self.adopt,
             propose=self._propose,
             publish=self.published.append,
             next_generation=lambda: self.machine.last_generation + 1,
@@ -239,7 +243,8 @@ class World:
             completed=lambda _: self.alarms.clear(),
         )
 
-    async def _adopt(self, generation: int) -> None:
+    async def adopt(self, generation: int) -> None:
+        """Remember what was adopted, once the test lets it be."""
         await self.adopting.wait()
         self.adopted.append(generation)
 
@@ -262,14 +267,15 @@ class World:
         verdict = self.machine.apply(command, self.revision, self.op, self.op * 1000)
         changes = self.machine.take_changes()
         if isinstance(command, BeginSnapshot) and changes:
-            self.orchestrator.cut_taken(self._cut(command.generation), CHECKSUM)
+            self.orchestrator.cut_taken(self.cut(command.generation), CHECKSUM)
         if changes:
             changed = tuple(snapshot for snapshot in changes.values() if snapshot is not None)
             deleted = tuple(g for g, snapshot in changes.items() if snapshot is None)
             self.orchestrator.catalog_changed(changed, deleted)
         return verdict
 
-    def _cut(self, generation: int) -> CutTaken:
+    def cut(self, generation: int) -> CutTaken:
+        """Return the cut of a generation at the present op."""
         base = self.orchestrator.adopted_generation
         return CutTaken(
             generation=generation,
@@ -286,8 +292,6 @@ class World:
         """Ask for a snapshot and return its number. Raises Refusal."""
         verdict = self.command(CreateSnapshot())
         if isinstance(verdict, Refused):
-            from viewstamp.api.errors.v1 import errors_pb2
-
             raise Refusal.from_error(errors_pb2.Error.FromString(verdict.error))
         return self.machine.last_generation
 

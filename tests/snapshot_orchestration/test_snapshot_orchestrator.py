@@ -12,8 +12,8 @@ from coordinator.mux.catalog_types import (
     BeginSnapshot,
     CompleteSnapshot,
     FailSnapshot,
-    SetRetention,
     Retention,
+    SetRetention,
 )
 from coordinator.mux.stage import STAGES, Stage
 from coordinator.snapshot.orchestrator import REWRITE_DELAY_MS, OrchestrationError
@@ -40,7 +40,7 @@ async def test_a_backup_writes_and_does_not_propose() -> None:
 
 
 async def test_asked_for_is_begun_at_once() -> None:
-    """CreateSnapshot is followed by the cut at once, in spite of a back-off; only by the primary."""
+    """The primary cuts what was asked for at once, in spite of a back-off; others do not."""
     world = primary()
     world.orchestrator.fail(world.create(), "no")
     await world.until(lambda: world.states() == ["FAILED"])
@@ -215,7 +215,7 @@ async def test_cut_out_of_order() -> None:
     world = World()
     world.begin(1)
     with pytest.raises(OrchestrationError, match="was cut after"):
-        world.orchestrator.cut_taken(world._cut(1), CHECKSUM)
+        world.orchestrator.cut_taken(world.cut(1), CHECKSUM)
 
 
 async def test_new_primary_restarts_the_deadline() -> None:
@@ -395,8 +395,7 @@ async def test_loop_ends_its_work() -> None:
     world.services.hold()
     world.begin(1)
     running = asyncio.ensure_future(world.orchestrator.run())
-    while len(world.services.reads) < 5:
-        await asyncio.sleep(0)
+    await world.services.all_reading.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

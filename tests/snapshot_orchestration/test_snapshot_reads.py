@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from coordinator.gateway import snapshots as snapshots_module
 from coordinator.gateway.alarms import Alarms
 from coordinator.gateway.cluster import ClusterStage
 from coordinator.gateway.snapshots import SnapshotReads
@@ -20,12 +19,17 @@ from coordinator.mux.catalog_types import (
     CreateSnapshot,
     DeleteSnapshot,
     FailSnapshot,
+    Retention,
+    SnapshotState,
     TaskSnapshot,
 )
+from coordinator.mux.sessions import Refused
 from coordinator.mux.stage import STAGES, Stage
 from coordinator.snapshot.api import LocalSnapshotApi
+from coordinator.stages.catalog_codec import CATALOG_PARSERS
 from coordinator.stages.codec import ProtobufCodec
 from tests.snapshot_orchestration.orchestra import task, tasks
+from viewstamp import limits
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as pb
@@ -62,9 +66,7 @@ class World:
         self.timers: list[FakeTimer] = []
         self.revision = 0
         nothing: Any = None
-        self.stage = ClusterStage(
-            nothing, Alarms(lambda: 0), {}, lambda: 0, lambda: [], 0, bytes(16)
-        )
+        self.stage = ClusterStage(nothing, Alarms(lambda: 0), {}, lambda: 0, list, 0, bytes(16))
         self.reads = SnapshotReads(
             self.machine, lambda _: self.reported, self.followed.append, self._call_later
         )
@@ -272,7 +274,7 @@ def test_deadline_of_a_waiting_read() -> None:
 
 def test_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a limit waiting reads are refused, the others beside them are not."""
-    monkeypatch.setattr(snapshots_module.limits, "DEFERRED_QUERIES_MAX", 1)
+    monkeypatch.setattr(limits, "DEFERRED_QUERIES_MAX", 1)
     world = World()
     world.command(CreateSnapshot())
     assert world.ask(CURRENT, WAIT).deferred
@@ -285,9 +287,6 @@ def test_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _api(world: World) -> LocalSnapshotApi:
-    from coordinator.mux.sessions import Refused
-    from coordinator.stages.catalog_codec import CATALOG_PARSERS
-
     async def submit(code: int, request: bytes) -> bytes:
         world.revision += 1
         place = (world.revision,) * 3
@@ -314,8 +313,6 @@ def _api(world: World) -> LocalSnapshotApi:
 
 async def test_local_api() -> None:
     """In process the same commands and reads are called, and answered in the mux's values."""
-    from coordinator.mux.catalog_types import Retention, SnapshotState
-
     world = World()
     api = _api(world)
     assert (await api.current()).generation == 0

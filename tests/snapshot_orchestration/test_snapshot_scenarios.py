@@ -57,10 +57,11 @@ import pytest
 from coordinator.mux.catalog_types import CutTaken, Retention, Snapshot, SnapshotState
 from coordinator.mux.stage import SERVICE_STAGES, STAGES, Stage
 from coordinator.snapshot import values
+from coordinator.snapshot.messages import snapshot_of
 from coordinator.snapshot.sections import CutSections
 from coordinator.snapshot.store import SnapshotStore
 from coordinator.stages.entities import snapshot_message
-from tests.snapshot_orchestration.orchestra import CHECKSUM, Frozen, World, primary, task, tasks
+from tests.snapshot_orchestration.orchestra import Frozen, World, primary, task, tasks
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.errors import Refusal
 
@@ -111,11 +112,12 @@ async def test_03_wrong_generation(world: World, generation: int) -> None:
 
 async def test_04_complete_in_one_report(world: World) -> None:
     """With all tasks there and the manifest durable the log completes it, with these tasks."""
-    world.orchestrator.report(1, (*tasks(),)[:0])
+    reports = tuple(task(stage, revision=world.revision) for stage in STAGES)
+    world.orchestrator.report(1, reports)
+    assert world.orchestrator.reported(1) == reports
     world.services.release()
     await world.until(lambda: world.states() == ["COMPLETED"])
-    completed = world.machine.current()
-    assert [each.stage for each in completed.tasks] == list(STAGES)
+    assert world.machine.current().tasks == reports
 
 
 async def test_05_complete_across_two_reports(world: World) -> None:
@@ -373,7 +375,4 @@ async def test_28_record_round_trip(store: SnapshotStore) -> None:
 
 def test_29_key_round_trip() -> None:
     """A generation comes out of a message of the API as it went in, its number included."""
-    from coordinator.snapshot.messages import snapshot_of
-
     assert snapshot_of(snapshot_message(FULL)) == FULL
-    assert CHECKSUM

@@ -23,7 +23,16 @@ class Watched(SnapshotStore):
     def __init__(self, path: Path) -> None:
         """Begin without alarms."""
         self.heard: list[str] = []
-        super().__init__(path, self.heard.append, lambda: self.heard.append("current"))
+        self.stale, self.current_again = asyncio.Event(), asyncio.Event()
+        super().__init__(path, self._heard_stale, self._heard_current)
+
+    def _heard_stale(self, why: str) -> None:
+        self.heard.append(why)
+        self.stale.set()
+
+    def _heard_current(self) -> None:
+        self.heard.append("current")
+        self.current_again.set()
 
 
 @pytest.fixture
@@ -251,12 +260,10 @@ async def test_task_writes_what_comes(path: Path) -> None:
     store = Watched(path)
     running = asyncio.ensure_future(store.run())
     store.rebuild((ONE,))
-    while not store.is_stale:
-        await asyncio.sleep(0)
+    await store.stale.wait()
     path.parent.mkdir()
     store.apply((TWO,), ())
-    while store.is_stale:
-        await asyncio.sleep(0)
+    await store.current_again.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert await store.list_snapshots() == [TWO, ONE]

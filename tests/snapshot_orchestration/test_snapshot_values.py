@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.mux.catalog_types import Retention, Snapshot, SnapshotState
+from coordinator.mux.catalog_types import Retention, Snapshot, SnapshotState, TaskSnapshot
 from coordinator.mux.stage import STAGES, Stage
 from coordinator.snapshot import values
 from tests.snapshot_orchestration.orchestra import task, tasks
@@ -68,7 +68,10 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("current", "generation", "reports", "refusal"), REFUSALS)
 def test_refused_reports(
-    current: Snapshot, generation: int, reports: tuple, refusal: type[values.ReportRefused]
+    current: Snapshot,
+    generation: int,
+    reports: tuple[TaskSnapshot, ...],
+    refusal: type[values.ReportRefused],
 ) -> None:
     """Each check refuses, in its order; the exception's class says which one."""
     with pytest.raises(values.ReportRefused) as caught:
