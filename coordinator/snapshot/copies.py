@@ -277,6 +277,7 @@ class Copies:
 
     def attempt(self, copy: int, what: str, action: Callable[[], T], make_room: MakeRoom) -> T:
         """Do it; on a full disk make room and do it once more. Never for a sync."""
+        self.check_usable()
         try:
             return action()
         except OSError as error:
@@ -358,7 +359,7 @@ class StagedFile:
         while self._files:
             copy, file = self._files.popitem()
             file.close()
-            with contextlib.suppress(CopyNotWritten):
+            with contextlib.suppress(CopyNotWritten, CopiesFailed):
                 self._copies.remove(copy, self._name)
 
 

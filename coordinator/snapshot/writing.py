@@ -53,7 +53,11 @@ class SectionWriter:
         self._pin = pin
         self._writer = LayerWriter(header)
         self._staged: StagedFile = copies.stage(f"{LAYERS}/{label}", make_room)
-        self._write(self._writer.begin())
+        try:
+            self._write(self._writer.begin())
+        except BaseException:
+            self.discard()
+            raise
 
     @property
     def entries(self) -> int:

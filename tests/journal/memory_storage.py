@@ -152,6 +152,12 @@ class MemoryStorage:
         """Remove a file, durably, behind everyone's back."""
         del self._visible[path], self._durable[path]
 
+    def empty_directory(self, path: str) -> None:
+        """Put a new disk there: what was below is gone, durably."""
+        for gone in [each for each in self.paths() if each.startswith(f"{path}/")]:
+            self.remove(gone)
+        self._directories = {e for e in self._directories if not e.startswith(f"{path}/")}
+
     def paths(self) -> list[str]:
         """Every file, sorted."""
         return sorted(self._visible)
@@ -226,7 +232,8 @@ class MemoryStorage:
     def names(self, directory: str) -> list[str]:
         """The names in a directory, sorted."""
         prefix = f"{directory}/"
-        rests = [path.removeprefix(prefix) for path in self._visible if path.startswith(prefix)]
+        paths = (*self._visible, *self._directories)
+        rests = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
         return sorted(rest for rest in rests if "/" not in rest)
 
     def make_directory(self, path: str) -> None:

@@ -131,9 +131,11 @@ def write_section(
     """Write a layer of changes on top of a chain; without changes the chain stays as it is."""
     base = files.chain(stage, before)
     section = writer.section(stage, section_version=1, feature_level=1, base=base)
-    append_small_blocks(section, changes, tally)
-    layers = [*base, section.finish()] if section.entries else base
-    section.discard()
+    try:
+        append_small_blocks(section, changes, tally)
+        layers = [*base, section.finish()] if section.entries else base
+    finally:
+        section.discard()
     return section_manifest(revision, tally, layers)
 
 

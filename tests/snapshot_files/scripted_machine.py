@@ -71,6 +71,7 @@ SCRIPT: list[Op] = [
     Op(Verb.PRUNE, 1),
     *changes(1),
     *snapshot(7),
+    Op(Verb.PRUNE, 1),
     *changes(2),
 ]
 RESTART_OP = SCRIPT.index(Op(Verb.FAIL, 4)) + 3

@@ -27,9 +27,8 @@ LAST_GENERATION = 7
 POINTS_MIN = 1000
 PARTS = 4
 KINDS = {"write", "sync", "rename", "unlink", "create", "sync_directory"}
-# The sample: these of each shape, and every so-many-th step.
-OCCURRENCES = (1, 8)
-SAMPLE = 151
+# The sample: the first of each shape, and every so-many-th step.
+SAMPLE = 71
 # Losses of power with what was not synced dropped, kept and partly kept; and the process killed
 # alone, after which power is lost at the end.
 Mode = Callable[[MemoryStorage, int], None]
@@ -68,7 +67,23 @@ def settled(storage: MemoryStorage, witness: Witness) -> Life:
     for generation in life.files.generations():
         assert all(each.is_intact for each in life.files.scrub(generation))
     check_no_garbage(life)
+    check_durable(storage)
     return life
+
+
+def check_durable(storage: MemoryStorage) -> None:
+    """A loss of power would take nothing away: what was seen was made durable before that.
+
+    The reserve holds nothing; less of it is noticed and made good.
+    """
+    unplugged = storage.copy()
+    unplugged.crash(Loss.DROP)
+    after = unplugged.snapshot()
+    for path, content in storage.snapshot().items():
+        assert path.endswith("/reserve") or after.get(path) == content, path
+    back = after.keys() - set(storage.paths())
+    # A temporary file that comes back is removed at the next start.
+    assert all(path.endswith(".tmp") for path in back), back
 
 
 def named_files(life: Life) -> set[str]:
@@ -109,9 +124,8 @@ def check_end(life: Life) -> dict[str, bytes]:
     check_no_garbage(life)
     assert all(each >= RESERVE_BYTES_MIN for each in life.files.reserve_bytes())
     life.close()
-    before = storage.snapshot()
+    check_durable(storage)
     storage.crash(Loss.DROP)
-    assert storage.snapshot() == before
     again = Life(storage, witness)
     assert again.machine.op == len(SCRIPT)
     check_no_garbage(again)
@@ -126,8 +140,8 @@ Choice = Callable[[int, int], bool]
 
 
 def chosen(number: int, occurrence: int) -> bool:
-    """A sample: some of each shape of step, in each of the three directories, and some of all."""
-    return occurrence in OCCURRENCES or number % SAMPLE == 0
+    """A sample: the first step of each shape, and some of all."""
+    return occurrence == 1 or number % SAMPLE == 0
 
 
 def shape(name: str) -> str:
