@@ -85,9 +85,9 @@ def test_whole_downloads(replica: Replica, tmp_path: Path) -> None:
 )
 def test_names_stay_inside(tmp_path: Path, name: str) -> None:
     """A name that is no layer's or manifest's is refused before anything is written."""
-    with Download(tmp_path) as download:
-        with pytest.raises(BadDownload, match="is no file of a snapshot"):
-            download.receive(DownloadSnapshotResponse(file=name, file_bytes=1, data=b"x"))
+    chunk = DownloadSnapshotResponse(file=name, file_bytes=1, data=b"x")
+    with Download(tmp_path) as got, pytest.raises(BadDownload, match="is no file of a snapshot"):
+        got.receive(chunk)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

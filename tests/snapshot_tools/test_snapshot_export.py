@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -349,3 +351,35 @@ def test_documentation_names_everything(replica: Replica, out: Path) -> None:
     names |= {column["name"] for column in manifest["tables"][-1]["columns"]}
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
     assert f"| `schema_version` | {export.SCHEMA_VERSION}:" in text
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from viewstamp.snapshots import durable, export, tables
+from viewstamp.snapshots.copies import Copies, copy_directories
+from viewstamp.snapshots.generation import Generation
+
+publish = durable.publish
+
+def killed(file, path):
+    if path.name == "manifest.json":
+        os.kill(os.getpid(), signal.SIGKILL)
+    publish(file, path)
+
+durable.publish = tables.publish = killed
+generation = Generation(Copies(copy_directories(Path(sys.argv[1]))), 2)
+export.export(generation, Path(sys.argv[2]), overwrite=True, progress=lambda _: None)
+"""
+
+
+def test_sigkill_leaves_no_success(replica: Replica, out: Path) -> None:
+    """A process that is killed when all tables are written leaves them without `_SUCCESS`."""
+    write(replica, out, 1)
+    arguments = [sys.executable, "-c", KILLED, str(replica.path), str(out)]
+    killed = subprocess.run(arguments, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(rows(out, "layers")) == 7
+    assert not (out / "_SUCCESS").exists()
+    assert not (out / "manifest.json").exists()
+    assert write(replica, out, overwrite=True).rows["layers"] == 7

@@ -18,6 +18,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.client.errors import CannotConnect, StreamBroken, TimedOut
 from viewstamp.client.methods import API_FILES
 from viewstamp.client.transport import Endpoints, Identity, bearer, refusal_in
+from viewstamp.errors import Refusal
 
 
 class ServerStreams:
@@ -41,27 +42,34 @@ class ServerStreams:
                 response_deserializer=response.FromString,
             )
             may_renew = self._identity.can_renew
+            is_answered = False
             while True:
                 token = await self._identity.access_token(channel)
                 try:
-                    async for message in _messages(
-                        call(request, metadata=bearer(token)), timeout_s
-                    ):
-                        may_renew = False
+                    stream = call(request, metadata=bearer(token))
+                    async for message in _messages(stream, timeout_s):
+                        is_answered = True
                         yield message
                     return
                 except grpc.aio.AioRpcError as error:
-                    refusal = refusal_in(error)
-                    if refusal is None:
-                        raise self._broken(error, may_renew) from error
-                    if refusal.reason != Reason.REASON_UNAUTHENTICATED or not may_renew:
-                        raise refusal from error
+                    failure = self._failure(error, is_answered)
+                    if is_answered or not may_renew or not _is_unauthenticated(failure):
+                        raise failure from error
                     may_renew = False
                     self._identity.forget()
 
-    def _broken(self, error: grpc.aio.AioRpcError, is_first: bool) -> Exception:
+    def _failure(self, error: grpc.aio.AioRpcError, is_answered: bool) -> Exception:
+        refusal = refusal_in(error)
+        if refusal is not None:
+            return refusal
         text = f"{self._endpoints.current.address}: {error.code().name}: {error.details()}"
-        return CannotConnect(text) if is_first else StreamBroken(f"the answers broke off: {text}")
+        return (
+            StreamBroken(f"the answers broke off: {text}") if is_answered else CannotConnect(text)
+        )
+
+
+def _is_unauthenticated(failure: Exception) -> bool:
+    return isinstance(failure, Refusal) and failure.reason == Reason.REASON_UNAUTHENTICATED
 
 
 async def _messages(call: Any, timeout_s: float | None) -> AsyncIterator[Any]:
