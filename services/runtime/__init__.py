@@ -8,6 +8,9 @@ A domain package fills a `Domain` (handlers by RPC name around one state) and st
 Pure, and the same on every replica:
 
 ========== =====================================================================================
+section    what goes into a snapshot: kinds of entities, canonical bytes, loading, projections
+freezing   cuts: what changed since the last snapshot, as references
+installing a section on its way in: merged, migrated, loaded and checked in a new state
 tables     state that can be taken back: every change goes to one undo log
 domain     what a domain provides: types of handlers, `Call`, `Deferred`, `Normalized`
 handlers   the handlers looked up by method code and checked against the protos
@@ -21,8 +24,10 @@ failures   refusal, defect, failure of this process: who is at fault and what fo
 Not pure:
 
 ========== =====================================================================================
+reading    a frozen section, encoded in slices beside the applies, compressed in threads
+install    (`install_stream`) which message of an installation may come when
 stream     one Apply stream: batches on the event loop, replies in order, slow reads in threads
-server     Describe, Apply, Normalize and health; fencing of older coordinators
+server     Describe, Apply, Normalize, ReadSection and health; fencing of older coordinators
 process    command line, sockets, signals, exit codes
 garbage    when Python may collect garbage
 throttle   how often a secret may be guessed

@@ -14,7 +14,7 @@ from services.runtime.freezing import Base, Freezer
 from services.runtime.section import Entity, Section, SectionError
 from services.runtime.tables import UndoLog
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
-from viewstamp.format import FormatError
+from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.block import decode_block
 from viewstamp.format.digest import DIGEST_BYTES, StateDigest
 from viewstamp.format.merge import merge
@@ -29,7 +29,7 @@ class InstallOrderError(Exception):
 
 
 class NewerSectionError(Exception):
-    """A section that a later build wrote, or one too old to be migrated."""
+    """A section in the form of a later build, or one too old to be migrated."""
 
 
 class SectionContentsError(Exception):
@@ -78,7 +78,7 @@ class Installation(Generic[State]):
     def loading(self) -> Iterator[None]:
         """Load and check; between two steps the caller may do something else.
 
-        Raises SectionContentsError.
+        Raises SectionContentsError, NewerSectionError.
         """
         undo = UndoLog()
         state = self._domain.new_state(undo)
@@ -88,6 +88,8 @@ class Installation(Generic[State]):
             for _ in self._domain.section.loading(state, entities):
                 undo.settle()
                 yield
+        except FormatVersionError as error:
+            raise NewerSectionError(f"{self._name()}: {error}: upgrade it") from error
         except (FormatError, SectionError) as error:
             raise SectionContentsError(f"{self._name()}: {error}") from error
         undo.settle()
@@ -136,8 +138,6 @@ class Installation(Generic[State]):
 def _check_begin(begin: pb.InstallBegin) -> None:
     if not begin.generation:
         raise InstallOrderError("generation 0 is the empty state, which needs no installation")
-    if not begin.sequence:
-        raise InstallOrderError("the batch that held a cut has a sequence, and none is named")
     if begin.layers > INSTALL_LAYERS_MAX:
         raise InstallOrderError(
             f"a section has at most {INSTALL_LAYERS_MAX} layers, not {begin.layers}"

@@ -111,9 +111,7 @@ class Machine(Generic[State]):
         Raises ProtocolError once a batch of the log was applied.
         """
         if self.sequence:
-            raise ProtocolError(
-                f"a section comes after batch {self.sequence}, not before the first"
-            )
+            raise ProtocolError(f"a section comes before a batch, not after batch {self.sequence}")
         self.state, self.undo, self.freezer = installed.state, installed.undo, installed.freezer
         self.revision, self.sequence = installed.begin.revision, installed.begin.sequence
         self._known_digest = None

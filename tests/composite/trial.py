@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from coordinator.mux.types import Read, ReadSpan
+from coordinator.mux.types import Read, ReadSpan, Stage
 from tests.composite.comparison import check_read, check_reply
 from tests.composite.harness import STAGES, Entry, Replica, Service, entry
 from tests.composite.indexes import check_indexes, check_session_indexes
@@ -79,12 +79,23 @@ class Trial:
             got |= facts_of_sections(stage, entities)
             check_indexes(stage, service.machine.state, entities)
         check_equal(got, facts_of_model(self.model))
+        self._check_projections()
         self._check_sessions()
         check_session_indexes(self.replica.mux.sessions)
         digests = self.replica.digests()
         for stage, mirror in self.mirrors.items():
             mirror_batches(mirror, self.replica.services[stage])
             assert mirror.machine.state_digest() == digests[stage], stage.name
+
+    def _check_projections(self) -> None:
+        """Fail unless streams knows of users exactly what users would let it know."""
+        sides = [
+            service.machine.domain.section.projection_digests(service.machine.state)
+            for stage, service in self.replica.services.items()
+            if stage != Stage.CONSUMER_GROUPS
+        ]
+        assert sides[0] == sides[1], f"projections of users and streams differ: {sides}"
+        assert sides[0].keys() == {"access"}
 
     def _check_sessions(self) -> None:
         mux, world = self.replica.mux, self.model.world

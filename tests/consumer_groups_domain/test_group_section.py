@@ -97,6 +97,16 @@ def test_entities_are_ordered_by_kind_and_key() -> None:
     assert section[-1] == (COUNTERS_KIND, b"", b"\x08\x04")
 
 
+def test_delta_is_in_the_order_of_topics() -> None:
+    """What changed comes in the order of the section, in which groups stand under their topics."""
+    harness = busy()
+    harness.machine.freezer.freeze(1, harness.revision)
+    frozen = harness.machine.freezer.frozen
+    assert frozen is not None
+    changes = [(kind, key, new) for kind, key, old, new in frozen.changes() if old is None]
+    assert changes == list(SECTION.entities(harness.state))
+
+
 def test_empty_state_has_no_entity() -> None:
     """Before the first group the section is empty, and an empty section loads to such a state."""
     assert list(SECTION.entities(Harness().state)) == []

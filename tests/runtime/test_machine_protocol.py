@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from services.runtime.installing import Installation
 from services.runtime.machine import Machine, ProtocolError
 from tests.runtime import echo
 from tests.runtime.echo import (
@@ -21,6 +22,7 @@ from tests.runtime.echo import (
 from tests.runtime.harness import Harness
 from viewstamp import framing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+from viewstamp.format.digest import DIGEST_BYTES
 from viewstamp.limits import PREPARE_COMMANDS_MAX
 
 
@@ -41,6 +43,11 @@ def test_sequence_must_be_contiguous(harness: Harness, sequence: int) -> None:
     assert harness.texts() == {"a": "a"}
 
 
+def cut(generation: int) -> pb.Item:
+    """Return a cut."""
+    return pb.Item(cut=pb.CutItem(generation=generation))
+
+
 CONTEXTS_OF_TWO = framing.frame_all([b"x", b"y"])
 UNKNOWN_EFFECT = pb.Item(effect=pb.EffectItem(payload=b"\x2a\x00"))
 
@@ -49,7 +56,7 @@ BREACHES: dict[str, tuple[pb.Item, str]] = {
     "method of another stage": (command(echo.ELSEWHERE, b""), "command code 904 is not claimed"),
     "unknown query": (query(999, b""), "query code 999 is not claimed"),
     "item of no kind": (pb.Item(), "has no kind"),
-    "cut": (pb.Item(cut=pb.CutItem(generation=4)), "cut 4"),
+    "cut of nothing": (pb.Item(cut=pb.CutItem()), "cut 0 comes after cut 0: generations ascend"),
     "keep without savepoint": (KEEP, "no savepoint is open that could be kept"),
     "revert without savepoint": (REVERT, "no savepoint is open that could be reverted"),
     "too many": (command(PUT, count=PREPARE_COMMANDS_MAX + 1), "the gateway admits 8190"),
@@ -74,6 +81,41 @@ def test_savepoints_do_not_nest(harness: Harness) -> None:
     """A second savepoint is a breach of the protocol."""
     with pytest.raises(ProtocolError, match="open already"):
         harness.apply(SAVEPOINT, SAVEPOINT)
+
+
+def test_cuts_ascend(harness: Harness) -> None:
+    """A cut that is not newer than the last one, released or not, is a breach of the protocol."""
+    harness.apply(cut(4))
+    with pytest.raises(ProtocolError, match="cut 4 comes after cut 4"):
+        harness.apply(cut(4))
+    harness = Harness()
+    harness.apply(cut(4))
+    harness.machine.freezer.release(4)
+    with pytest.raises(ProtocolError, match="cut 3 comes after cut 4"):
+        harness.apply(cut(3))
+
+
+def test_no_cut_under_a_savepoint(harness: Harness) -> None:
+    """What may still be taken back is in no snapshot."""
+    with pytest.raises(ProtocolError, match="cut 4 comes while a savepoint is open"):
+        harness.apply(SAVEPOINT, cut(4))
+
+
+def test_no_section_behind_a_batch(harness: Harness) -> None:
+    """A machine that has applied something does not take a section in its place."""
+    installation = Installation(
+        echo.DOMAIN,
+        pb.InstallBegin(
+            generation=1, sequence=1, section_version=7, state_digest=bytes(DIGEST_BYTES)
+        ),
+    )
+    for _ in installation.loading():
+        pass
+    assert installation.installed is not None
+    harness.apply(command(PUT, put_request("a")))
+    with pytest.raises(ProtocolError, match="before a batch, not after batch 1"):
+        harness.machine.activate(installation.installed)
+    assert harness.texts() == {"a": "a"}
 
 
 def test_reads_outside_the_log_change_nothing(harness: Harness) -> None:
