@@ -27,13 +27,8 @@ from coordinator.mux.catalog_types import (
 )
 from coordinator.mux.stage import Stage
 from coordinator.snapshot import values
-from coordinator.snapshot.decisions import (
-    Action,
-    CatalogState,
-    LocalState,
-    Situation,
-    decide,
-)
+from coordinator.snapshot.decisions import Action, LocalState, decide
+from coordinator.snapshot.generations import FrozenHere, Generations
 from coordinator.snapshot.sections import GenerationFailed
 from coordinator.snapshot.triggers import Load, SnapshotTriggers
 from coordinator.snapshot.work import Durable, LocalCut, Report
@@ -85,20 +80,6 @@ class Ports:
     completed: Callable[[int], None]  # its end
 
 
-@dataclass(slots=True)
-class _Work:
-    """A generation that was frozen here."""
-
-    cut: LocalCut
-    tasks: tuple[Stage, ...]
-    base_generation: int  # adopted when it was cut
-    snapshot: Snapshot  # with the tasks that were reported here
-    root: bytes = b""  # set once it is durable
-    broken: str = ""
-    broken_at_ms: int = 0
-    running: asyncio.Task[None] | None = None
-
-
 class LocalSnapshotOrchestrator:
     """One replica's part in every generation.
 
@@ -119,10 +100,8 @@ class LocalSnapshotOrchestrator:
         self._triggers = triggers
         self._clock_ms = clock_ms
         self._deadline_ms = deadline_ms
-        self._adopted = adopted
-        self._catalog = {snapshot.generation: snapshot for snapshot in snapshots}
-        self._works: dict[int, _Work] = {}
-        self._abandoned: list[_Work] = []
+        self._generations = Generations(adopted, snapshots)
+        self._abandoned: list[FrozenHere] = []
         self._given_up: dict[int, str] = {}
         self._begun_ms: dict[int, int] = {}
         self._is_primary = False
@@ -142,12 +121,12 @@ class LocalSnapshotOrchestrator:
 
     def current_generation(self) -> int:
         """Return the newest generation that the retired log knows."""
-        return self._current().generation
+        return self._generations.current().generation
 
     def report(self, generation: int, tasks: Sequence[TaskSnapshot]) -> None:
         """Take in tasks that are durable here. Raises ReportRefused; then none is taken in."""
-        current = self._current()
-        work = self._works.get(current.generation)
+        current = self._generations.current()
+        work = self._generations.works.get(current.generation)
         if work is None:
             values.with_reports(current, generation, tasks, ())  # says why not
         else:
@@ -159,35 +138,35 @@ class LocalSnapshotOrchestrator:
         Raises WrongGeneration, or AlreadyDecided if it is completed or, durable here, about to be;
         once it has failed, again is no error.
         """
-        values.failed(self._current(), generation, reason)
+        values.failed(self._generations.current(), generation, reason)
         if self.local_state(generation) is LocalState.DURABLE:
             raise values.AlreadyDecided(f"generation {generation} is durable here: the log decides")
         self._give_up(generation, reason)
 
     def lookup_generation(self, task: Stage) -> int:
         """Return the generation that a task has reached here."""
-        return values.lookup_generation(self._current(), task)
+        return values.lookup_generation(self._generations.current(), task)
 
     def reported(self, generation: int) -> tuple[TaskSnapshot, ...]:
         """Return the tasks of a generation under way that were reported here."""
-        work = self._works.get(generation)
+        work = self._generations.works.get(generation)
         return () if work is None else work.snapshot.tasks
 
     # --- From the log, at retirement and during the replay ---
 
     def cut_taken(self, taken: CutTaken, checksum: bytes) -> None:
         """Begin the work on a generation, and give up on older ones that are unfinished here."""
-        newest = max(self._works, default=self.adopted_generation)
+        newest = max(self._generations.works, default=self.adopted_generation)
         if taken.generation <= newest:
             raise OrchestrationError(f"generation {taken.generation} was cut after {newest}")
-        for older in list(self._works):
-            if not self._is_to_be_adopted(older):
+        for older in list(self._generations.works):
+            if not self._generations.is_to_be_adopted(older):
                 self._abandon(older)
-        self._works[taken.generation] = _Work(
-            LocalCut(taken, checksum, self._latest_completed()),
+        self._generations.works[taken.generation] = FrozenHere(
+            LocalCut(taken, checksum, self._generations.latest_completed()),
             values.expected_tasks(taken.feature_level),
             self.adopted_generation,
-            self._catalog.get(taken.generation, _created_by(taken)),
+            self._generations.catalog.get(taken.generation, _created_by(taken)),
         )
         self._triggers.cut_taken(taken.generation, taken.revision, self._ports.load())
         self.wake()
@@ -195,12 +174,12 @@ class LocalSnapshotOrchestrator:
     def catalog_changed(self, snapshots: Sequence[Snapshot], deleted: Sequence[int]) -> None:
         """Take in what a retired prepare has decided."""
         for snapshot in snapshots:
-            was = self._catalog.get(snapshot.generation)
-            self._catalog[snapshot.generation] = snapshot
+            was = self._generations.catalog.get(snapshot.generation)
+            self._generations.catalog[snapshot.generation] = snapshot
             if was is None or was.state is not snapshot.state or was.is_cut != snapshot.is_cut:
                 self._on_state[snapshot.state](self, snapshot)
         for generation in deleted:
-            self._catalog.pop(generation, None)
+            self._generations.catalog.pop(generation, None)
             self._forget_limits(generation)
         self.wake()
 
@@ -211,7 +190,7 @@ class LocalSnapshotOrchestrator:
         """
         self._is_primary = True
         now_ms = self._clock_ms()
-        self._begun_ms = dict.fromkeys(self._undecided(), now_ms)
+        self._begun_ms = dict.fromkeys(self._generations.undecided(), now_ms)
         self._triggers.restart_interval(now_ms)
         self.wake()
 
@@ -224,25 +203,18 @@ class LocalSnapshotOrchestrator:
     @property
     def adopted_generation(self) -> int:
         """The generation that this replica restarts from; 0 for the empty state."""
-        return self._adopted.generation if self._adopted else 0
+        return self._generations.adopted_generation
 
     def local_state(self, generation: int) -> LocalState:
         """Return what this replica holds of a generation."""
-        if generation == self.adopted_generation:
-            return LocalState.DURABLE
-        work = self._works.get(generation)
-        if work is None:
-            return LocalState.NOTHING
-        if work.broken:
-            return LocalState.BROKEN
-        return LocalState.DURABLE if work.root else LocalState.FROZEN
+        return self._generations.local_state(generation)
 
     def pins(self) -> frozenset[int]:
         """Return the generations whose files must stay, whatever the catalog says.
 
         What the replica restarts from, what is being written, and what that is a delta against.
         """
-        works = [*self._works.values(), *self._abandoned]
+        works = [*self._generations.works.values(), *self._abandoned]
         named = {work.base_generation for work in works} | {w.snapshot.generation for w in works}
         return frozenset(named | {self.adopted_generation}) - {0}
 
@@ -267,9 +239,11 @@ class LocalSnapshotOrchestrator:
     async def settle(self) -> None:
         """Do everything that is to be done now, oldest generation first."""
         await self._clean_up()
-        for generation in self._at_hand():
+        for generation in self._generations.at_hand():
             self._raise_failure(generation)
-            action = decide(self._situation(generation), self._reason_to_fail(generation) != "")
+            action = decide(
+                self._generations.situation(generation), self._reason_to_fail(generation) != ""
+            )
             await self._carry_out[action](generation)
         self._consider()
 
@@ -283,7 +257,7 @@ class LocalSnapshotOrchestrator:
             self._propose_cut(generation)
 
     async def _write(self, generation: int) -> None:
-        work = self._works[generation]
+        work = self._generations.works[generation]
         is_again = bool(work.broken)
         if is_again and self._clock_ms() - work.broken_at_ms >= REWRITE_DELAY_MS:
             work.snapshot = replace(work.snapshot, tasks=())
@@ -292,7 +266,7 @@ class LocalSnapshotOrchestrator:
             work.running = asyncio.get_running_loop().create_task(self._do_work(work))
             work.running.add_done_callback(lambda _: self.wake())
 
-    async def _do_work(self, work: _Work) -> None:
+    async def _do_work(self, work: FrozenHere) -> None:
         generation = work.snapshot.generation
         try:
             root = await self._ports.work.make_durable(
@@ -307,7 +281,7 @@ class LocalSnapshotOrchestrator:
             raise OrchestrationError(f"generation {generation} is durable without {missing}")
         work.root = root
 
-    def _take_in(self, work: _Work, generation: int, tasks: Sequence[TaskSnapshot]) -> None:
+    def _take_in(self, work: FrozenHere, generation: int, tasks: Sequence[TaskSnapshot]) -> None:
         updated = values.with_reports(work.snapshot, generation, tasks, work.tasks)
         if updated != work.snapshot:
             work.snapshot = updated
@@ -316,7 +290,7 @@ class LocalSnapshotOrchestrator:
     async def _complete(self, generation: int) -> None:
         if not self._is_primary:
             return
-        durable = self._durable(generation)
+        durable = self._generations.durable(generation)
         command = CompleteSnapshot(generation, durable.root, durable.tasks)
         request = codec.complete_snapshot_request(command)
         self._ports.propose(codec.COMPLETE_SNAPSHOT_CODE, request)
@@ -332,24 +306,23 @@ class LocalSnapshotOrchestrator:
             raise OrchestrationError(
                 f"generation {generation} is to be adopted after {self.adopted_generation}"
             )
-        durable = self._durable(generation)
-        _check_root(durable, self._catalog[generation])
+        durable = self._generations.durable(generation)
+        _check_root(durable, self._generations.catalog[generation])
         await self._ports.adopt(generation)
-        self._adopted = durable
-        del self._works[generation]
+        self._generations.adopted = durable
+        del self._generations.works[generation]
 
     async def _delete(self, generation: int) -> None:
         self._abandon(generation)
         await self._clean_up()
 
     async def _stop(self, generation: int) -> None:
-        raise OrchestrationError(
-            f"generation {generation} cannot be here like this: {self._situation(generation)}"
-        )
+        situation = self._generations.situation(generation)
+        raise OrchestrationError(f"generation {generation} cannot be here like this: {situation}")
 
     def _consider(self) -> None:
         """Begin a snapshot that nobody asked for, if it is time."""
-        current = self._catalog_newest()
+        current = self._generations.newest()
         if not self._is_primary or current.state is SnapshotState.CREATED:
             return
         trigger = self._triggers.due(self._ports.load())
@@ -366,49 +339,6 @@ class LocalSnapshotOrchestrator:
 
     # --- What is the matter ---
 
-    def _at_hand(self) -> list[int]:
-        newest = self._catalog_newest().generation
-        return sorted({*self._works, newest, *self._undecided()} - {0})
-
-    def _undecided(self) -> list[int]:
-        return [g for g, s in self._catalog.items() if s.state is SnapshotState.CREATED]
-
-    def _situation(self, generation: int) -> Situation:
-        is_adopted = generation == self.adopted_generation
-        return Situation(self._catalog_state(generation), self.local_state(generation), is_adopted)
-
-    def _catalog_state(self, generation: int) -> CatalogState:
-        snapshot = self._catalog.get(generation)
-        if snapshot is None:
-            return CatalogState.ABSENT
-        if snapshot.state is SnapshotState.CREATED:
-            return CatalogState.CUT if snapshot.is_cut else CatalogState.ASKED
-        return _DECIDED[snapshot.state]
-
-    def _is_to_be_adopted(self, generation: int) -> bool:
-        situation = self._situation(generation)
-        return decide(situation, is_overdue=False) is Action.ADOPT
-
-    def _durable(self, generation: int) -> Durable:
-        if self._adopted is not None and generation == self._adopted.generation:
-            return self._adopted
-        work = self._works[generation]
-        cut = work.cut
-        return Durable(generation, cut.taken.op, cut.checksum, work.root, work.snapshot.tasks)
-
-    def _current(self) -> Snapshot:
-        """Return the newest generation, with what was reported here if it is under way here."""
-        newest = self._catalog_newest()
-        work = self._works.get(newest.generation)
-        return newest if work is None else work.snapshot
-
-    def _catalog_newest(self) -> Snapshot:
-        return self._catalog[max(self._catalog)] if self._catalog else values.initial()
-
-    def _latest_completed(self) -> Snapshot:
-        completed = (s for s in self._catalog.values() if s.state is SnapshotState.COMPLETED)
-        return max(completed, key=lambda s: s.generation, default=values.initial())
-
     def _reason_to_fail(self, generation: int) -> str:
         """Return why a generation is to be given up by now; empty if it is not."""
         given_up = self._given_up.get(generation, "")
@@ -417,26 +347,21 @@ class LocalSnapshotOrchestrator:
             return given_up
         if self._clock_ms() - begun_ms < self._deadline_ms:
             return ""
-        return f"not durable within {self._deadline_ms} ms: {self._what_lacks(generation)}"
-
-    def _what_lacks(self, generation: int) -> str:
-        work = self._works.get(generation)
-        if work is None:
-            return "it was not cut" if not self._catalog[generation].is_cut else "nobody holds it"
-        missing = values.missing_tasks(work.snapshot, work.tasks)
-        return "lacks " + (", ".join(s.name.lower() for s in missing) or "its manifest")
+        return (
+            f"not durable within {self._deadline_ms} ms: {self._generations.what_lacks(generation)}"
+        )
 
     # --- Changes of state ---
 
     def _created(self, snapshot: Snapshot) -> None:
         self._begun_ms.setdefault(snapshot.generation, self._clock_ms())
-        work = self._works.get(snapshot.generation)
+        work = self._generations.works.get(snapshot.generation)
         if work is not None:
             work.snapshot = replace(snapshot, tasks=work.snapshot.tasks)
 
     def _completed(self, snapshot: Snapshot) -> None:
         self._forget_limits(snapshot.generation)
-        work = self._works.get(snapshot.generation)
+        work = self._generations.works.get(snapshot.generation)
         if work is not None and work.root:
             work.snapshot = snapshot
         self._triggers.completed(snapshot.generation)
@@ -444,7 +369,7 @@ class LocalSnapshotOrchestrator:
 
     def _failed(self, snapshot: Snapshot) -> None:
         self._forget_limits(snapshot.generation)
-        work = self._works.get(snapshot.generation)
+        work = self._generations.works.get(snapshot.generation)
         if work is not None:
             work.snapshot = values.failed(work.snapshot, snapshot.generation, snapshot.failure)
         self._triggers.failed(snapshot.generation, self._clock_ms())
@@ -457,9 +382,9 @@ class LocalSnapshotOrchestrator:
     }
 
     def _give_up(self, generation: int, reason: str) -> None:
-        if generation in self._undecided():
+        if generation in self._generations.undecided():
             self._given_up.setdefault(generation, reason)
-        work = self._works.get(generation)
+        work = self._generations.works.get(generation)
         if work is not None and not work.root:
             work.broken, work.broken_at_ms = reason, self._clock_ms()
         self.wake()
@@ -470,7 +395,7 @@ class LocalSnapshotOrchestrator:
 
     def _abandon(self, generation: int) -> None:
         """End the work on a generation; its files go as soon as nobody writes to them."""
-        work = self._works.pop(generation)
+        work = self._generations.works.pop(generation)
         if work.running is not None:
             work.running.cancel()
         self._abandoned.append(work)
@@ -483,14 +408,16 @@ class LocalSnapshotOrchestrator:
             self._abandoned.pop(0)
 
     async def _end_work(self) -> None:
-        running = [w.running for w in (*self._works.values(), *self._abandoned) if w.running]
+        running = [
+            w.running for w in (*self._generations.works.values(), *self._abandoned) if w.running
+        ]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
     def _raise_failure(self, generation: int) -> None:
         """Raise what ended the work on a generation, if it was none of the expected failures."""
-        work = self._works.get(generation)
+        work = self._generations.works.get(generation)
         if work is not None and work.running is not None and work.running.done():
             work.running.result()
 
@@ -521,9 +448,3 @@ async def _ended(running: asyncio.Task[None] | None) -> None:
         await asyncio.wait([running])
         if not running.cancelled():
             running.result()
-
-
-_DECIDED: Final = {
-    SnapshotState.COMPLETED: CatalogState.COMPLETED,
-    SnapshotState.FAILED: CatalogState.FAILED,
-}
