@@ -83,7 +83,7 @@ class Coordinator:
         self._writer: Writer[vsr.SuperblockState] = Writer(files.journal, files.superblock)
         self._space = SpaceWatch(files.journal, self._became_full, self._has_room)
         self.driver = Driver(_core(config, files), self._mux, self._writer, self._events())
-        self._gathering = SectionGathering(frozenset(map(int, DOMAIN_STAGES)))
+        self._gathering = SectionGathering(DOMAIN_STAGES if files.base is not None else ())
         self._clients = {stage: self._client(stage) for stage in DOMAIN_STAGES}
         self._proposals = Proposals(self.driver)
         self._timers = SessionTimers(self._mux.sessions.live, self._proposals, _monotonic_ms)

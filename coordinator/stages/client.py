@@ -246,7 +246,11 @@ class StageClient:
         if base is None:
             return True
         try:
-            installed = await install(call, base)
+            try:
+                installed = await install(call, base)
+            except asyncio.InvalidStateError:  # it ended the stream while we were writing
+                await call.read()  # raises the status that it ended with
+                raise TimeoutError from None
         except grpc.RpcError as error:
             if error.code() in _REFUSALS_OF_BASE:
                 raise BaseRefusedError(

@@ -12,14 +12,16 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 class SectionGathering:
     """What the services say of the sections that were installed (`base.Gathering`).
 
-    At the start of the process all of `stages` are awaited. A service that restarts later is not
-    held back: the others serve, and its section is the one that was checked when it was cut.
+    All of `stages` are awaited once, at the start of the process; none if it starts from the empty
+    state. A service that restarts later is not held back: the others serve already.
     """
 
     def __init__(self, stages: Collection[int]) -> None:
         self._stages = frozenset(stages)
         self._installed: dict[int, pb.Installed] = {}
         self._complete = asyncio.Event()
+        if not stages:
+            self._complete.set()
 
     async def installed(self, stage: int, installed: pb.Installed) -> None:
         """Return once the stage may serve.

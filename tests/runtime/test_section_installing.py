@@ -153,7 +153,6 @@ REFUSED: dict[str, tuple[tuple[pb.Install | pb.Batch, ...], grpc.StatusCode, str
     "layer": ((begin(WORDS), block(b"", 1)), ORDER, "layer 1 of a section of 1 layers"),
     "layers": ((begin(WORDS, layers=5000),), ORDER, "at most 1024 layers, not 5000"),
     "generation": ((begin(WORDS, generation=0),), ORDER, "generation 0 is the empty state"),
-    "sequence": ((begin(WORDS, sequence=0),), ORDER, "has a sequence"),
     "digest size": ((begin(WORDS, state_digest=b"x"),), ORDER, "has 32 bytes, not 1"),
     "newer": ((begin(WORDS, section_version=8),), VERSION, "versions up to 7: upgrade it"),
     "too old": ((begin(WORDS, section_version=6),), VERSION, "cannot migrate to 7"),

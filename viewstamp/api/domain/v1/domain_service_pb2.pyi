@@ -190,7 +190,9 @@ class InstallBegin(_message.Message):
     revision: _builtins.int
     """The revision of its cut: every command up to it is in the section."""
     sequence: _builtins.int
-    """The sequence of the batch that held the cut: the next batch has one more."""
+    """The sequence of the batch that held the cut: the next batch has one more. 0 where an earlier
+    coordinator sent that batch: sequences begin anew with each.
+    """
     section_version: _builtins.int
     """Schema version of the section. Older ones are migrated, newer ones refused."""
     state_digest: _builtins.bytes

@@ -1,0 +1,63 @@
+"""Who waits for whom when sections are installed, and what must be equal in them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from coordinator.stages.base import BaseRefusedError
+from coordinator.stages.gathering import SectionGathering
+from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+
+USERS, STREAMS, GROUPS = 2, 3, 4
+
+
+def installed(generation: int = 1, **projections: bytes) -> pb.Installed:
+    """Return what a service says of its section."""
+    return pb.Installed(
+        generation=generation,
+        projections=[
+            pb.ProjectionDigest(name=name, digest=digest) for name, digest in projections.items()
+        ],
+    )
+
+
+async def test_nobody_serves_before_every_section_is_whole() -> None:
+    """The first two wait for the third; then all go on."""
+    gathering = SectionGathering((USERS, STREAMS, GROUPS))
+    first = asyncio.create_task(gathering.installed(USERS, installed(access=b"a")))
+    second = asyncio.create_task(gathering.installed(STREAMS, installed(access=b"a")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not first.done()
+    assert not second.done()
+
+    await gathering.installed(GROUPS, installed())
+
+    await asyncio.gather(first, second)
+
+
+async def test_a_later_restart_waits_for_nobody() -> None:
+    """The others serve already and install nothing; nor is there a wait without a base."""
+    gathering = SectionGathering(())
+    await gathering.installed(STREAMS, installed(generation=3, access=b"a"))
+
+
+async def test_sections_that_tell_different_things_are_refused() -> None:
+    """Two digests of one projection show that the sections do not belong together."""
+    gathering = SectionGathering((USERS, STREAMS))
+    waiting = asyncio.create_task(gathering.installed(USERS, installed(access=b"a")))
+    await asyncio.sleep(0)
+
+    with pytest.raises(BaseRefusedError, match="stages 3 and 2 disagree about access"):
+        await gathering.installed(STREAMS, installed(access=b"b"))
+    assert not waiting.done()
+    waiting.cancel()
+
+
+async def test_another_generation_is_not_compared() -> None:
+    """A service that restarts from a newer snapshot may know more than one that still serves."""
+    gathering = SectionGathering((USERS,))
+    await gathering.installed(USERS, installed(generation=1, access=b"a"))
+    await gathering.installed(STREAMS, installed(generation=2, access=b"b"))
