@@ -38,3 +38,13 @@ async def test_only_new_objects_are_walked_while_commands_flow(
         await garbage.collect_when_quiet(next_activity)
     start, load, quiet = ["disable", "collect", "freeze"], ["collect 0"], ["collect", "freeze"]
     assert collector.calls == [*start, *load, *load, *quiet, "unfreeze", "enable"]
+
+
+@pytest.mark.parametrize("is_owned", [True, False])
+def test_what_was_loaded_is_spared(is_owned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state just loaded is never walked, unless the collector is left to itself, as in tests."""
+    collector = Collector()
+    monkeypatch.setattr(collector, "isenabled", lambda: not is_owned, raising=False)
+    monkeypatch.setattr(garbage, "gc", collector)
+    garbage.spare_what_is_there()
+    assert collector.calls == (["freeze"] if is_owned else [])
