@@ -1,4 +1,4 @@
-"""The part of etcd's gRPC face that is measured: Put, Range and Txn of its KV service.
+"""The part of etcd's gRPC face that is measured: Put, Range, Txn, and Snapshot of Maintenance.
 
 The messages are built from their field numbers, so that nothing of etcd's own is needed. Only what
 the benchmark sends is described; what etcd answers beside it is skipped as unknown fields.
@@ -15,6 +15,7 @@ PACKAGE: Final = "etcdserverpb"
 _Field = descriptor_pb2.FieldDescriptorProto
 _BYTES: Final = _Field.TYPE_BYTES
 _INT64: Final = _Field.TYPE_INT64
+_UINT64: Final = _Field.TYPE_UINT64
 _BOOL: Final = _Field.TYPE_BOOL
 # Message -> its fields (name, number, scalar type or message name, repeated), then its oneof.
 _MESSAGES: Final[dict[str, tuple[tuple[tuple[str, int, int | str, bool], ...], str]]] = {
@@ -31,6 +32,11 @@ _MESSAGES: Final[dict[str, tuple[tuple[tuple[str, int, int | str, bool], ...], s
     "TxnRequest": ((("success", 2, "RequestOp", True),), ""),
     "TxnResponse": (
         (("header", 1, "ResponseHeader", False), ("succeeded", 2, _BOOL, False)),
+        "",
+    ),
+    "SnapshotRequest": ((), ""),
+    "SnapshotResponse": (
+        (("remaining_bytes", 2, _UINT64, False), ("blob", 3, _BYTES, False)),
         "",
     ),
 }
@@ -66,9 +72,9 @@ def _classes() -> dict[str, Any]:
     }
 
 
-def path(method: str) -> str:
-    """Return the path of a method of the KV service."""
-    return f"/{PACKAGE}.KV/{method}"
+def path(method: str, service: str = "KV") -> str:
+    """Return the path of a method."""
+    return f"/{PACKAGE}.{service}/{method}"
 
 
 CLASSES: Final = _classes()
@@ -76,6 +82,7 @@ PutRequest: Final = CLASSES["PutRequest"]
 RangeRequest: Final = CLASSES["RangeRequest"]
 RequestOp: Final = CLASSES["RequestOp"]
 TxnRequest: Final = CLASSES["TxnRequest"]
+SnapshotRequest: Final = CLASSES["SnapshotRequest"]
 
 
 class EtcdClient:
@@ -86,6 +93,16 @@ class EtcdClient:
         self.put = self._method("Put", "PutRequest", "PutResponse")
         self.range = self._method("Range", "RangeRequest", "RangeResponse")
         self.transact = self._method("Txn", "TxnRequest", "TxnResponse")
+        # Takes the request encoded.
+        self.transact_encoded: Any = self._channel.unary_unary(
+            path("Txn"), response_deserializer=CLASSES["TxnResponse"].FromString
+        )
+        # Returns an iterator of responses, whose blobs are the whole database.
+        self.snapshot = self._channel.unary_stream(
+            path("Snapshot", "Maintenance"),
+            request_serializer=CLASSES["SnapshotRequest"].SerializeToString,
+            response_deserializer=CLASSES["SnapshotResponse"].FromString,
+        )
 
     async def close(self) -> None:
         """Close the connection."""

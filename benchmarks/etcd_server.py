@@ -36,10 +36,7 @@ class EtcdServer:
     async def __aenter__(self) -> EtcdServer:
         """Start, and wait until it answers."""
         self._directory.mkdir(mode=0o700)
-        with (self._directory / "log").open("wb") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self.command, stdout=log, stderr=subprocess.STDOUT
-            )
+        await self._start()
         try:
             async with grpc.aio.insecure_channel(self.address) as channel:
                 await asyncio.wait_for(channel.channel_ready(), READY_TIMEOUT_S)
@@ -47,6 +44,19 @@ class EtcdServer:
             await self._stop()
             raise
         return self
+
+    async def kill_and_start(self) -> None:
+        """Kill it, and start it again without waiting until it answers."""
+        assert self._process is not None, "etcd was not started"
+        self._process.kill()
+        await self._process.wait()
+        await self._start()
+
+    async def _start(self) -> None:
+        with (self._directory / "log").open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self.command, stdout=log, stderr=subprocess.STDOUT
+            )
 
     async def __aexit__(
         self,

@@ -108,6 +108,46 @@ TARGETS: Final = (
     ),
 )
 
+# The state: 1,000,000 partitions in 100,000 topics, 10,000 groups, 1,000 users.
+SNAPSHOT_TARGETS: Final = (
+    Target("restart to the first command, s", "restart", None, "first_command_s", 3.5, 1.5),
+    Target("memory of all processes, MB", "memory", None, "total_mb", 800.0, 400.0),
+    Target("full snapshot, three copies, s", "full", None, "seconds", 2.0, 1.0),
+    *(
+        row
+        for where in ("random", "clustered")
+        for row in (
+            Target(
+                f"1 % of topics changed, {where}: bytes, % of the full one's",
+                f"{where}_1_percent",
+                None,
+                "bytes_percent",
+                must=5.0,
+                aim=2.0,
+            ),
+            Target(
+                f"1 % of topics changed, {where}: time, % of the full one's",
+                f"{where}_1_percent",
+                None,
+                "seconds_percent",
+                must=10.0,
+                aim=4.0,
+            ),
+        )
+    ),
+    *(
+        Target(
+            f"command p99 with continuous snapshots against without, {load} load",
+            f"p99_{load}",
+            None,
+            "p99_ratio",
+            must=2.0,
+            aim=1.2,
+        )
+        for load in ("light", "saturated")
+    ),
+)
+
 
 def judge(target: Target, rounds: Mapping[str, list[Figures]]) -> dict[str, Any]:
     """Return a row of the result: medians over the rounds, the ratio of each, and a verdict."""

@@ -1,0 +1,70 @@
+"""What a cluster's snapshots left on disk, and what its coordinator's log says of compaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from viewstamp.format.manifest import sections
+from viewstamp.snapshots.copies import Copies, copy_directories, manifest_file
+from viewstamp.snapshots.generation import Generation
+
+ADOPTED = "snapshot adopted"
+COMPACTED = "section compacted"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One generation: the bytes of each of its files, of one copy, by name."""
+
+    files: Mapping[str, int]
+
+    @property
+    def size_bytes(self) -> int:
+        """All that a restart reads."""
+        return sum(self.files.values())
+
+    def bytes_beside(self, earlier: Written | None) -> int:
+        """Return the bytes of the files that the earlier generation does not have."""
+        known = {} if earlier is None else earlier.files
+        return sum(size for name, size in self.files.items() if name not in known)
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """One section merged into a new base: seconds since its generation was adopted, and bytes."""
+
+    seconds: float
+    size_bytes: int
+
+
+def written(data_directory: Path, number: int) -> Written:
+    """Return what a generation consists of. Raises SnapshotFilesError."""
+    copies = Copies(copy_directories(data_directory))
+    generation = Generation(copies, number)
+    path = next(copies.paths(manifest_file(number)))
+    files = {path.name: path.stat().st_size}
+    for _, section in sections(generation.manifest):
+        files |= {layer.digest.hex(): layer.size_bytes for layer in section.layers}
+    return Written(files)
+
+
+def compactions(log: Path) -> list[Compaction]:
+    """Return every compaction that a coordinator's log tells of."""
+    found, adopted = [], None
+    for line in log.read_text().splitlines():
+        event = json.loads(line) if line.startswith("{") else {}
+        if event.get("message") == ADOPTED:
+            adopted = _time(event)
+        elif event.get("message") == COMPACTED and adopted is not None:
+            seconds = (_time(event) - adopted).total_seconds()
+            found.append(Compaction(round(seconds, 3), int(event["fields"]["bytes"])))
+    return found
+
+
+def _time(event: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(event["time"])
