@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import threading
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn, TypeAlias, TypeVar
@@ -97,7 +97,7 @@ class Copies:
         self._report = report
         self._tag = tag
         self._failure: str | None = None
-        self._repairing = threading.Lock()
+        self._numbers = itertools.count(1)
 
     # --- Writing ---
 
@@ -107,7 +107,9 @@ class Copies:
 
     def _stage(self, label: str, copies: Iterable[int], make_room: MakeRoom) -> StagedFile:
         self.check_usable()
-        staged = StagedFile(self, f"{label}.{self._tag}{TEMPORARY_SUFFIX}", make_room)
+        # A file may be written and repaired at the same time: each has temporary files of its own.
+        name = f"{label}.{self._tag}-{next(self._numbers)}{TEMPORARY_SUFFIX}"
+        staged = StagedFile(self, name, make_room)
         try:
             for copy in copies:
                 staged.create(copy)
@@ -223,8 +225,7 @@ class Copies:
     def _repaired(self, source: int, target: int, name: str, check: Check) -> str | None:
         """Write one copy anew from an intact one; why that was not possible, or None."""
         try:
-            with self._repairing:
-                self._repair(source, target, name, check)
+            self._repair(source, target, name, check)
         except CopyNotWritten as error:
             return str(error)
         return None
@@ -291,15 +292,9 @@ class Copies:
             raise _not_written(what, error) from error
 
     def create_file(self, copy: int, name: str, make_room: MakeRoom) -> StorageFile:
-        """A new, empty file; one of this name is removed first."""
+        """A new, empty file."""
         path = self.path(copy, name)
-
-        def create() -> StorageFile:
-            with contextlib.suppress(FileNotFoundError):
-                self._storage.unlink(path)
-            return self._storage.create(path)
-
-        return self.attempt(copy, f"creating {path}", create, make_room)
+        return self.attempt(copy, f"creating {path}", lambda: self._storage.create(path), make_room)
 
     def rename(self, copy: int, source: str, target: str, make_room: MakeRoom) -> None:
         """Give a synced file its final name, durably."""

@@ -332,20 +332,27 @@ class GenerationWriter:
         One that is here already with the same root stays; with another root ConflictingManifest is
         raised. Raises FormatError for one that is wrong in itself.
         """
+        # Else somebody would see that some directories lack the manifest, and repair that.
+        with self._files._pins.mutex:
+            stored = self._write_manifest(manifest)
+            self._files._pins.release(self.generation)
+        return stored
+
+    def _write_manifest(self, manifest: SnapshotManifest) -> SnapshotManifest:
         files = self._files
         data = encode_manifest(manifest)
         stored = files.stored_manifest(self.generation)
         if stored is None:
             name = manifest_file(self.generation)
             files._copies.write(name, data, equality_check(data), files._reserve.give_up)
-        elif stored.root != manifest.root:
+            return manifest
+        if stored.root != manifest.root:
             raise ConflictingManifest(
                 f"generation {self.generation} is stored with root {stored.root.hex()}, but was "
                 f"written now with root {manifest.root.hex()}: the same log gave two states. Stop "
                 f"this replica and keep its directories for whoever looks for the reason"
             )
-        files._pins.release(self.generation)
-        return stored or manifest
+        return stored
 
     def discard(self) -> None:
         """Give up: layers that no manifest names become garbage."""

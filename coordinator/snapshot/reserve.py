@@ -92,4 +92,6 @@ class Reserve:
             file.close()
 
     def _new(self, copy: int) -> StorageFile:
+        # What a crash left of one may be there, and empty.
+        self._copies.remove(copy, RESERVE_FILE)
         return self._copies.create_file(copy, RESERVE_FILE, no_room)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -267,9 +267,10 @@ class MemoryStorage:
         """What is left of the capacity of the directory's file system."""
         root = self._root_of(directory)
         capacity_bytes = self.capacity_bytes if root is None else self.capacities_bytes[root]
-        inodes: Collection[Inode] = self._visible.values()
+        # Lists, since other threads may make files meanwhile.
+        inodes = list(self._visible.values())
         if self.capacities_bytes:
-            inodes = [i for path, i in self._visible.items() if self._root_of(path) == root]
+            inodes = [i for path, i in list(self._visible.items()) if self._root_of(path) == root]
         return capacity_bytes - sum([len(inode.visible) for inode in inodes])
 
     def lock(self, directory: str) -> MemoryLock:

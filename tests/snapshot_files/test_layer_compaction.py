@@ -1,0 +1,264 @@
+"""When chains are merged, what comes out, and the process of low priority that does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coordinator.snapshot import compaction
+from coordinator.snapshot.compaction import (
+    CompactionJob,
+    CompactorApart,
+    CompactorHere,
+    answer_of,
+    job_from_json,
+    merge_chain,
+    needs_compaction,
+)
+from coordinator.snapshot.copies import Copies
+from coordinator.snapshot.errors import AllCopiesBad, CompactionFailed, CopiesFailed
+from coordinator.snapshot.layout import layer_file
+from coordinator.storage import FileStorage
+from tests.journal.builders import CLUSTER_ID
+from tests.journal.memory_storage import MemoryStorage
+from tests.snapshot_files.generation_builders import (
+    Repairs,
+    Sections,
+    entities,
+    loaded_state,
+    memory,
+    open_files,
+)
+from viewstamp.api.snapshots.v1.manifest_pb2 import (
+    LayerReference,
+    SectionManifest,
+    SnapshotManifest,
+)
+from viewstamp.format.manifest import section_of
+from viewstamp.limits import COMPACT_DELTAS_PERCENT, COMPACT_LAYERS_MAX
+
+NEEDS: list[tuple[list[int], bool]] = [
+    ([], False),
+    ([100], False),
+    ([100, COMPACT_DELTAS_PERCENT], False),
+    ([100, COMPACT_DELTAS_PERCENT + 1], True),
+    ([100, 20, 20, 10], False),
+    ([100, 20, 20, 11], True),
+    ([1000] + [1] * (COMPACT_LAYERS_MAX - 2), False),
+    ([1000] + [1] * (COMPACT_LAYERS_MAX - 1), True),
+]
+
+
+@pytest.mark.parametrize(("sizes", "expected"), NEEDS)
+def test_a_chain_is_merged_beyond_half_of_its_base_or_sixteen_layers(
+    sizes: list[int], expected: bool
+) -> None:
+    """The limits of bytes and of layers, on both sides."""
+    layers = [LayerReference(size_bytes=size_bytes) for size_bytes in sizes]
+    assert needs_compaction(SectionManifest(layers=layers)) is expected
+
+
+def chained(storage: MemoryStorage) -> Sections:
+    """Three generations: a base, a delta that changes and adds, one that takes away."""
+    sections = Sections(open_files(storage))
+    sections.write(1, entities(1, 8))
+    sections.write(2, entities(2, 4, first=6))
+    sections.write(3, {stage: {(1, b"000004"): None, (2, b"000007"): None} for stage in (1, 2, 3)})
+    return sections
+
+
+def manifest_of(sections: Sections) -> SnapshotManifest:
+    """The manifest of the last generation."""
+    assert sections.manifest is not None
+    return sections.manifest
+
+
+def test_a_merged_base_is_what_the_chain_was() -> None:
+    """The next generation begins with the merged base, holds the same, and has two layers."""
+    sections = chained(memory())
+    before = manifest_of(sections)
+    assert sections.files.stages_to_compact(before) == [1, 2, 3, 4, 5]
+    for stage in sections.files.stages_to_compact(before):
+        base = sections.files.compact(before, stage)
+        assert (base.generation, base.base_generation, base.tombstones) == (
+            section_of(before, stage).layers[-1].generation,
+            0,
+            0,
+        )
+        assert base.entries == len(sections.state[stage])
+    assert sections.files.stages_to_compact(before) == []
+    after = sections.write(4, entities(4, 1))
+    assert [len(section_of(after, stage).layers) for stage in (1, 2, 3, 4, 5)] == [2] * 5
+    assert loaded_state(sections.files, 4) == sections.state
+    assert sections.files.problems(4) == []
+    assert sections.files.problems(3) == []
+
+
+def test_a_merged_base_survives_garbage_collection_until_it_is_named() -> None:
+    """It is kept though no manifest names it, and let go once its chain is no longer in use."""
+    storage = memory()
+    sections = chained(storage)
+    before = manifest_of(sections)
+    base = sections.files.compact(before, 1)
+    sections.files.collect_garbage([], 3)
+    assert storage.exists(f"copies/a/{layer_file(base.digest)}")
+    sections.write(4, entities(4, 1))
+    sections.files.collect_garbage([], 4)
+    assert sections.files.problems(4) == []
+    assert sections.files.chain(1, section_of(before, 1)) == list(section_of(before, 1).layers)
+
+
+def test_an_unused_merged_base_becomes_garbage_when_it_is_merged_again() -> None:
+    """Of two merged bases of one stage the older one is not kept for ever."""
+    storage = memory()
+    sections = chained(storage)
+    first = sections.files.compact(manifest_of(sections), 1)
+    sections.manifest = sections.files.stored_manifest(3)
+    # As after a failed generation: the chain of generation 3 is what the next one goes on from.
+    second = sections.files.compact(manifest_of(sections), 1)
+    assert second == first
+    sections.files.collect_garbage([], 3)
+    assert storage.exists(f"copies/a/{layer_file(first.digest)}")
+
+
+def test_a_chain_that_does_not_add_up_is_not_merged() -> None:
+    """A section whose digest its layers do not give: nothing is written, the chain stays."""
+    storage = memory()
+    sections = chained(storage)
+    manifest = SnapshotManifest()
+    manifest.CopyFrom(manifest_of(sections))
+    section_of(manifest, 2).state_digest = bytes(32)
+    before = storage.snapshot()
+    with pytest.raises(CompactionFailed, match="section of stage 2: state digest is 0000"):
+        sections.files.compact(manifest, 2)
+    assert storage.snapshot() == before
+    assert len(sections.files.chain(2, section_of(manifest, 2))) == 3
+
+
+def test_merging_repairs_what_it_reads() -> None:
+    """A damaged copy of a layer is repaired on the way; without any intact one merging fails."""
+    storage = memory()
+    sections = chained(storage)
+    name = layer_file(section_of(manifest_of(sections), 1).layers[0].digest)
+    pristine = storage.content(f"copies/b/{name}")
+    storage.flip(f"copies/b/{name}", 300)
+    sections.files.compact(manifest_of(sections), 1)
+    assert storage.content(f"copies/b/{name}") == pristine
+    for directory in "abc":
+        storage.flip(f"copies/{directory}/{name}", 300)
+    with pytest.raises(AllCopiesBad):
+        sections.files.compact(manifest_of(sections), 1)
+
+
+class Waiting(CompactorHere):
+    """Merges, and then waits to be let go on."""
+
+    def __init__(self) -> None:
+        self.merged = threading.Event()
+        self.go_on = threading.Event()
+
+    def merge(self, copies: Copies, job: CompactionJob) -> LayerReference:
+        """As `merge_chain`."""
+        layer = merge_chain(copies, job)
+        self.merged.set()
+        assert self.go_on.wait(60)
+        return layer
+
+
+def test_no_layer_is_collected_while_a_chain_is_merged() -> None:
+    """What another process has just written has no pin yet: layers are left for the next time."""
+    storage, compactor = memory(), Waiting()
+    files = open_files(storage, compactor=compactor)
+    sections = Sections(files)
+    sections.write(1, entities(1, 4))
+    manifest = sections.write(2, entities(2, 4))
+    thread = threading.Thread(target=files.compact, args=(manifest, 1))
+    thread.start()
+    assert compactor.merged.wait(60)
+    collected = files.collect_garbage([], 2)
+    assert (collected.generations, collected.layers, collected.postponed) == ((1,), (), True)
+    compactor.go_on.set()
+    thread.join()
+    assert files.collect_garbage([], 2).postponed is False
+    sections.write(3, entities(3, 1))
+    assert files.problems(3) == []
+
+
+# --- The other process ---
+
+
+def on_disk(tmp_path: Path, repairs: Repairs) -> Sections:
+    """Three generations in real files, with a compactor that works in a process of its own."""
+    paths = [str(tmp_path / name) for name in ("a", "b", "c")]
+    files = open_files(FileStorage(), repairs, paths=paths, compactor=CompactorApart(repairs))
+    sections = Sections(files)
+    sections.write(1, entities(1, 8))
+    sections.write(2, entities(2, 4, first=6))
+    return sections
+
+
+def test_another_process_merges_the_same(tmp_path: Path) -> None:
+    """The process of low priority gives the base that merging here gives, and tells of repairs."""
+    repairs = Repairs()
+    sections = on_disk(tmp_path, repairs)
+    manifest = manifest_of(sections)
+    section = section_of(manifest, 4)
+    damaged = tmp_path / "c" / layer_file(section.layers[0].digest)
+    damaged.write_bytes(b"rot")
+    base = sections.files.compact(manifest, 4)
+    assert repairs.names == [layer_file(section.layers[0].digest)]
+    here = merge_chain(sections.files._copies, CompactionJob(CLUSTER_ID, 4, 1, section))
+    assert base == here
+    sections.write(3, entities(3, 1))
+    assert sections.files.problems(3) == []
+    sections.files.close()
+    with pytest.raises(CompactionFailed, match="was stopped"):
+        sections.files.compact(manifest, 4)
+
+
+def test_what_goes_wrong_in_the_other_process_is_told(tmp_path: Path) -> None:
+    """Bad copies over there fail the compaction here, with the reason; the chain stays in use."""
+    sections = on_disk(tmp_path, Repairs())
+    manifest = manifest_of(sections)
+    for name in ("a", "b", "c"):
+        (tmp_path / name / layer_file(section_of(manifest, 4).layers[1].digest)).unlink()
+    with pytest.raises(CompactionFailed, match="no copy of layers/"):
+        sections.files.compact(manifest, 4)
+
+
+def test_a_process_that_dies_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A process that ends without an answer fails the compaction, with its last words."""
+    monkeypatch.setattr(compaction, "MODULE", "coordinator.snapshot.no_such_module")
+    sections = on_disk(tmp_path, Repairs())
+    with pytest.raises(CompactionFailed, match=r"status 1: .*no_such_module"):
+        sections.files.compact(manifest_of(sections), 1)
+
+
+def test_a_failed_sync_in_the_other_process_ends_this_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The kernel tells of a failed write once, so whoever is told must pass it on."""
+    sections = on_disk(tmp_path, Repairs())
+    manifest = manifest_of(sections)
+
+    def failing(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    job = CompactionJob(CLUSTER_ID, 1, 1, section_of(manifest, 1))
+    text = job.to_json(sections.files.directories)
+    assert job_from_json(text) == (job, list(sections.files.directories))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", failing)
+        answer = json.loads(answer_of(text))
+    assert answer["must_end"] is True
+    assert answer["layer"] == ""
+    take: Callable[[Copies, dict[str, object]], LayerReference] = CompactorApart(Repairs())._take
+    with pytest.raises(CopiesFailed, match=r"in the compaction process: .*Input/output error"):
+        take(sections.files._copies, answer)
+    with pytest.raises(CopiesFailed):
+        sections.files.load(1)

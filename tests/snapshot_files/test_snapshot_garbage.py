@@ -1,0 +1,162 @@
+"""What is removed, what is kept, and that nobody loses a layer that is about to be named."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from coordinator.snapshot.errors import AllCopiesBad
+from coordinator.snapshot.files import SnapshotFiles
+from coordinator.snapshot.layout import layer_file, manifest_file
+from tests.journal.memory_storage import MemoryStorage
+from tests.snapshot_files.generation_builders import (
+    COPY_DIRECTORIES,
+    Sections,
+    append_small_blocks,
+    entities,
+    loaded_state,
+    memory,
+    open_files,
+)
+from viewstamp.format.section import SectionTally
+
+
+def five_generations() -> tuple[MemoryStorage, Sections]:
+    """Generations 1 to 5, each with layers of its own alone."""
+    storage = memory()
+    files = open_files(storage)
+    for generation in range(1, 6):
+        sections = Sections(files)
+        sections.write(generation, entities(generation, 2))
+    return storage, sections
+
+
+# The catalog's generations, the superblock's; what goes.
+ROOTS: list[tuple[list[int], int, tuple[int, ...]]] = [
+    ([1, 2, 3, 4, 5], 5, ()),
+    ([2, 4, 5], 5, (1, 3)),
+    ([], 5, (1, 2, 3, 4)),
+    ([], 3, (1, 2)),
+    ([1, 5], 4, (2, 3)),
+    ([], 0, ()),
+]
+
+
+@pytest.mark.parametrize(("live", "adopted", "gone"), ROOTS)
+def test_roots_are_kept(live: list[int], adopted: int, gone: tuple[int, ...]) -> None:
+    """The catalog's generations, the superblock's and those above it stay whole; the rest goes."""
+    storage, sections = five_generations()
+    collected = sections.files.collect_garbage(live, adopted)
+    assert collected.generations == gone
+    left = [generation for generation in range(1, 6) if generation not in gone]
+    assert sections.files.generations() == left
+    for generation in left:
+        assert sections.files.problems(generation) == []
+    again = sections.files.collect_garbage(live, adopted)
+    assert (again.generations, again.layers) == ((), ())
+    names = {tuple(storage.names(f"{directory}/layers")) for directory in COPY_DIRECTORIES}
+    assert len(names) == 1
+
+
+def test_layers_of_a_deleted_generation_go() -> None:
+    """A generation that failed is deleted; what it alone named goes with the next collection."""
+    storage, sections = five_generations()
+    before = storage.snapshot()
+    sections.write(6, entities(6, 2))
+    sections.files.delete(6)
+    assert sections.files.stored_manifest(6) is None
+    collected = sections.files.collect_garbage([1, 2, 3, 4, 5], 5)
+    assert len(collected.layers) == 5
+    assert storage.snapshot() == before
+
+
+def test_what_is_being_written_is_no_garbage() -> None:
+    """Layers without a manifest stay while their generation is written, and go if that ends."""
+    storage, sections = five_generations()
+    writer = sections.files.begin(6)
+    section = writer.section(1, section_version=1, feature_level=1, base=[])
+    append_small_blocks(section, [(1, b"key", None, b"new")], SectionTally())
+    digest = section.finish().digest
+    assert sections.files.collect_garbage([], 5).layers != ()
+    assert storage.exists(f"copies/b/{layer_file(digest)}")
+    writer.discard()
+    assert sections.files.collect_garbage([], 5).layers == (digest,)
+    assert not storage.exists(f"copies/b/{layer_file(digest)}")
+
+
+def test_what_is_being_read_is_no_garbage() -> None:
+    """The layers of a generation that somebody has open stay until it is closed."""
+    _, sections = five_generations()
+    with sections.files.load(2) as loaded:
+        collected = sections.files.collect_garbage([], 5)
+        assert 2 in collected.generations
+        for stage in loaded.layers:
+            assert len(list(loaded.blocks(stage))) == 1
+    assert len(sections.files.collect_garbage([], 5).layers) == 5
+
+
+def test_nothing_is_collected_that_an_unreadable_manifest_may_name() -> None:
+    """Without a look at a manifest that is kept, no layer is removed."""
+    storage, sections = five_generations()
+    for directory in COPY_DIRECTORIES:
+        storage.flip(f"{directory}/{manifest_file(3)}", 100)
+    layers = storage.names("copies/a/layers")
+    with pytest.raises(AllCopiesBad, match=r"0003\.manifest"):
+        sections.files.collect_garbage([3], 5)
+    assert storage.names("copies/a/layers") == layers
+    sections.files.collect_garbage([], 5)
+    assert sections.files.problems(5) == []
+
+
+def test_other_files_are_left_alone() -> None:
+    """A file that is neither layer nor manifest is none of ours."""
+    storage, sections = five_generations()
+    for name in ("layers/notes.txt", "manifests/x.manifest", "layers/00.layer"):
+        storage.replace(f"copies/a/{name}", b"?")
+    sections.files.collect_garbage([], 5)
+    assert storage.exists("copies/a/layers/notes.txt")
+    assert storage.exists("copies/a/manifests/x.manifest")
+    assert storage.exists("copies/a/layers/00.layer")
+
+
+def give_up_after_three_sections(files: SnapshotFiles) -> None:
+    """Write some layers of generation 6 and no manifest."""
+    writer = files.begin(6)
+    for stage in (1, 2, 3):
+        section = writer.section(stage, section_version=1, feature_level=1, base=[])
+        changes = [
+            (kind, key, None, new) for (kind, key), new in sorted(entities(6, 2)[stage].items())
+        ]
+        append_small_blocks(section, changes, SectionTally())
+        section.finish()
+    writer.discard()
+
+
+def test_collecting_all_the_time_beside_a_writer_takes_nothing_away() -> None:
+    """A thread that collects without a pause never takes what a writer finds or writes."""
+    _, sections = five_generations()
+    done = threading.Event()
+    failures: list[BaseException] = []
+
+    def collect() -> None:
+        try:
+            while not done.is_set():
+                sections.files.collect_garbage([5], 5)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    try:
+        for _ in range(10):
+            # What was given up is garbage, until it is found and named by the next try.
+            give_up_after_three_sections(sections.files)
+            again = Sections(sections.files)
+            again.write(6, entities(6, 2))
+            assert loaded_state(sections.files, 6) == again.state
+            sections.files.delete(6)
+    finally:
+        done.set()
+        thread.join()
+    assert failures == []
