@@ -37,18 +37,13 @@ from viewstamp.snapshots.verify import FileVerdict, Verdict
 from viewstamp.snapshots.verify import verify as verify_files
 
 ENTITIES_SHOWN: Final = 100
-LIST_COLUMNS: Final = ("generation", "cut_revision", "cut_at", "entities", "size_bytes", "layers")
-SECTION_COLUMNS: Final = ("section", "version", "entities", "size_bytes", "layers", "state_digest")
+# Narrow enough for a terminal of 80 columns.
+LIST_COLUMNS: Final = ("generation", "revision", "cut_at", "entities", "bytes", "layers")
+SECTION_COLUMNS: Final = ("section", "version", "entities", "size_bytes", "layers")
 KIND_COLUMNS: Final = ("section", "kind", "entities")
-LAYER_COLUMNS: Final = (
-    "section",
-    "generation",
-    "base_generation",
-    "entries",
-    "tombstones",
-    "size_bytes",
-    "digest",
-)
+LAYER_COLUMNS: Final = ("section", "cut", "against", "entries", "tombstones", "bytes", "file")
+# So many digits of a layer's digest find its file.
+FILE_DIGITS: Final = 8
 
 
 # --- Views of a directory ---
@@ -66,7 +61,7 @@ def list_directory(settings: Settings, copies: Copies) -> None:
     if settings.as_json:
         print_json(rows)
     elif rows:
-        print_table(LIST_COLUMNS, (_with_text(row) for row in rows))
+        print_table(LIST_COLUMNS, map(_short, rows))
     else:
         typer.echo(f"no snapshots in {', '.join(map(str, copies.directories))}")
 
@@ -80,18 +75,40 @@ def show_directory(settings: Settings, copies: Copies, number: int) -> None:
     if settings.as_json:
         print_json({**about, "sections": parts})
         return
-    fields = [{"field": name, "value": value} for name, value in _with_text(about).items()]
+    about["timestamp"] = moment(about["timestamp"])
+    fields = [{"field": name, "value": value} for name, value in about.items()]
     print_table(("field", "value"), fields, f"snapshot {generation.number}")
     summaries = ({**part, "layers": len(part["layers"])} for part in parts)
     print_table(SECTION_COLUMNS, summaries, "sections")
     kinds = ({"section": part["section"], **kind} for part in parts for kind in part["kinds"])
     print_table(KIND_COLUMNS, kinds, "entities")
-    layers = ({"section": part["section"], **layer} for part in parts for layer in part["layers"])
+    layers = (_layer(part["section"], layer) for part in parts for layer in part["layers"])
     print_table(LAYER_COLUMNS, layers, "layers, base first")
+    for part in parts:
+        typer.echo(f"digest of {part['section']}: {part['state_digest']}")
 
 
-def _with_text(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "cut_at": moment(row["timestamp"])}
+def _short(about: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with the columns of the list under short names."""
+    cut_at = moment(about["timestamp"])
+    return {
+        **about,
+        "revision": about["cut_revision"],
+        "cut_at": cut_at,
+        "bytes": about["size_bytes"],
+    }
+
+
+def _layer(section: str, layer: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with the columns of the table of layers under short names."""
+    return {
+        **layer,
+        "section": section,
+        "cut": layer["generation"],
+        "against": layer["base_generation"] or "nothing",
+        "bytes": layer["size_bytes"],
+        "file": layer["digest"][:FILE_DIGITS],
+    }
 
 
 # --- verify ---

@@ -29,8 +29,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-COLUMNS = ("generation", "state", "cut_revision", "cut_at", "retention", "entities", "size_bytes")
-TASK_COLUMNS = ("stage", "entities", "size_bytes", "applied_revision", "state_digest")
+# Narrow enough for a terminal of 80 columns.
+COLUMNS = ("generation", "state", "cut_at", "kept", "entities", "bytes")
+TASK_COLUMNS = ("stage", "entities", "size_bytes", "applied_revision")
 
 OneGeneration = Annotated[int, typer.Argument(min=1, help="Its number.", metavar="GENERATION")]
 
@@ -114,7 +115,7 @@ def list_(
     if settings.as_json:
         print_json(rows)
     elif rows:
-        print_table(COLUMNS, ({**row, "cut_at": _moment(row["created_at"])} for row in rows))
+        print_table(COLUMNS, map(_short, rows))
     else:
         typer.echo("no snapshots yet: create one with `viewstamp snapshot create`")
 
@@ -143,7 +144,10 @@ def show_(
         print_json(_row(found))
         return
     show(settings, found, f"snapshot {found.generation}", without=("tasks", "decided_at"))
-    print_table(TASK_COLUMNS, (plain(task) for task in found.tasks), "sections")
+    tasks = [plain(task) for task in found.tasks]
+    print_table(TASK_COLUMNS, tasks, "sections")
+    for task in tasks:
+        typer.echo(f"digest of {task['stage']}: {task['state_digest']}")
 
 
 @app.command()
@@ -235,8 +239,10 @@ def _row(snapshot: snapshots_pb2.Snapshot) -> dict[str, Any]:
     }
 
 
-def _moment(microseconds: int) -> str | None:
-    return moment(microseconds) if microseconds else None
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with the columns of the table under short names."""
+    cut_at = moment(row["created_at"]) if row["created_at"] else None
+    return {**row, "cut_at": cut_at, "kept": row["retention"], "bytes": row["size_bytes"]}
 
 
 def _named(generations: Iterable[int]) -> str:
