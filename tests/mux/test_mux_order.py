@@ -275,7 +275,7 @@ def _registrations() -> Prepare:
 class Cluster:
     """A mux among fake stages that answer when the schedule says so.
 
-    Every second generation that is completed is released; its cut may be anywhere by then.
+    Every second generation that is completed is released, soon or late: others may have been cut.
     """
 
     story: Story
@@ -285,6 +285,7 @@ class Cluster:
     retired: list[Retired] = field(default_factory=list)
     answered: list[ReadAnswered] = field(default_factory=list)
     taken: dict[int, CutTaken] = field(default_factory=dict)
+    adoptable: deque[int] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         """Begin with nothing committed."""
@@ -304,6 +305,8 @@ class Cluster:
                 choices.append("commit")
             if reads:
                 choices.append("read")
+            if self.adoptable:
+                choices.append("release")
             if not choices:
                 return
             choice = choices[self.story.schedule[turn % len(self.story.schedule)] % len(choices)]
@@ -313,6 +316,8 @@ class Cluster:
                 self._take(self.mux.reply(self.stages[choice].apply(batch)))
             elif choice == "commit":
                 self._take(self.mux.commit(prepares.popleft()))
+            elif choice == "release":
+                self.mux.release(self.adoptable.popleft())
             else:
                 self._take(self.mux.read(reads.popleft()))
 
@@ -332,10 +337,10 @@ class Cluster:
                     self.answered.append(effect)
 
     def _adopt(self, changed: CatalogChanged) -> None:
-        """Release some of the generations that are complete."""
+        """Note those of the completed generations that will be released."""
         for snapshot in changed.snapshots:
             if snapshot.state is SnapshotState.COMPLETED and snapshot.generation % 2:
-                self.mux.release(snapshot.generation)
+                self.adoptable.append(snapshot.generation)
 
 
 def _stages() -> dict[Stage, FakeStage]:

@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import (
+    BeginSnapshot,
     CommandOutcome,
     Done,
     Effect,
@@ -24,6 +25,7 @@ from coordinator.mux.types import (
     RegisterSession,
     ResolveOutcome,
     Restored,
+    Retired,
     Stage,
     StageReply,
 )
@@ -32,12 +34,19 @@ from tests.mux.transcript import NAMES, ROUTES
 from viewstamp import limits
 from viewstamp.framing import frame_all
 
+SYSTEM = limits.SYSTEM_USER_ID
 TWO = frame_all([b"a", b"b"])
 
 
 def _span(method: str, **changes: Any) -> LoggedSpan:
     """Return a span of two commands, with some fields changed."""
     return replace(LoggedSpan(NAMES[method], 2, TWO, 1, 1_000), **changes)
+
+
+def _cut(count: int) -> LoggedSpan:
+    """Return a span of cuts."""
+    commands = (BeginSnapshot(1, 1, 0),) * count
+    return LoggedSpan(405, count, b"", SYSTEM, 1_000, catalog_commands=commands)
 
 
 def _prepare(*spans: LoggedSpan, op: int = 1, first_revision: int = 1) -> Prepare:
@@ -129,6 +138,7 @@ LOGGED = [
     ("a read", _span("get_user"), "code 150, which no service here applies"),
     ("refused out of range", _span("create_stream", refused=_refused(7)), "lie below 2"),
     ("session commands not decoded", _span("register"), "2 session commands, 0 decoded"),
+    ("catalog commands not decoded", _span("fail_snapshot", user_id=SYSTEM), "2 catalog commands"),
     ("transactions not decoded", _span("transact"), "2 transactions, 0 decoded"),
     (
         "a part with two commands",
@@ -222,6 +232,38 @@ def test_prepares_come_in_order_and_not_too_many() -> None:
         other = _mux()
         other.commit(_prepare(_span("create_stream")))
         other.commit(_prepare(op=2, first_revision=1))
+
+
+CUTS = [
+    ("two commands", (LoggedRequest(0, 0, 0, (_cut(2),)),)),
+    ("two spans", (LoggedRequest(0, 0, 0, (_cut(1), _span("create_stream"))),)),
+    ("an acknowledgement", (LoggedRequest(0, 0, 0, (_cut(1),)), LoggedRequest(1, 0, 0, ()))),
+    ("of a session", (LoggedRequest(1, 1, 0, (_cut(1),)),)),
+]
+
+
+@pytest.mark.parametrize("requests", [row[1] for row in CUTS], ids=[row[0] for row in CUTS])
+def test_a_cut_is_alone(requests: tuple[LoggedRequest, ...]) -> None:
+    """What came with a cut would be in the snapshot for some stages, and for others not."""
+    with pytest.raises(MuxError, match="must be alone in its prepare"):
+        _mux().commit(Prepare(1, 1, 1, 1, limits.FEATURE_LEVEL, requests))
+
+
+def test_a_cut_is_answered_by_done() -> None:
+    """A service that says anything else has not frozen."""
+    mux = _mux()
+    mux.commit(_prepare(_cut(1)))
+    with pytest.raises(MuxError, match="USERS answered a cut by"):
+        mux.reply(StageReply(Stage.USERS, 1, (CommandOutcome(TWO),)))
+
+
+def test_a_malformed_cut_reaches_nobody() -> None:
+    """A cut that does not parse is refused in its place, and the generation is not used."""
+    mux = _mux()
+    one = replace(_cut(1), refused=_refused(0), catalog_commands=(None,))
+    (retired,) = mux.commit(_prepare(one))
+    assert isinstance(retired, Retired) and retired.replies[0].spans[0].errors == _refused(0)
+    assert mux.catalog.last_generation == 0
 
 
 def test_routes_may_be_replaced() -> None:

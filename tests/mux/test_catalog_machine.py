@@ -1,0 +1,206 @@
+"""The catalog machine: what a command does, by where its generation stands; and who is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from coordinator.mux.catalog import CatalogMachine
+from coordinator.mux.catalog_decisions import DECISIONS, Decided, Standing
+from coordinator.mux.catalog_types import GENERATION_ZERO
+from coordinator.mux.retention import expired
+from coordinator.mux.sessions import Applied, Refused
+from coordinator.mux.types import (
+    BeginSnapshot,
+    CatalogCommand,
+    CompleteSnapshot,
+    CreateSnapshot,
+    DeleteSnapshot,
+    FailSnapshot,
+    PruneSnapshots,
+    Retention,
+    SetRetention,
+    Snapshot,
+    SnapshotState,
+)
+from tests.mux.chains import ROOT, TASKS
+from tests.mux.fakes import FakeCodec
+
+DAY_US = 86_400_000_000
+
+
+class Catalog:
+    """A machine that is told its commands at growing places."""
+
+    def __init__(self) -> None:
+        self.machine = CatalogMachine(FakeCodec())
+        self.revision = 0
+
+    def do(self, *commands: CatalogCommand) -> Applied | Refused:
+        """Apply commands; return what the last one came to."""
+        for command in commands:
+            self.revision += 1
+            at = DAY_US + self.revision
+            outcome = self.machine.apply(command, self.revision, self.revision, at)
+        return outcome
+
+    def complete(self, *generations: int) -> Catalog:
+        """Cut and complete generations, so that all before them stay."""
+        for generation in generations:
+            self.do(BeginSnapshot(generation, 99, 0), CompleteSnapshot(generation, ROOT, TASKS))
+        return self
+
+    def states(self) -> dict[int, str]:
+        """Return what there is."""
+        return {s.generation: s.state.name for s in self.machine.list_after(0, 99)}
+
+
+# How generation 2 comes to stand somewhere.
+STANDINGS: dict[Standing, Callable[[Catalog], object]] = {
+    Standing.NEXT: lambda catalog: catalog.complete(1),
+    Standing.BLOCKED: lambda catalog: catalog.do(CreateSnapshot()),
+    Standing.UNKNOWN: lambda catalog: None,
+    Standing.RESERVED: lambda catalog: catalog.complete(1).do(CreateSnapshot()),
+    Standing.CUT: lambda catalog: catalog.complete(1).do(BeginSnapshot(2, 1, 0)),
+    Standing.COMPLETED: lambda catalog: catalog.complete(1, 2, 3),
+    Standing.LATEST: lambda catalog: catalog.complete(1, 2),
+    Standing.FAILED: lambda catalog: catalog.complete(1).do(CreateSnapshot(), FailSnapshot(2, "x")),
+}
+COMMANDS: list[Decided] = [
+    BeginSnapshot(2, 9, 0),
+    CompleteSnapshot(2, ROOT, TASKS),
+    FailSnapshot(2, "late"),
+    DeleteSnapshot(2),
+    SetRetention(2, Retention.PINNED),
+]
+# By command, for each standing in order: the state of generation 2, or why the command is refused.
+EXPECTED = {
+    BeginSnapshot: "CREATED - - CREATED CREATED COMPLETED COMPLETED FAILED",
+    CompleteSnapshot: "- - - CREATED COMPLETED COMPLETED COMPLETED FAILED",
+    FailSnapshot: "- - - FAILED FAILED COMPLETED COMPLETED FAILED",
+    DeleteSnapshot: "not_found not_found not_found in_use in_use - in_use -",
+    SetRetention: "not_found not_found not_found CREATED CREATED COMPLETED COMPLETED FAILED",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
+def test_what_a_command_does_where_its_generation_stands(command: CatalogCommand) -> None:
+    """Every command at every standing comes to what this table says, and to no other change."""
+    for standing, expected in zip(Standing, EXPECTED[type(command)].split(), strict=True):
+        catalog = Catalog()
+        STANDINGS[standing](catalog)
+        assert catalog.machine.standing(2) is standing
+        outcome = catalog.do(command)
+        if isinstance(outcome, Refused):
+            assert outcome.error == b"SNAPSHOT_" + expected.upper().encode(), standing
+        else:
+            assert catalog.states().get(2, "-") == expected, standing
+
+
+def test_the_table_is_complete() -> None:
+    """Each command that names a generation has a verdict for every standing."""
+    for command in COMMANDS:
+        assert set(DECISIONS[type(command)]) == set(Standing)
+    assert set(DECISIONS[CreateSnapshot]) == {Standing.NEXT, Standing.BLOCKED}
+
+
+def test_numbers_are_never_used_again() -> None:
+    """A failed or deleted number stays used; a reserved one that fails was never cut."""
+    catalog = Catalog()
+    assert catalog.machine.current() == catalog.machine.latest_completed() == GENERATION_ZERO
+    catalog.do(CreateSnapshot(), FailSnapshot(1, "no room"), DeleteSnapshot(1))
+    assert catalog.states() == {} and catalog.machine.last_generation == 1
+    assert catalog.do(CreateSnapshot(Retention.PINNED)) == Applied(b"\x0a\x0cgeneration=2")
+    assert catalog.do(CreateSnapshot()) == Refused(b"SNAPSHOT_IN_PROGRESS")
+    catalog.do(BeginSnapshot(2, 1, 0))
+    cut = catalog.machine.current()
+    assert (cut.retention, cut.cut_op, cut.created_at) == (Retention.PINNED, 6, DAY_US + 6)
+    assert catalog.machine.get(0) == GENERATION_ZERO and catalog.machine.get(1) is None
+
+
+MALFORMED: list[CatalogCommand] = [
+    PruneSnapshots(0, 1),
+    BeginSnapshot(1, 0, 1),
+    CompleteSnapshot(1, b"short", TASKS),
+    CompleteSnapshot(1, ROOT, TASKS[::-1]),
+    CompleteSnapshot(1, ROOT, TASKS[:4]),
+]
+
+
+@pytest.mark.parametrize("command", MALFORMED, ids=repr)
+def test_what_is_malformed_changes_nothing(command: CatalogCommand) -> None:
+    """A command that makes no sense is refused wherever its generation stands."""
+    catalog = Catalog()
+    catalog.do(CreateSnapshot())
+    assert catalog.do(command) == Refused(b"MALFORMED_REQUEST")
+    assert catalog.states() == {1: "CREATED"} and not catalog.machine.current().is_cut
+
+
+def test_pruning_says_what_it_would_delete() -> None:
+    """With validate_only the answer is the same and nothing happens."""
+    catalog = Catalog()
+    catalog.complete(1, 2, 3)
+    wanted = Applied(b"\x0a\x0cpruned=[1,2]")
+    assert catalog.do(PruneSnapshots(1, 0, validate_only=True)) == wanted
+    assert list(catalog.states()) == [3, 2, 1]
+    assert catalog.do(PruneSnapshots(1, 0)) == wanted
+    assert list(catalog.states()) == [3]
+
+
+def _snapshots(words: str) -> list[Snapshot]:
+    """Return generations 1, 2, … from words: a day, and a letter for what it is."""
+    kinds = {
+        "l": (SnapshotState.COMPLETED, Retention.LAST),
+        "d": (SnapshotState.COMPLETED, Retention.DAILY),
+        "p": (SnapshotState.COMPLETED, Retention.PINNED),
+        "f": (SnapshotState.FAILED, Retention.LAST),
+        "c": (SnapshotState.CREATED, Retention.LAST),
+    }
+    found = []
+    for generation, word in enumerate(words.split(), start=1):
+        state, retention = kinds[word[-1]]
+        one = Snapshot(generation, state, retention=retention)
+        found.append(replace(one, created_at=int(word[:-1]) * DAY_US + generation))
+    return found
+
+
+# Day and kind of each generation, keep_last, keep_daily, today; those that go.
+RETENTIONS = [
+    ("the last ones stay", "1l 1l 1l 1l", 2, 0, 1, (1, 2)),
+    ("nothing is completed", "1f 1f 1c", 1, 0, 9, ()),
+    ("failed ones older than the last completed go", "1f 1l 1f", 1, 0, 1, (1,)),
+    ("what is under way stays", "1l 1l 1c", 1, 0, 1, (1,)),
+    ("pinned ones stay", "1p 1l 1l", 1, 0, 1, (2,)),
+    ("the newest of each day stays", "1l 1l 2l 2l 3l", 1, 3, 3, (1, 3)),
+    ("days are counted back from today", "1l 2l 3l 9l", 1, 7, 9, (1, 2)),
+    ("today is one of the days", "8l 9l 9l", 1, 1, 9, (1, 2)),
+    ("daily ones are not among the last", "1d 1d 1l", 3, 0, 1, (1, 2)),
+    ("a daily one is its day's newest", "1l 1d 2l 2l", 1, 2, 2, (1, 3)),
+    ("the last completed one stays", "1l 1d", 1, 0, 9, (1,)),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "last", "daily", "today", "gone"),
+    [row[1:] for row in RETENTIONS],
+    ids=[row[0] for row in RETENTIONS],
+)
+def test_retention(words: str, last: int, daily: int, today: int, gone: tuple[int, ...]) -> None:
+    """A retention lets go of exactly what its row says, whatever the order it is told in."""
+    now_us = today * DAY_US + 99
+    assert expired(_snapshots(words), last, daily, now_us) == gone
+    assert expired(reversed(_snapshots(words)), last, daily, now_us) == gone
+
+
+def test_completion_applies_the_retention_of_its_cut() -> None:
+    """What the cut was begun with decides, and the catalog tells what has gone."""
+    catalog = Catalog()
+    catalog.complete(1, 2)
+    catalog.machine.take_changes()
+    catalog.do(BeginSnapshot(3, 1, 0), CompleteSnapshot(3, ROOT, TASKS))
+    changes = catalog.machine.take_changes()
+    assert {generation for generation, kept in changes.items() if kept is None} == {1, 2}
+    assert catalog.states() == {3: "COMPLETED"}
+    assert [s.generation for s in catalog.machine.list_after(3, 9)] == []
