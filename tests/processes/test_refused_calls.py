@@ -87,7 +87,7 @@ def test_unserved_methods(root: Caller) -> None:
         "/viewstamp.api.streams.v1.StreamsService/Polish",
         "/no.such.Service/Call",
         "/viewstamp.api.cluster.v1.ClusterService/StepDown",
-        "/viewstamp.api.snapshots.v1.SnapshotsService/CreateSnapshot",
+        "/viewstamp.api.snapshots.v1.SnapshotsService/BeginSnapshot",
         "/viewstamp.api.sessions.v1.SessionsService/ExpireSession",
         "/viewstamp.api.users.v1.UsersService/Found",
         "/viewstamp.api.consumer_groups.v1.ConsumerGroupsService/Assign",
