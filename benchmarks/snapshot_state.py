@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -136,7 +137,7 @@ async def _send(client: Client, requests: Iterable[Message], per_request: int) -
     source = iter(requests)
 
     async def sender() -> None:
-        while batch := [request for request, _ in zip(source, range(per_request), strict=False)]:
+        while batch := list(islice(source, per_request)):
             results: list[Any] = await client.batch(batch, timeout_s=REQUEST_TIMEOUT_S)
             for result in results:
                 answered(result)
