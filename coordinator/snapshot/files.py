@@ -30,7 +30,7 @@ from coordinator.snapshot.compaction import (
     needs_compaction,
 )
 from coordinator.snapshot.copies import Report
-from coordinator.snapshot.errors import ConflictingManifest
+from coordinator.snapshot.errors import ConflictingManifest, CopyNotWritten
 from coordinator.snapshot.garbage import (
     Collected,
     Pins,
@@ -141,6 +141,17 @@ class SnapshotFiles:
             if merged is None or not _begins_with(layers, merged.prefix):
                 return layers
             return [merged.layer, *layers[len(merged.prefix) :]]
+
+    def _keep_chain(self, generation: int, base: Sequence[LayerReference]) -> None:
+        """Pin a chain for a generation that goes on from it, if it is still there."""
+        with self._pins.mutex:
+            lost = [each for each in base if not self._copies.has(layer_file(each.digest))]
+            if lost:
+                raise CopyNotWritten(
+                    f"generation {generation} cannot go on from {layer_file(lost[0].digest)}: no "
+                    f"directory has it any more; ask for the chain again"
+                )
+            self._pins.add(generation, [each.digest for each in base])
 
     def stored_manifest(self, generation: int) -> SnapshotManifest | None:
         """The manifest of a generation that is durable here, all copies repaired; None if no
@@ -309,7 +320,7 @@ class GenerationWriter:
         Raises SnapshotNoSpace once the reserve is given up, CopyNotWritten, CopiesFailed.
         """
         files = self._files
-        files._pins.add(self.generation, [reference.digest for reference in base])
+        files._keep_chain(self.generation, base)
         header = LayerHeader(
             cluster_id=files._cluster_id,
             stage=stage,

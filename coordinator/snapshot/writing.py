@@ -34,7 +34,7 @@ def entries_of(changes: Iterable[Change], tally: SectionTally) -> Iterable[Entry
 class SectionWriter:
     """Writes one layer: `append` blocks in order, then `finish`. One thread at a time uses it.
 
-    After an error, or to give up, call `discard`; after `finish` that does nothing.
+    After an error of `append`, or to give up, call `discard`; after `finish` that does nothing.
     """
 
     def __init__(
@@ -79,7 +79,13 @@ class SectionWriter:
         self.append_entries(entries_of(changes, tally))
 
     def finish(self) -> LayerReference:
-        """Return once the layer is durable and verified in every directory."""
+        """Return once the layer is durable and verified in every directory; raises as `append`."""
+        try:
+            return self._finish()
+        finally:
+            self.discard()
+
+    def _finish(self) -> LayerReference:
         self._write(self._writer.finish())
         reference = LayerReference(
             digest=self._writer.digest,
@@ -92,7 +98,6 @@ class SectionWriter:
         )
         self._pin(reference.digest)
         self._staged.place(layer_file(reference.digest), layer_check(reference))
-        self._staged.discard()
         return reference
 
     def discard(self) -> None:

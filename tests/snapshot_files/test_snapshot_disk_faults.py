@@ -117,6 +117,7 @@ def test_a_disk_that_is_full_beyond_the_reserve_fails_the_generation_alone() -> 
     with pytest.raises(SnapshotNoSpace, match=r"copies/b/.*free space"):
         Sections(sections.files).write(2, entities(2, 100))
     assert sections.files.generations() == [1]
+    assert not [path for path in storage.paths() if path.endswith(".tmp")]
     sections.files.begin(2).discard()
     sections.files.collect_garbage([1], 1)
     assert final_files(storage) == before

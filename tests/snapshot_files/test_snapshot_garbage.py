@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from coordinator.snapshot.errors import AllCopiesBad
+from coordinator.snapshot.errors import AllCopiesBad, CopyNotWritten
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.layout import layer_file, manifest_file
 from tests.journal.memory_storage import MemoryStorage
@@ -19,6 +19,7 @@ from tests.snapshot_files.generation_builders import (
     memory,
     open_files,
 )
+from viewstamp.format.manifest import section_of
 from viewstamp.format.section import SectionTally
 
 
@@ -107,6 +108,19 @@ def test_nothing_is_collected_that_an_unreadable_manifest_may_name() -> None:
     assert storage.names("copies/a/layers") == layers
     sections.files.collect_garbage([], 5)
     assert sections.files.problems(5) == []
+
+
+def test_a_chain_that_was_collected_is_not_gone_on_from() -> None:
+    """Whoever asked for a chain and was late is told so before anything is written."""
+    storage, sections = five_generations()
+    old = sections.files.stored_manifest(2)
+    assert old is not None
+    chain = sections.files.chain(1, section_of(old, 1))
+    sections.files.collect_garbage([], 5)
+    before = storage.snapshot()
+    with pytest.raises(CopyNotWritten, match="ask for the chain again"):
+        sections.files.begin(6).section(1, section_version=1, feature_level=1, base=chain)
+    assert storage.snapshot() == before
 
 
 def test_other_files_are_left_alone() -> None:
