@@ -108,8 +108,11 @@ class Generations:
         return newest if work is None else work.snapshot
 
     def at_hand(self) -> list[int]:
-        """Return the generations about which anything may be to do, oldest first."""
-        return sorted({*self.works, *self.undecided(), self.newest().generation} - {0})
+        """Return the generations about which anything may be to do, oldest first.
+
+        Only the newest one of the catalog can be undecided.
+        """
+        return sorted({*self.works, self.newest().generation} - {0})
 
     def situation(self, generation: int) -> Situation:
         """Return what the decision about a generation depends on."""

@@ -20,7 +20,7 @@ from coordinator.mux.catalog_types import (
 from coordinator.mux.sessions import Applied, Refused
 from coordinator.mux.stage import STAGES, Stage
 from coordinator.snapshot.decisions import LocalState
-from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports
+from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports, Work
 from coordinator.snapshot.sections import GenerationFailed, SectionHead, SectionUnavailable
 from coordinator.snapshot.triggers import Load, SnapshotTriggers, TriggerSettings
 from coordinator.snapshot.work import Durable, LocalCut, LocalWork
@@ -204,7 +204,7 @@ class World:
         files: FakeFiles | None = None,
         machine: CatalogMachine | None = None,
         adopted: Durable | None = None,
-        work: LocalWork | None = None,
+        work: Work | None = None,
     ) -> None:
         """Begin as the primary of an empty cluster, or behind what was adopted."""
         self.now_ms = 0
@@ -222,7 +222,7 @@ class World:
         self.disk_full = False
         self.item_log_bytes = self.journal_bytes = 0
         self.triggers = SnapshotTriggers(settings or TriggerSettings())
-        self.work = work or LocalWork(self.services, self.files, self.services.wait)
+        self.work: Work = work or LocalWork(self.services, self.files, self.services.wait)
         self.orchestrator = LocalSnapshotOrchestrator(
             self._ports(),
             self.triggers,

@@ -18,6 +18,7 @@ from coordinator.mux.catalog_types import (
 from coordinator.mux.stage import STAGES, Stage
 from coordinator.snapshot.orchestrator import REWRITE_DELAY_MS, OrchestrationError
 from coordinator.snapshot.triggers import TriggerSettings
+from coordinator.snapshot.values import AlreadyDecided
 from coordinator.snapshot.work import Durable
 from tests.snapshot_orchestration.orchestra import (
     CHECKSUM,
@@ -155,6 +156,55 @@ async def test_failed_in_the_log() -> None:
     world.services.release()
     assert await world.snapshot() == 2
     assert world.alarms == []
+
+
+async def test_nothing_is_reported_once_it_failed() -> None:
+    """From the decision on nothing can be reported, also while the work is still being ended."""
+    world = World()
+    world.begin(1)
+    world.command(FailSnapshot(1, "why"))
+    with pytest.raises(AlreadyDecided):
+        world.orchestrator.report(1, tasks(Stage.USERS))
+    await world.settle()
+
+
+class StubbornWork:
+    """Work whose thread goes on for a while after it was cancelled."""
+
+    def __init__(self) -> None:
+        """Begin with nothing done."""
+        self.done: list[str] = []
+        self.thread_ends = asyncio.Event()
+
+    async def make_durable(self, *_: object) -> bytes:
+        """Work until cancelled, and then a little longer."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.thread_ends.wait()
+            self.done.append("ended")
+        return b""
+
+    async def delete(self, generation: int) -> None:
+        """Delete the files."""
+        self.done.append("deleted")
+
+
+async def test_files_go_after_the_last_write() -> None:
+    """The files of a generation are deleted only once nobody can write to them any more."""
+    work = StubbornWork()
+    world = World(work=work)
+    world.begin(1)
+    await world.settle()
+    await asyncio.sleep(0)
+    world.command(FailSnapshot(1, "why"))
+    settling = asyncio.ensure_future(world.settle())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert work.done == []
+    work.thread_ends.set()
+    await settling
+    assert work.done == ["ended", "deleted"]
 
 
 async def test_durable_and_failed_in_the_log() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
 
 import grpc
@@ -14,6 +15,7 @@ import pytest
 from coordinator.mux.catalog_types import Change, CutTaken
 from coordinator.mux.stage import Stage
 from coordinator.snapshot.sections import (
+    ENTITIES_PER_LOOK,
     CutSections,
     GenerationFailed,
     SectionBase,
@@ -144,18 +146,24 @@ async def test_encoding_lets_others_go_first() -> None:
         return now
 
     turns = 0
+    encoded_in: Counter[int] = Counter()
 
     def turn() -> None:
         nonlocal turns
         turns += 1
         asyncio.get_running_loop().call_soon(turn)
 
-    changes = tuple((1, b"%05d" % n, None, b"v") for n in range(8_000))
+    class Watched(Frozen):
+        def changes(self) -> Iterator[Change]:
+            for n in range(800):
+                encoded_in[turns] += 1
+                yield 1, b"%05d" % n, None, b"v"
+
     sections = CutSections({}, lambda _: 1, clock_ns=clock_ns)
     turn()
-    entries, _ = await _read(sections, Stage.SESSIONS, _cut(1, Frozen(1, 0, changes)))
-    assert len(entries) == 8_000
-    assert turns >= 300
+    entries, _ = await _read(sections, Stage.SESSIONS, _cut(1, Watched(1)))
+    assert len(entries) == 800
+    assert max(encoded_in.values()) <= 2 * ENTITIES_PER_LOOK + 1
 
 
 async def test_thread_is_outlived() -> None:

@@ -152,6 +152,30 @@ async def test_damaged_file_is_made_anew(path: Path) -> None:
     await store.close()
 
 
+async def test_damaged_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view that is found damaged while it is in use is made anew with all that was in it."""
+    path.parent.mkdir()
+    store = Watched(path)
+    store.rebuild((ONE,))
+    store.copied(1, ("/a",))
+    await store.settle()
+
+    async def damaged(*_: object) -> None:
+        error = sqlite3.DatabaseError("database disk image is malformed")
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
+
+    monkeypatch.setattr(schema, "put", damaged)
+    store.apply((TWO,), ())
+    await store.settle()
+    assert not path.exists()
+    monkeypatch.undo()
+    await store.settle()
+    assert await store.list_snapshots() == [TWO, ONE]
+    assert (await store.copies(1), store.is_stale) == (("/a",), False)
+    await store.close()
+
+
 async def test_other_version_is_made_anew(path: Path) -> None:
     """A file of another schema version, older or newer, is emptied."""
     path.parent.mkdir()
