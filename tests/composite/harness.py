@@ -15,6 +15,7 @@ from coordinator.composition import mux_route
 from coordinator.gateway.routes import Routes
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import (
+    CutTaken,
     MuxEffect,
     Prepare,
     Read,
@@ -30,6 +31,7 @@ from services.runtime.domain import Domain
 from services.runtime.machine import Machine
 from services.streams.domain import DOMAIN as STREAMS_DOMAIN
 from services.users.domain import build_domain
+from tests.composite.cuts import CUT_ROUTES, Cuts
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -54,7 +56,7 @@ def routes() -> dict[int, Any]:
     claimed = Routes()
     for stage in STAGES:
         claimed.update(Machine(DOMAINS[stage]).describe())
-    return {method.code: mux_route(method) for method in claimed.methods()}
+    return {method.code: mux_route(method) for method in claimed.methods()} | CUT_ROUTES
 
 
 ROUTES: Final = routes()
@@ -128,12 +130,29 @@ class Replica:
         """Begin before op 1."""
         self.mux = Mux(ROUTES, codec.ProtobufCodec())
         self.services = {stage: Service(stage) for stage in STAGES}
+        self.cuts = Cuts()
         self.replies: dict[int, tuple[RequestReply, ...]] = {}
         self.reads: dict[int, ReadAnswered] = {}
         self.ended: list[int] = []
         # Pending proposals as the primary keeps them: (code, request) -> due.
         self.proposals: dict[tuple[int, bytes], int] = {}
         self._scheduler = scheduler
+
+    @classmethod
+    def restored(cls, cuts: Cuts, generation: int) -> Replica:
+        """Begin behind a cut, from the sections that it adds up to."""
+        replica = cls()
+        replica.mux = Mux(ROUTES, codec.ProtobufCodec(), cuts.restored(generation))
+        for stage, service in replica.services.items():
+            service.machine = cuts.installed(generation, DOMAINS[stage], stage)
+        replica.cuts.sections |= cuts.sections
+        return replica
+
+    def release(self, generation: int) -> None:
+        """Adopt a generation everywhere."""
+        self.mux.release(generation)
+        for service in self.services.values():
+            service.machine.freezer.release(generation)
 
     # --- The log and reads ---
 
@@ -201,8 +220,12 @@ class Replica:
             match effect:
                 case SendBatch(batch):
                     self.services[batch.stage].send(codec.encode_batch(batch))
+                case CutTaken():
+                    machines = {stage: s.machine for stage, s in self.services.items()}
+                    self.cuts.take(effect, machines)
                 case Retired():
-                    assert effect.op == len(self.replies) + 1, f"op {effect.op} retired out of turn"
+                    last = max(self.replies, default=effect.op - 1)
+                    assert effect.op == last + 1, f"op {effect.op} retired out of turn"
                     self.replies[effect.op] = effect.replies
                     self.ended.extend(effect.ended_sessions)
                 case ReadAnswered():

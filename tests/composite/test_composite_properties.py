@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.composite.model import DOMAIN_COMMANDS, METHODS
-from tests.composite.trial import READS, Trial, check_same
+from tests.composite.trial import READS, Trial, check_continued, check_same
 
 SHORT_PREPARES = 10
 LONG_PREPARES = 40
@@ -22,6 +22,8 @@ def check_history(random: Random, prepares: int, seed: int) -> Trial:
     trial = Trial(random)
     trial.run(prepares)
     check_same(trial.replica, trial.replayed(seed))
+    for generation in sorted(trial.replica.cuts.taken)[:1]:
+        check_continued(trial.replica, trial.continued(generation))
     return trial
 
 

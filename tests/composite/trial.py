@@ -9,8 +9,9 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from coordinator.mux.types import Read, ReadSpan, Stage
+from coordinator.mux.types import Read, ReadSpan, SnapshotState, Stage
 from tests.composite.comparison import check_read, check_reply
+from tests.composite.cuts import begin, decide
 from tests.composite.harness import STAGES, Entry, Replica, Service, entry
 from tests.composite.indexes import check_indexes, check_session_indexes
 from tests.composite.model import CODES, METHODS, Model, Outcome
@@ -56,6 +57,8 @@ class Trial:
             self.commit(*self.workload.prepare(self.replica.proposals))
             self.look()
             self.disturb()
+            if self.random.randrange(8) == 0:
+                self.cut()
         self.come_to_rest()
 
     def commit(self, timestamp: int, requests: list[log_pb2.LoggedRequest]) -> None:
@@ -176,6 +179,50 @@ class Trial:
             self.replica.settle()
             self.check_proposals()
 
+    def cut(self) -> None:
+        """Cut all stages here; decide, now or later, and adopt the generation, or do not."""
+        catalog = self.replica.mux.catalog
+        newest = catalog.current()
+        if newest.state is SnapshotState.CREATED:
+            self._internally(decide(newest.generation, self.random))
+        else:
+            generation = catalog.last_generation + 1
+            self._internally(begin(generation))
+            self.check_cut(generation)
+        if self.random.randrange(2):
+            self.replica.release(catalog.latest_completed().generation)
+
+    def check_cut(self, generation: int) -> None:
+        """Fail unless a replica that starts from the cut is what this one is now."""
+        twin = Replica.restored(self.replica.cuts, generation)
+        assert list(twin.mux.entities()) == list(self.replica.mux.entities())
+        assert list(twin.mux.catalog.entities()) == list(self.replica.mux.catalog.entities())
+        check_session_indexes(twin.mux.sessions)
+        for stage, service in twin.services.items():
+            entities = service.entities()
+            assert entities == self.replica.services[stage].entities(), stage.name
+            check_indexes(stage, service.machine.state, entities)
+
+    def continued(self, generation: int) -> Replica:
+        """Return a replica that starts from a cut and was given what came behind it."""
+        twin = Replica.restored(self.replica.cuts, generation)
+        for logged in self.log[twin.mux.op :]:
+            twin.commit(logged)
+            twin.settle()
+        return twin
+
+    def _internally(self, request: log_pb2.LoggedRequest) -> None:
+        """Apply a command that changes nothing that the model knows."""
+        self.workload.writer.timestamp += 1
+        self.model.op += 1
+        self.model.revision += 1
+        self.log.append(entry(self.workload.writer.timestamp, [request]))
+        self.replica.commit(self.log[-1])
+        self.replica.settle()
+        (reply,) = self.replica.replies[self.model.op]
+        assert not reply.error and not reply.spans[0].errors, reply
+        self.check_state()
+
     def come_to_rest(self) -> None:
         """Let everything proposed be done; then nothing may be left to do."""
         for _ in range(20):
@@ -238,6 +285,12 @@ def mirror_batches(mirror: Service, live: Service) -> None:
     done = mirror.machine.sequence
     answers = [mirror.apply(batch) for batch in live.sent[done:]]
     assert answers == live.answered[done:], f"{live.stage.name}: a replay answers otherwise"
+
+
+def check_continued(whole: Replica, twin: Replica) -> None:
+    """Fail unless a replica that started from a cut answered and became as the whole one."""
+    assert twin.replies.items() <= whole.replies.items(), "replies behind a cut differ"
+    assert twin.digests() == whole.digests(), "the state behind a cut differs"
 
 
 def check_same(one: Replica, other: Replica) -> None:
