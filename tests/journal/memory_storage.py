@@ -75,7 +75,7 @@ class MemoryStorage:
     def __init__(self, capacity_bytes: int = 1 << 40) -> None:
         self.capacity_bytes = capacity_bytes
         self.capacities_bytes: dict[str, int] = {}
-        """File systems of their own, by the path of their root; the rest is `capacity_bytes`."""
+        """What fits below certain directories; `capacity_bytes` is what fits into all together."""
         self.before_step: Callable[[str], None] | None = None
         """Called with the name of each I/O step before it is taken; may raise what it refuses."""
         self.steps = 0
@@ -269,8 +269,9 @@ class MemoryStorage:
         capacity_bytes = self.capacity_bytes if root is None else self.capacities_bytes[root]
         # Lists, since other threads may make files meanwhile.
         inodes = list(self._visible.values())
-        if self.capacities_bytes:
-            inodes = [i for path, i in list(self._visible.items()) if self._root_of(path) == root]
+        if root is not None:
+            within = f"{root}/"
+            inodes = [i for path, i in list(self._visible.items()) if path.startswith(within)]
         return capacity_bytes - sum([len(inode.visible) for inode in inodes])
 
     def lock(self, directory: str) -> MemoryLock:

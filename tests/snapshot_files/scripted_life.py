@@ -8,6 +8,7 @@ from coordinator.journal import Journal, Superblock, SuperblockState
 from tests.journal.builders import CLUSTER_ID, SEGMENT_BYTES, prepare
 from tests.journal.memory_storage import MemoryStorage
 from tests.snapshot_files.generation_builders import (
+    COPY_DIRECTORIES,
     Repairs,
     empty_manifest,
     loaded_state,
@@ -28,6 +29,10 @@ from viewstamp.format.manifest import root_of, section_of
 from viewstamp.format.prepare import NO_PARENT, Prepare
 
 COLLECTING_STAGE = 3
+# While this generation is written the second disk is full.
+FULL_DISK_GENERATION = 6
+FULL_DIRECTORY = COPY_DIRECTORIES[1]
+SPARE_BYTES = 500
 SUPERBLOCK = "data/superblock"
 FIRST = SuperblockState(CLUSTER_ID, 0, 1, view=1, log_view=1, commit_max=0, generation=0)
 
@@ -145,6 +150,8 @@ class Life:
     def _write(self, generation: int) -> None:
         if self.files.stored_manifest(generation) is not None:
             return
+        if generation == FULL_DISK_GENERATION:
+            self._fill_disk()
         writer = self.files.begin(generation)
         manifest = empty_manifest(generation, self.machine.op, self.adopted)
         for stage in STAGES:
@@ -165,6 +172,14 @@ class Life:
         manifest.root = root_of(manifest)
         writer.write_manifest(manifest)
 
+    def _fill_disk(self) -> None:
+        """Leave so little on the second disk that its reserve must be given up."""
+        roots = self.storage.capacities_bytes
+        if FULL_DIRECTORY not in roots:
+            paths = (p for p in self.storage.paths() if p.startswith(f"{FULL_DIRECTORY}/"))
+            used_bytes = sum(len(self.storage.content(path)) for path in paths)
+            roots[FULL_DIRECTORY] = used_bytes + SPARE_BYTES
+
     def _adopt(self, generation: int) -> None:
         state = self.superblock.state
         if generation > state.generation:
@@ -175,7 +190,10 @@ class Life:
         self.machine.release(generation)
         self.journal.truncate_before(self.adopted.cut_op + 1)
         self.collect()
-        assert self.files.rebuild_reserve(self.adopted) == []
+        if generation >= FULL_DISK_GENERATION:
+            self.storage.capacities_bytes.pop(FULL_DIRECTORY, None)
+        lacking = self.files.rebuild_reserve(self.adopted)
+        assert lacking == [] or self.storage.capacities_bytes
 
     def _fail(self, generation: int) -> None:
         self.files.begin(generation).discard()

@@ -1,8 +1,9 @@
 """The process is stopped before every write, sync, rename, unlink, create and directory sync.
 
-The script writes seven generations, of which one fails, with compaction, retention, journal
-truncation, and a restart on damaged copies. At each point the disk is copied and goes through a
-crash; then the script is gone through to its end on what is left.
+The script writes seven generations, of which one fails and one gives up the reserve of a full
+disk, with compaction, retention, journal truncation, and a restart on damaged copies. At each point
+the disk is copied and goes through a crash; then the script is gone through to its end on what is
+left.
 """
 
 from __future__ import annotations
@@ -212,6 +213,7 @@ def check_counts(points: CrashPoints, stops_min: int) -> None:
     kinds = {name.partition(" ")[0] for name in points.shapes}
     assert points.points >= POINTS_MIN, points.summary()
     assert kinds >= KINDS, points.summary()
+    assert points.shapes["unlink #/reserve"], points.summary()
     assert points.stops >= stops_min, points.summary()
     assert points.crashes == points.stops * len(MODES), points.summary()
 
