@@ -65,7 +65,11 @@ class Snapshots:
     """Everything about snapshots in one process."""
 
     def __init__(
-        self, around: Surroundings, settings: TriggerSettings, data_directory: Path
+        self,
+        around: Surroundings,
+        settings: TriggerSettings,
+        data_directory: Path,
+        deadline_ms: int,
     ) -> None:
         self._around = around
         self._loop = asyncio.get_running_loop()
@@ -86,6 +90,7 @@ class Snapshots:
             around.clock_ms,
             None if manifest is None else durable_of(manifest),
             snapshots,
+            deadline_ms,
         )
         self.reads = SnapshotReads(
             around.mux.catalog, self.orchestrator.reported, around.driver.read_followed
@@ -163,7 +168,8 @@ class Snapshots:
 
     def _release(self, generation: int) -> None:
         self._around.mux.release(generation)
-        self._sections.forget_before(generation)
+        # A cut that was taken before this release is a delta against an older generation.
+        self._sections.forget_before(min(self.orchestrator.pins(), default=generation))
 
     def _kept(self) -> frozenset[int]:
         return self.orchestrator.pins() | self._catalog.keys()

@@ -92,7 +92,7 @@ class RealWorld(World):
             else Service(self.rows[stage], {})
             for stage in SERVICE_STAGES
         }
-        source = CutSections(services, lambda _: 1, tallies)
+        self.source = CutSections(services, lambda _: 1, tallies)
         machine = CatalogMachine(ProtobufCodec())
         if manifest is not None:
             place = (manifest.cut_revision, manifest.cut_op, manifest.timestamp)
@@ -100,7 +100,7 @@ class RealWorld(World):
         super().__init__(
             machine=machine,
             adopted=None if manifest is None else durable_of(manifest),
-            work=LocalWork(source, StoredGenerations(files, CLUSTER_ID), self._wait),
+            work=LocalWork(self.source, StoredGenerations(files, CLUSTER_ID), self._wait),
         )
         if manifest is not None:
             self.op = self.revision = manifest.cut_op
@@ -119,8 +119,10 @@ class RealWorld(World):
         await super().adopt(generation)
         for rows in self.rows.values():
             rows.freezer.release(generation)
-        live = [snapshot.generation for snapshot in self.machine.list_after(0, 1000)]
-        self.stored.collect_garbage(live, generation)
+        kept = self.orchestrator.pins()
+        self.source.forget_before(min(kept))
+        live = {snapshot.generation for snapshot in self.machine.list_after(0, 1000)}
+        self.stored.collect_garbage(live | kept, generation)
 
     def put(self, key: int, row: bytes) -> None:
         """Set a row in every section, each its own."""
