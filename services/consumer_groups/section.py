@@ -8,7 +8,7 @@ in ascending order, as golden bytes in the tests pin it. Indexes are not part of
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from google.protobuf.message import Message
@@ -157,7 +157,7 @@ def _load_counters(state: State, canonical: bytes) -> Projected:
     return WHOLE_TABLE_KEY, encode_counters(state.counters.rows)
 
 
-def _check_whole(state: State) -> None:
+def _check_whole(state: State) -> Iterator[None]:
     """Raise SectionError if entities are at odds with each other; then find out who waits."""
     if any(group_id >= state.next_group_id() for group_id in state.groups.sorted_keys()):
         raise SectionError(f"the next group id {state.next_group_id()} is in use already")
@@ -165,6 +165,7 @@ def _check_whole(state: State) -> None:
         members = state.members_of(group_id)
         _check_group(state.groups.rows[group_id], members)
         state.set_waiting(group_id, waiting_of(members))
+        yield
 
 
 def _check_group(group: Group, members: list[Member]) -> None:

@@ -76,8 +76,10 @@ class EntityKind(Generic[State]):
 
 @dataclass(frozen=True, slots=True)
 class Section(Generic[State]):
-    """The section of one domain. `check` raises SectionError for entities at odds with others.
+    """The section of one domain.
 
+    `check` looks at what was loaded as a whole, and finishes what indexes need all entities; it
+    raises SectionError for entities at odds with others, and yields wherever the caller may pause.
     `projections` name what must be equal to a projection of the same name in another domain.
     `migrations` by the version that they read; there must be one for each older version that is
     still to be loaded.
@@ -85,7 +87,7 @@ class Section(Generic[State]):
 
     version: int
     kinds: Sequence[EntityKind[State]]  # ascending
-    check: Callable[[State], None] = lambda state: None
+    check: Callable[[State], Iterable[None]] = lambda state: ()
     projections: Mapping[str, Callable[[State], Iterable[Projected]]] = field(default_factory=dict)
     migrations: Mapping[int, Migration] = field(default_factory=dict)
 
@@ -156,7 +158,7 @@ class Section(Generic[State]):
             if not left:
                 left = LOADED_BETWEEN_PAUSES
                 yield
-        self.check(state)
+        yield from self.check(state)
 
 
 def where(kind: int, key: bytes) -> str:

@@ -80,6 +80,10 @@ class TopicTable(Table[TopicKey, Topic]):
         """Return the topics of a stream; none if it has none."""
         return self._streams.get(stream_id, NO_CHILDREN)
 
+    def by_stream(self) -> list[tuple[int, Children]]:
+        """Return every stream that has topics, by ascending id, with these."""
+        return sorted(self._streams.items())
+
     def add(self, children: Children, topic: Topic) -> None:
         """Insert a topic with a new and highest id; `children` is what `of_stream` returned.
 
@@ -133,7 +137,7 @@ class TopicTable(Table[TopicKey, Topic]):
 
     def sorted_keys(self) -> list[TopicKey]:
         """Return all keys in ascending order."""
-        streams = sorted(self._streams.items())
+        streams = self.by_stream()
         return [(stream_id, id_) for stream_id, children in streams for id_ in children.ids]
 
     def find(self, stream_id: int, key: int | str) -> Topic | None:

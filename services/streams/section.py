@@ -8,7 +8,7 @@ of number.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -167,17 +167,18 @@ def _runs(ranges: Any, created_revision: int) -> tuple[int, partitions.Runs]:
     return total, partitions.compact(tuple(runs), created_revision)
 
 
-def _check_whole(state: State) -> None:
+def _check_whole(state: State) -> Iterable[None]:
     """Raise SectionError if entities are at odds with each other."""
     next_stream, next_topic = state.peek_id(NEXT_STREAM_ID), state.peek_id(NEXT_TOPIC_ID)
     for stream_id in state.streams.rows:
         if stream_id >= next_stream:
             raise SectionError(f"stream {stream_id} has an id that the next stream may get")
-    for stream_id, topic_id in state.topics.rows:
+    for stream_id, children in state.topics.by_stream():
         if stream_id not in state.streams:
-            raise SectionError(f"topic {topic_id} is in stream {stream_id}, which is not there")
-        if topic_id >= next_topic:
-            raise SectionError(f"topic {topic_id} has an id that the next topic may get")
+            raise SectionError(f"there are topics in stream {stream_id}, which is not there")
+        if children.ids[-1] >= next_topic:
+            raise SectionError(f"topic {children.ids[-1]} has an id that the next topic may get")
+    return ()
 
 
 def _access_of_all(state: State) -> Iterator[Projected]:

@@ -5,7 +5,7 @@ The bytes are protobuf in ascending field order without unknown or default field
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from google.protobuf.message import Message
@@ -124,7 +124,7 @@ def _load_counters(state: State, canonical: bytes) -> Projected:
     return WHOLE_TABLE_KEY, encode_counters(state.counters.rows)
 
 
-def _check_whole(state: State) -> None:
+def _check_whole(state: State) -> Iterable[None]:
     """Raise SectionError unless the entities loaded make a whole section."""
     for user_id in state.token_names.sorted_keys():
         if user_id not in state.users:
@@ -136,6 +136,7 @@ def _check_whole(state: State) -> None:
         raise SectionError(
             f"the next user would get id {state.next_user_id}, and user {highest} exists"
         )
+    return ()
 
 
 def _access_of_all(state: State) -> Iterator[Projected]:

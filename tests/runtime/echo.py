@@ -233,11 +233,12 @@ def load_counters(state: State, canonical: bytes) -> Projected:
     return b"", encode_counters(state.counters.rows)
 
 
-def check(state: State) -> None:
+def check(state: State) -> Iterator[None]:
     """Refuse words with ids that the counter gives next."""
     number = state.counters.rows.get("id", 1)
     if any(word.id >= number for word in state.words.rows.values()):
         raise SectionError(f"a word has an id that is not below {number}")
+    yield
 
 
 SECTION: Final[Section[State]] = Section(

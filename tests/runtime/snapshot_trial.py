@@ -7,7 +7,7 @@ that it read. `Snapshots` adds it to a Hypothesis machine that already feeds a d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -183,22 +183,21 @@ def merged(layers: Sequence[Sequence[bytes]]) -> list[Entity]:
 
 
 class Snapshots:
-    """Rules for a Hypothesis machine: cuts, late reads, releases and restarts at any moment.
-
-    It calls `begin_snapshots` with its domain first, and lets its commands go to `trial.machine`,
-    which `took_over` is called with whenever it is another one.
-    """
+    """Rules for a Hypothesis machine: cuts, late reads, releases and restarts at any moment."""
 
     trial: SnapshotTrial
+    took_over: Callable[[Machine[Any]], None]
 
-    def begin_snapshots(self, domain: Domain[Any]) -> None:
-        """Start with an empty machine."""
+    def begin_snapshots(
+        self, domain: Domain[Any], took_over: Callable[[Machine[Any]], None]
+    ) -> None:
+        """Start with an empty machine; `took_over` is told of it, and of every later one.
+
+        Commands must go to the machine that it was told of last.
+        """
         self.trial = SnapshotTrial(domain)
-        self.took_over(self.trial.machine)
-
-    def took_over(self, machine: Machine[Any]) -> None:
-        """Send commands to this machine from now on."""
-        raise NotImplementedError
+        self.took_over = took_over
+        took_over(self.trial.machine)
 
     @rule(is_read=st.booleans(), is_released=st.booleans())
     def cut(self, is_read: bool, is_released: bool) -> None:

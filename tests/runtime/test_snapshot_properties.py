@@ -34,11 +34,7 @@ class EchoHistory(Snapshots, RuleBasedStateMachine):
         super().__init__()
         self.machine: Machine[Any]
         self.revision = 0
-        self.begin_snapshots(echo.DOMAIN)
-
-    def took_over(self, machine: Machine[Any]) -> None:
-        """Feed this machine."""
-        self.machine = machine
+        self.begin_snapshots(echo.DOMAIN, lambda machine: setattr(self, "machine", machine))
 
     def apply(self, *items: pb.Item) -> None:
         """Apply a batch; a planted defect is no alarm here."""
@@ -72,11 +68,8 @@ class UsersHistory(Snapshots, UsersAgainstModel):
     def __init__(self) -> None:
         """Begin with nothing."""
         super().__init__()
-        self.begin_snapshots(build_domain(CLUSTER_KEY, self.users.clock))
-
-    def took_over(self, machine: Machine[Any]) -> None:
-        """Feed this machine."""
-        self.users.machine = machine
+        domain = build_domain(CLUSTER_KEY, self.users.clock)
+        self.begin_snapshots(domain, lambda machine: setattr(self.users, "machine", machine))
 
 
 class StreamsHistory(Snapshots, AgainstModel):
@@ -85,13 +78,9 @@ class StreamsHistory(Snapshots, AgainstModel):
     def __init__(self) -> None:
         """Begin with root, as the bench does."""
         super().__init__()
-        self.begin_snapshots(STREAMS)
+        self.begin_snapshots(STREAMS, lambda machine: setattr(self.bench, "machine", machine))
         self.bench.revision = 0
         self.bench.grant(0, users_pb2.Permissions())
-
-    def took_over(self, machine: Machine[Any]) -> None:
-        """Feed this machine."""
-        self.bench.machine = machine
 
 
 class GroupsHistory(Snapshots, GroupHistory):
@@ -100,11 +89,7 @@ class GroupsHistory(Snapshots, GroupHistory):
     def __init__(self) -> None:
         """Begin without a group."""
         super().__init__()
-        self.begin_snapshots(GROUPS)
-
-    def took_over(self, machine: Machine[Any]) -> None:
-        """Feed this machine."""
-        self.harness.machine = machine
+        self.begin_snapshots(GROUPS, lambda machine: setattr(self.harness, "machine", machine))
 
 
 def check(history: type[RuleBasedStateMachine], examples: int) -> None:
