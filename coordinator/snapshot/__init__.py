@@ -8,4 +8,12 @@ What touches the disk, all of it through `coordinator.storage.Storage`:
 * `writing` makes the layers and the manifest of a generation, `restore` reads them back;
 * `compaction` merges a chain of layers into a new base; `garbage` removes what nobody names;
 * `verify` computes every digest of a generation anew.
+
+What decides, and what it does on the way:
+
+* `values` says which reports fit a generation, `decisions` what is to be done about it, as a table;
+* `orchestrator` does that, one generation at a time, from what `generations` knows;
+* `work` makes a generation durable, from `sections` into the files by way of `generation_files`;
+* `triggers` says when to begin one; `store` is the catalog's view in SQLite, with `schema`;
+* `api` is the API for whoever runs in the same process, `messages` what it was answered.
 """
