@@ -10,6 +10,14 @@ the last time. Within a run a visit is composed once all its earlier visits were
 Everything else follows: effects arrive at their place in the order of revisions, other stages keep
 pipelining while a backward effect is under way, and a read sees one revision everywhere.
 
+A cut (BeginSnapshot, alone in its prepare) is the one run that also waits until it is the oldest
+and alone, and holds every stage until all services are frozen: what is in a snapshot is exactly
+what the log holds up to there. Sessions, replies and catalog freeze inside, as references to what
+changed.
+
+The catalog changes inside the mux, while reads of it are answered by the shell. So that each sees
+its own place, a command of catalog waits until the reads sent before it were answered.
+
 The shell's duties:
 
 - `Mux.commit` with committed prepares in op order, at most limits.UNRETIRED_PREPARES_MAX unretired.
@@ -17,6 +25,10 @@ The shell's duties:
 - A stage whose process dies is the shell's affair: it replays logged batches (sequence > 0) to
   the new process and delivers the answers still owed. Unlogged batches die with the process, so
   it calls `Mux.fail_reads` for that stage.
+- Answer reads of catalog from `Mux.catalog`, at once or by a deferred answer, never late: a batch
+  that waits for the catalog to change would keep it from changing.
+- `CutTaken` comes before the `Retired` of its prepare. Once that generation is the one to restart
+  from, call `Mux.release`: the next cut is then a delta against it.
 - MuxError and AssertionError stop the replica.
 
 Retirement is in op order; the reply table of sessions changes then and at no other time.
