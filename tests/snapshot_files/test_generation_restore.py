@@ -9,13 +9,15 @@ from coordinator.snapshot.errors import (
     ConflictingManifest,
     GenerationDamaged,
 )
+from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.layout import layer_file, manifest_file
 from tests.journal.builders import CLUSTER_ID, OTHER_CLUSTER_ID
-from tests.journal.memory_storage import MemoryStorage
+from tests.journal.memory_storage import Loss, MemoryStorage
 from tests.snapshot_files.generation_builders import (
     COPY_DIRECTORIES,
     Repairs,
     Sections,
+    append_small_blocks,
     entities,
     loaded_state,
     memory,
@@ -24,6 +26,7 @@ from tests.snapshot_files.generation_builders import (
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format.block import decode_block
 from viewstamp.format.manifest import encode_manifest, root_of, section_of
+from viewstamp.format.section import SectionTally
 
 
 def test_a_generation_reads_back_as_it_was_written() -> None:
@@ -68,6 +71,28 @@ def test_a_layer_that_is_there_is_not_written_again() -> None:
     Sections(files).write(1, entities(1, 3))
     assert not [step for step in storage.log if step.startswith("rename")]
     assert storage.snapshot() == before
+
+
+def test_a_layer_that_is_there_is_made_durable_all_the_same() -> None:
+    """Another process may have been killed between giving a layer its name and syncing that."""
+    original, storage = memory(), memory()
+    digest = write_one_section(open_files(original))
+    files = open_files(storage)
+    paths = [f"{directory}/{layer_file(digest)}" for directory in COPY_DIRECTORIES]
+    for path in paths:
+        file = storage.create(path)
+        file.write(0, original.content(path))
+        file.sync()
+    assert write_one_section(files) == digest
+    storage.crash(Loss.DROP)
+    assert [storage.content(path) for path in paths] == [original.content(path) for path in paths]
+
+
+def write_one_section(files: SnapshotFiles) -> bytes:
+    """Write a layer of generation 1 and give its digest."""
+    section = files.begin(1).section(1, section_version=1, feature_level=1, base=[])
+    append_small_blocks(section, [(1, b"key", None, b"value")], SectionTally())
+    return section.finish().digest
 
 
 def test_a_damaged_layer_is_written_again() -> None:
