@@ -147,8 +147,10 @@ _RULES: Final[Mapping[Trigger, Callable[[_Since, TriggerSettings], bool]]] = Map
     {
         Trigger.DISK_FULL: lambda since, _: since.load.is_disk_full and since.commands > 0,
         Trigger.ITEM_LOG: lambda since, s: since.load.item_log_bytes > s.item_log_bytes,
-        Trigger.COMMANDS: lambda since, s: since.commands >= s.commands,
-        Trigger.JOURNAL: lambda since, s: since.journal_bytes >= s.journal_bytes,
-        Trigger.INTERVAL: lambda since, s: since.commands > 0 and since.elapsed_ms >= s.interval_ms,
+        Trigger.COMMANDS: lambda since, s: 0 < s.commands <= since.commands,
+        Trigger.JOURNAL: lambda since, s: 0 < s.journal_bytes <= since.journal_bytes,
+        Trigger.INTERVAL: lambda since, s: (
+            since.commands > 0 and 0 < s.interval_ms <= since.elapsed_ms
+        ),
     }
 )

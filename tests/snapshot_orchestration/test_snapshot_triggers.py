@@ -106,3 +106,14 @@ def test_restored() -> None:
     triggers.restart_interval(0)
     assert triggers.due(replace(START, revision=41, journal_bytes=0, now_ms=10**9)) is None
     assert triggers.due(replace(START, revision=42, journal_bytes=0, now_ms=10**9)) is not None
+
+
+@pytest.mark.parametrize("name", ["commands", "journal_bytes", "interval_ms"])
+def test_a_limit_of_0_never_triggers(name: str) -> None:
+    """What is switched off begins nothing, however much gathers; the others still do."""
+    others = dict.fromkeys(("commands", "journal_bytes", "interval_ms"), 10**12)
+    much = replace(CUT, now_ms=10**9, revision=10**9, journal_bytes=10**9)
+    assert SnapshotTriggers(replace(SETTINGS, **(others | {name: 0}))).due(much) is None
+    triggers = SnapshotTriggers(replace(SETTINGS, **(others | {name: 1})))
+    triggers.restart_interval(0)
+    assert triggers.due(much) is not None
