@@ -114,7 +114,7 @@ class Demo:
         async with live_progress(self._console, self.trial, len(self._kills)):
             report = await self.trial.run()
         print_kills(self._console, report.kills)
-        print_snapshots(self._console, report.snapshots)
+        print_snapshots(self._console, report)
         print_checks(self._console, report)
         return report.succeeded and self.imported
 

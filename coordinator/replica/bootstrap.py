@@ -15,6 +15,7 @@ part back.
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -40,7 +41,12 @@ from viewstamp.limits import (
     SNAPSHOT_COPIES,
     SNAPSHOT_RESERVE_BYTES_MIN,
 )
+from viewstamp.telemetry import fields
 
+_log = logging.getLogger(__name__)
+
+# The message of what a start goes on from; tests and the crash test read it.
+OPENED: Final = "directory opened"
 SUPERBLOCK_FILE: Final = "superblock"
 JOURNAL_DIRECTORY: Final = "journal"
 SNAPSHOTS_DIRECTORY: Final = "snapshots"
@@ -194,7 +200,22 @@ def open_replica(options: DirectoryOptions, storage: Storage | None = None) -> R
             superblock.write(superblock.state)
         undo.pop_all()
     start = _start(superblock, journal, base)
+    _tell(journal, base)
     return ReplicaFiles(lock, superblock, journal, recovery, snapshots, base, repairs, start)
+
+
+def _tell(journal: Journal, base: Loaded | None) -> None:
+    """Log what this process starts from: a snapshot and what the journal holds after its cut."""
+    base_op = 0 if base is None else base.manifest.cut_op
+    head_op = 0 if journal.head is None else journal.head.op
+    _log.info(
+        OPENED,
+        extra=fields(
+            generation=0 if base is None else base.manifest.generation,
+            journal_first_op=journal.first_op,
+            replay_ops=max(0, head_op - base_op),
+        ),
+    )
 
 
 def _open_snapshots(

@@ -148,7 +148,7 @@ def _run(console: Console, directory: Path, per_process: int, options: argparse.
             print(json.dumps({"succeeded": False, "error": text}))
         return False
     print_kill_summary(console, report.kills)
-    print_snapshots(console, report.snapshots)
+    print_snapshots(console, report)
     print_checks(console, report)
     took_s = round(time.monotonic() - started_s, 1)
     if options.json:

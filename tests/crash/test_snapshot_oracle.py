@@ -16,6 +16,7 @@ from coordinator.journal.superblock import (
     encode_copy,
     seal_state,
 )
+from coordinator.replica.bootstrap import DirectoryOptions, open_replica
 from tests.snapshot_tools.generations import Replica, flip, two_generations
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.format.manifest import sections
@@ -27,10 +28,18 @@ from viewstamp.loadtest.generations import (
     taken_of,
 )
 from viewstamp.loadtest.oracle import Check, Digests
-from viewstamp.loadtest.replay import IncompleteLog, copy_from_scratch
+from viewstamp.loadtest.replay import (
+    REPLAY_OPS_MAX,
+    IncompleteLog,
+    Start,
+    check_starts,
+    copy_from_scratch,
+    starts_of,
+)
 from viewstamp.snapshots.copies import Copies, copy_directories
 from viewstamp.snapshots.entities import SECTION_NAMES
 from viewstamp.snapshots.generation import Generation
+from viewstamp.telemetry import JsonFormatter
 
 TAKEN = [Taken(number, "COMPLETED", True, 10 * number, 21, 900, "") for number in (1, 2)]
 FAILED = replace(TAKEN[0], generation=3, state="FAILED", failure="its time was over")
@@ -167,3 +176,37 @@ def test_a_log_that_is_not_whole_is_refused(tmp_path: Path, live: range, archive
     data, archive = stopped_cluster(tmp_path, live, archived)
     with pytest.raises(IncompleteLog):
         copy_from_scratch(data, archive, tmp_path / "copy")
+
+
+FOUNDED, LATER, LAST = Start(0, 0, 0), Start(3, 1, 60), Start(9, 40, 2)
+
+
+@pytest.mark.parametrize(
+    ("starts", "restored", "is_seen"),
+    [
+        ([FOUNDED, LATER, LAST], [LAST], False),
+        ([FOUNDED, Start(0, 1, 50), LAST], [LAST], False),
+        ([FOUNDED, LATER, Start(0, 1, 99)], [LAST], True),
+        ([FOUNDED], [], True),
+        ([FOUNDED], [Start(0, 1, 5)], True),
+        ([FOUNDED], [Start(9, 1, REPLAY_OPS_MAX + 1)], True),
+    ],
+)
+def test_restarts_must_go_from_a_snapshot(
+    starts: list[Start], restored: list[Start], is_seen: bool
+) -> None:
+    """A start from scratch behind one from a snapshot is found, and one that replays everything."""
+    found = {violation.check for violation in check_starts(starts, restored)}
+    assert found == ({Check.RESTORED} if is_seen else set())
+
+
+def test_starts_are_read_from_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What the coordinator logs when it opens its directory is what the trial reads."""
+    options = DirectoryOptions(tmp_path / "data", replica_id=0, replica_count=1)
+    with caplog.at_level("INFO"):
+        open_replica(options).close()
+    (tmp_path / "data" / "log").mkdir()
+    formatter = JsonFormatter("coordinator")
+    lines = ["not JSON", *map(formatter.format, caplog.records)]
+    (tmp_path / "data" / "log" / "coordinator.log").write_text("\n".join(lines))
+    assert starts_of(tmp_path / "data") == [FOUNDED]

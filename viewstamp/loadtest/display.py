@@ -15,7 +15,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from viewstamp.loadtest.cuts import Moment
-from viewstamp.loadtest.generations import Taken
 from viewstamp.loadtest.kills import PROCESSES, Kill
 from viewstamp.loadtest.trial import Trial, TrialReport
 
@@ -111,17 +110,27 @@ def print_kill_summary(console: Console, kills: Sequence[Kill]) -> None:
     console.print(table)
 
 
-def print_snapshots(console: Console, snapshots: Sequence[Taken]) -> None:
-    """Print the snapshots that were kept."""
+def print_snapshots(console: Console, report: TrialReport) -> None:
+    """Print the snapshots that were kept, and what restarts went on from."""
     table = Table(title="snapshots", title_justify="left")
     for column in ("generation", "state", "because", "cut at revision", "entities", "bytes"):
         table.add_column(column, justify="left" if column in ("state", "because") else "right")
-    for one in snapshots:
+    for one in report.snapshots:
         numbers = (f"{number:,}" for number in (one.cut_revision, one.entities, one.size_bytes))
         because = "asked for" if one.is_asked else "due"
         state = f"{one.state}: {one.failure}" if one.failure else one.state
         table.add_row(str(one.generation), escape(state), because, *numbers)
     console.print(table)
+    restarts = "; ".join(
+        f"generation {start.generation} and {start.replay_ops} entries"
+        if start.generation
+        else f"{start.replay_ops} entries"
+        for start in report.starts[1:]
+    )
+    console.print(
+        f"the coordinator was restarted from: {restarts}; journal segments that snapshots made"
+        f" superfluous: {report.segments_dropped}"
+    )
 
 
 def print_checks(console: Console, report: TrialReport) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from viewstamp.cluster import LocalCluster
 from viewstamp.format.prepare import checksum_of
 from viewstamp.loadtest.observation import digests, reader, root_password
-from viewstamp.loadtest.oracle import Digests
+from viewstamp.loadtest.oracle import Check, Digests, Violation
 
 # Of the processes that ran there; locks are not copied either.
 NOT_COPIED: Final = ("run", "log", "LOCK", "SUPERVISOR")
@@ -29,6 +31,21 @@ GENERATION: Final = struct.Struct("<Q")
 GENERATION_OFFSET: Final = 112
 
 
+# The message of the coordinator that says what it goes on from (coordinator/replica/bootstrap.py).
+OPENED: Final = "directory opened"
+# After the last snapshot come its decision, the ends of sessions, and a coordinator's own entries.
+REPLAY_OPS_MAX: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a coordinator went on from: a generation (0: none), and entries told again after it."""
+
+    generation: int
+    journal_first_op: int
+    replay_ops: int
+
+
 class IncompleteLog(Exception):  # noqa: N818 - reads as the sentence it is
     """The log does not go back to its first entry; the message says what is there."""
 
@@ -40,6 +57,37 @@ async def restored_digests(data_directory: Path, copy: Path) -> Digests:
     """
     shutil.copytree(data_directory, copy, ignore=shutil.ignore_patterns(*NOT_COPIED))
     return await _digests_of(copy)
+
+
+def starts_of(data_directory: Path) -> list[Start]:
+    """Return what each start of a coordinator went on from, as its log says, oldest first."""
+    log = data_directory / "log" / "coordinator.log"
+    lines = log.read_text(encoding="utf-8").splitlines()
+    events = [json.loads(line) for line in lines if line.startswith("{")]
+    told = [event["fields"] for event in events if event.get("message") == OPENED]
+    return [Start(one["generation"], one["journal_first_op"], one["replay_ops"]) for one in told]
+
+
+def check_starts(starts: Sequence[Start], restored: Sequence[Start]) -> list[Violation]:
+    """Return where restarts told more of the log again than what followed a snapshot.
+
+    `starts` are those of the cluster that was killed, `restored` that of its copy. From the first
+    one that went on from a snapshot, all do.
+    """
+    evidence = []
+    first = next((index for index, one in enumerate(starts) if one.generation), len(starts))
+    for number, start in enumerate(starts[first:], first + 1):
+        if not start.generation:
+            evidence.append(f"start {number} of the coordinator went on from no snapshot")
+    if not restored:
+        evidence.append("the restored coordinator did not say what it went on from")
+    for start in restored:
+        if not start.generation or start.replay_ops > REPLAY_OPS_MAX:
+            evidence.append(
+                f"after the last snapshot the restored coordinator went on from generation"
+                f" {start.generation} and told {start.replay_ops} entries again"
+            )
+    return [Violation(Check.RESTORED, line) for line in evidence]
 
 
 async def replayed_digests(data_directory: Path, archive: Path, copy: Path) -> Digests:

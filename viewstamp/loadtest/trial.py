@@ -33,7 +33,13 @@ from viewstamp.loadtest.oracle import (
     check_records,
 )
 from viewstamp.loadtest.records import Answer, Record, RecordFile, read_records
-from viewstamp.loadtest.replay import replayed_digests, restored_digests
+from viewstamp.loadtest.replay import (
+    Start,
+    check_starts,
+    replayed_digests,
+    restored_digests,
+    starts_of,
+)
 from viewstamp.loadtest.state import State
 from viewstamp.loadtest.workload import GroupName
 
@@ -83,6 +89,9 @@ class TrialReport:
     digests: dict[str, str] = field(default_factory=dict)
     # Those kept in the end, oldest first.
     snapshots: list[Taken] = field(default_factory=list)
+    # Of the coordinator, restarts included.
+    starts: list[Start] = field(default_factory=list)
+    segments_dropped: int = 0
     violations: list[Violation] = field(default_factory=list)
 
     @property
@@ -100,6 +109,7 @@ class TrialReport:
         plain = {name: getattr(self, name) for name in self.__slots__}
         plain["kills"] = list(map(asdict, self.kills))
         plain["snapshots"] = list(map(asdict, self.snapshots))
+        plain["starts"] = list(map(asdict, self.starts))
         plain["violations"] = [
             {"check": violation.check.name.lower(), "evidence": violation.evidence}
             for violation in self.violations
@@ -158,8 +168,12 @@ class Trial:
         found += check_files(self.report.snapshots, self._data)
         found += check_last_layers(self._data, last_generation, live)
         self.current_step = "restore"
-        restored = await restored_digests(self._data, self._options.directory / "restored")
+        copy = self._options.directory / "restored"
+        restored = await restored_digests(self._data, copy)
         found += check_digests(live, restored, Check.RESTORED)
+        self.report.starts = starts_of(self._data)
+        self.report.segments_dropped = len(list(self._archive.iterdir()))
+        found += check_starts(self.report.starts, starts_of(copy))
         self.current_step = "replay"
         replayed = await replayed_digests(
             self._data, self._archive, self._options.directory / "replay"
