@@ -175,6 +175,9 @@ class LocalWork:
         try:
             summary = await self._copy(section, stage, cut)
             _check_summary(summary, stage, cut)
+            # All up to the cut is in it. What the machine applied last depends on what a restart
+            # began with, and a report must not.
+            summary.applied_revision = cut.revision
             if (found := head_of(summary)) != head:
                 raise _OtherHead(found)
         except BaseException:
