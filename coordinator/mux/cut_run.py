@@ -13,7 +13,7 @@ from coordinator.mux.requests import PrepareWork, RequestWork, SessionsStage
 from coordinator.mux.run import Run
 from coordinator.mux.segments import Segment
 from coordinator.mux.stage import SERVICE_STAGES, STAGES, Stage
-from coordinator.mux.types import CutItem, Done, Item, MuxError, Outcome, SpanReply
+from coordinator.mux.types import CutItem, Done, Item, MuxError, Outcome
 from viewstamp import limits
 
 
@@ -69,10 +69,6 @@ class CutRun(Run):
         """Check that the service is frozen."""
         if outcomes != (Done(),):
             raise MuxError(f"{stage.name} answered a cut by {outcomes!r}")
-
-    def reply(self) -> SpanReply:
-        """Return the result of the command."""
-        return self._segment.reply()
 
     def _decide(self) -> None:
         """Apply the command; if it takes place, freeze what is here and turn to the services."""
