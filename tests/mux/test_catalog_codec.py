@@ -63,7 +63,7 @@ def test_commands_are_parsed(code: int, item: bytes, command: CatalogCommand) ->
 @pytest.mark.parametrize(
     ("code", "item", "message"),
     [
-        (401, b"\x20\x09", "retention is 9; it must be one of RETENTION_CLASS_LAST"),
+        (401, b"\x18\x09", "retention is 9; it must be one of RETENTION_CLASS_LAST"),
         (402, b"\xff", "its bytes are not the message"),
         (406, b"\x2a\x02\x08\x09", "9 is not a valid Stage"),
     ],
