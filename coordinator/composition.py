@@ -238,7 +238,7 @@ class Coordinator:
             keep_last=limits.keep_last,
             keep_daily=limits.keep_daily,
         )
-        return Snapshots(around, settings, self._config.data_directory)
+        return Snapshots(around, settings, self._config.data_directory, limits.deadline_ms)
 
     def _make_commands(self) -> Commands:
         self._normalizer = Normalizer(

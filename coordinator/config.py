@@ -36,6 +36,7 @@ class SnapshotConfig:
     keep_last: int
     keep_daily: int
     reserve_bytes: int
+    deadline_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,12 @@ def _add_snapshots(result: argparse.ArgumentParser) -> None:
         type=int,
         default=limits.SNAPSHOT_RESERVE_BYTES_MIN,
         help="kept free in each directory, so that a full disk does not stop a snapshot",
+    )
+    add(
+        "--snapshot-deadline-ms",
+        type=int,
+        default=limits.SNAPSHOT_DEADLINE_MS,
+        help="a snapshot that is not durable by then has failed",
     )
 
 
@@ -192,6 +199,10 @@ def _snapshots(options: argparse.Namespace) -> SnapshotConfig:
         )
     if options.snapshot_keep_last < 1:
         raise ConfigError(f"--snapshot-keep-last is {options.snapshot_keep_last}: keep at least 1")
+    if options.snapshot_deadline_ms < 1:
+        raise ConfigError(
+            f"--snapshot-deadline-ms is {options.snapshot_deadline_ms}: give at least 1"
+        )
     numbers = ("commands", "journal_bytes", "interval_ms", "keep_daily", "reserve_bytes")
     for name in numbers:
         if getattr(options, f"snapshot_{name}") < 0:
@@ -200,6 +211,7 @@ def _snapshots(options: argparse.Namespace) -> SnapshotConfig:
     return SnapshotConfig(
         directories=directories,
         keep_last=options.snapshot_keep_last,
+        deadline_ms=options.snapshot_deadline_ms,
         **{name: getattr(options, f"snapshot_{name}") for name in numbers},
     )
 

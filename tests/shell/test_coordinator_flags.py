@@ -38,6 +38,7 @@ def test_defaults() -> None:
         (["--snapshot-directory=/a"], "give it 3 times"),
         (["--snapshot-directory=/a", *["--snapshot-directory=/b"] * 2], "each another"),
         (["--snapshot-keep-last=0"], "keep at least 1"),
+        (["--snapshot-deadline-ms=0"], "--snapshot-deadline-ms is 0: give at least 1"),
         (["--snapshot-interval-ms=-1"], "--snapshot-interval-ms is -1: give 0 or more"),
     ],
 )
