@@ -2,7 +2,7 @@
 
 SIGKILL of the coordinator and of each domain service, at random moments, with at least 100 commands
 in flight each time. Snapshots are asked for one after another, and as many more kills fall between
-the request for one and its decision. Every request in flight is sent again under its number, and
+the cut of one and its decision. Every request in flight is sent again under its number, and
 once more after its answer. What the load wrote down of the answers must agree with a sequential
 model, with paged reads, and with the digests of a replay from scratch, archived journal segments
 included. Every snapshot that is left must verify, and a restart from the last one must come to the
@@ -40,6 +40,7 @@ from viewstamp.loadtest.display import (
 )
 from viewstamp.loadtest.interrupt import cancel_on_signals
 from viewstamp.loadtest.kills import PROCESSES, PlannedKill
+from viewstamp.loadtest.oracle import Check, Violation
 from viewstamp.loadtest.session import LoadFailed
 
 KILLS_PER_PROCESS: Final = 10
@@ -107,7 +108,10 @@ async def crash(console: Console, directory: Path, per_process: int, seed: int) 
         )
     )
     async with live_progress(console, trial, len(kills)):
-        await trial.run()
+        report = await trial.run()
+    if not report.segments_dropped:
+        evidence = "no journal segment was dropped: every restart could have replayed the whole log"
+        report.violations.append(Violation(Check.RESTORED, evidence))
     return trial
 
 

@@ -36,6 +36,7 @@ class Cluster:
     """Snapshots that are decided as the test says, and processes that die and are back at once."""
 
     def __init__(self, decided_at: list[int]) -> None:
+        self.created_at = 1
         self.decided_at = decided_at
         self.killed: list[str] = []
         self.refusals: list[Reason.ValueType] = []
@@ -62,7 +63,10 @@ class Cluster:
         await self.may_decide.wait()
         decided_at = self.decided_at.pop(0) if self.decided_at else LATER_US
         return snapshots_pb2.Snapshot(
-            generation=generation, state=COMPLETED, created_at=1, decided_at=decided_at
+            generation=generation,
+            state=COMPLETED,
+            created_at=self.created_at,
+            decided_at=decided_at,
         )
 
     def kill(self, name: str) -> None:
@@ -182,16 +186,19 @@ async def test_only_undisturbed_snapshots_say_how_long_one_takes() -> None:
     cluster.may_decide.clear()
     requests = SnapshotRequests(cluster, NEVER_S)
     requests.start()
-    before_s = requests.duration_s
+    before_s = requests.window_s
     asked = await requests.next_asked()
     asked.is_disturbed = True
     cluster.may_decide.set()
     await asked.decided
-    assert requests.duration_s == before_s
-    cluster.decided_at = [wall_clock_us() + 10_000_000]
+    assert requests.window_s == before_s
+    cluster.created_at = wall_clock_us() + 5_000_000
+    cluster.decided_at = [cluster.created_at + 5_000_000]
     await (await requests.next_asked()).decided
     await requests.finish()
-    assert 9.0 < requests.duration_s < 10.1
+    cut_s, decided_s = requests.window_s
+    assert 4.0 < cut_s < 5.1
+    assert decided_s == pytest.approx(cut_s + 5)
 
 
 def kill(process: str, moment: Moment | None = None) -> Kill:
@@ -204,7 +211,9 @@ def kill(process: str, moment: Moment | None = None) -> Kill:
     ("kills", "is_seen"),
     [
         ([kill("users"), kill("users", Moment.CUT)], False),
-        ([kill("users"), kill("users", Moment.DECIDED), kill("users", Moment.ASKED)], False),
+        ([kill("users"), kill("users", Moment.DECIDED), kill("users", Moment.CUT)], False),
+        ([kill("users"), kill("users", Moment.ASKED), kill("users", Moment.CUT)], False),
+        ([kill("users"), kill("users", Moment.ASKED)], True),
         ([kill("users", Moment.CUT), kill("users")], True),
         ([kill("users"), kill("users", Moment.DECIDED)], True),
         ([kill("users"), kill("users")], True),
@@ -213,7 +222,7 @@ def kill(process: str, moment: Moment | None = None) -> Kill:
     ],
 )
 def test_kills_during_a_cut_must_be_that(kills: list[Kill], is_seen: bool) -> None:
-    """A kill that was too late is one more death, but not one of those asked for."""
+    """A kill before or after the cut is one more death, but not one of those asked for."""
     wanted = [PlannedKill("users"), PlannedKill("users", during_cut=True)]
     restarts = {name: sum(one.process == name for one in kills) for name in ("users", "streams")}
     found = {violation.check for violation in check_kills(wanted, kills, restarts)}

@@ -15,10 +15,10 @@ from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.errors import Refusal
 from viewstamp.loadtest.session import LoadFailed
 
-# How many of the last snapshots say how long one takes.
-DURATIONS_KEPT: Final = 9
+# How many of the last snapshots say when one is cut and decided.
+WINDOWS_KEPT: Final = 9
 # Until one was taken.
-DURATION_FIRST_S: Final = 0.05
+WINDOW_FIRST_S: Final = (0.01, 0.05)
 
 
 class Moment(StrEnum):
@@ -26,7 +26,7 @@ class Moment(StrEnum):
 
     ASKED = "asked for, not cut"
     CUT = "cut, not decided"
-    DECIDED = "too late: decided"
+    DECIDED = "decided"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Asked:
 
     asked_us: int
     decided: asyncio.Future[snapshots_pb2.Snapshot]
-    # A kill fell into it: how long it took says nothing about others.
+    # A kill fell into it: its times say nothing about others.
     is_disturbed: bool = False
 
 
@@ -69,16 +69,19 @@ class SnapshotRequests:
         self.generations: set[int] = set()
         self._snapshots = snapshots
         self._pause_s = pause_s
-        self._durations_s: deque[float] = deque(maxlen=DURATIONS_KEPT)
+        self._windows_s: deque[tuple[float, float]] = deque(maxlen=WINDOWS_KEPT)
         self._waiting: list[asyncio.Future[Asked]] = []
         self._hurry = asyncio.Event()
         self._finishing = False
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def duration_s(self) -> float:
-        """How long it takes from the request to the decision if nothing is killed."""
-        return median(self._durations_s) if self._durations_s else DURATION_FIRST_S
+    def window_s(self) -> tuple[float, float]:
+        """How long after the request cut and decision come if nothing is killed."""
+        if not self._windows_s:
+            return WINDOW_FIRST_S
+        cuts, decisions = zip(*self._windows_s, strict=True)
+        return median(cuts), median(decisions)
 
     def start(self) -> None:
         """Begin to ask."""
@@ -144,7 +147,9 @@ class SnapshotRequests:
         self.generations.add(snapshot.generation)
         asked.decided.set_result(snapshot)
         if not asked.is_disturbed:
-            self._durations_s.append((snapshot.decided_at - asked.asked_us) / 1e6)
+            times_us = (snapshot.created_at, snapshot.decided_at)
+            cut_s, decided_s = ((time_us - asked.asked_us) / 1e6 for time_us in times_us)
+            self._windows_s.append((cut_s, decided_s))
 
     async def _decided(self) -> snapshots_pb2.Snapshot:
         while True:

@@ -21,6 +21,12 @@ from viewstamp.loadtest.trial import Trial, TrialReport
 REFRESH_S: Final = 0.2
 EVIDENCE_LINES_MAX: Final = 10
 
+# Of kills that were meant for a cut.
+COLUMNS_OF_MOMENTS: Final = {
+    Moment.ASKED: "before the cut",
+    Moment.CUT: "during it",
+    Moment.DECIDED: "after it",
+}
 STEPS: Final = {
     "load": "load, and kills",
     "check": "checking by paged reads",
@@ -89,8 +95,9 @@ def print_kill_summary(console: Console, kills: Sequence[Kill]) -> None:
     """Print kills by process: how many, how busy, how long until commands got through again."""
     table = Table(title="killed with SIGKILL, under load", title_justify="left")
     table.add_column("process")
-    columns = ("kills", "in flight, least", "median ms", "worst ms", "all answered, worst ms")
-    for column in (*columns, *(f"snapshot {moment}" for moment in Moment)):
+    for column in ("kills", "in flight, least", "median ms", "worst ms", "all answered, worst ms"):
+        table.add_column(column, justify="right")
+    for column in COLUMNS_OF_MOMENTS.values():
         table.add_column(column, justify="right")
     for process in PROCESSES:
         mine = [kill for kill in kills if kill.process == process]
@@ -104,7 +111,7 @@ def print_kill_summary(console: Console, kills: Sequence[Kill]) -> None:
             round(median(first)),
             max(first),
             max(kill.in_flight_ms for kill in mine),
-            *(moments[moment] for moment in Moment),
+            *(moments[moment] for moment in COLUMNS_OF_MOMENTS),
         )
         table.add_row(process, *(f"{number:,}" for number in numbers))
     console.print(table)

@@ -17,12 +17,12 @@ from viewstamp.loadtest.oracle import Check, Violation
 
 PROCESSES: Final = ("coordinator", "users", "streams", "consumer_groups")
 IN_FLIGHT_MIN: Final = 100
-# A kill meant for a cut that comes after the decision is made again, so many times at most.
-CUT_ATTEMPTS_MAX: Final = 6
+# A kill meant for a cut that falls before or after it is made again, so many times at most.
+CUT_ATTEMPTS_MAX: Final = 12
 
 
 class PlannedKill(NamedTuple):
-    """What is to be killed; `during_cut` is between the request for a snapshot and its decision."""
+    """What is to be killed; `during_cut` is between the cut of a snapshot and its decision."""
 
     process: str
     during_cut: bool = False
@@ -52,7 +52,7 @@ class Kill:
     @property
     def counts(self) -> bool:
         """Whether it fell where it was meant to."""
-        return self.cut is None or self.cut.moment is not Moment.DECIDED
+        return self.cut is None or self.cut.moment is Moment.CUT
 
 
 async def kill_under_load(
@@ -77,16 +77,16 @@ async def kill_during_cut(
     process: str,
     chance: random.Random,
 ) -> list[Kill]:
-    """Kill a process between the request for a snapshot and its decision; return all attempts.
+    """Kill a process between the cut of a snapshot and its decision; return all attempts.
 
-    All but the last came too late; if that did too, it was the last allowed. Raises as
+    All but the last came too early or too late; if that did too, it was the last allowed. Raises as
     `kill_under_load` does, and what asking for snapshots raised.
     """
     attempts: list[Kill] = []
     while not (attempts and attempts[-1].counts) and len(attempts) < CUT_ATTEMPTS_MAX:
         await cluster.wait_ready(SILENCE_MAX_S)
         asked = await requests.next_asked()
-        await asyncio.sleep(chance.uniform(0.0, requests.duration_s))
+        await asyncio.sleep(chance.uniform(*requests.window_s))
         while load.in_flight < IN_FLIGHT_MIN:
             await load.until_in_flight(IN_FLIGHT_MIN)
         asked.is_disturbed = True

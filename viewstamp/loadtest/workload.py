@@ -18,6 +18,8 @@ TOPICS_PER_STREAM: Final = 4
 GROUPS_PER_TOPIC: Final = 2
 USERS: Final = 6
 TOKENS: Final = 16
+# Long names make long commands, so that a short load fills journal segments.
+NAME_BYTES: Final = 200
 COMMANDS_PER_REQUEST_MAX: Final = 3
 # How often a group is one that existed before the load, out of 10.
 EXISTING_OF_10: Final = 8
@@ -116,7 +118,7 @@ class Workload:
         return Command(kind, self._stream(), self._topic(), partitions=created)
 
     def _on_group(self, kind: Kind) -> Command:
-        group = f"load-group-{self._random.randrange(GROUPS_PER_TOPIC)}"
+        group = _long(f"load-group-{self._random.randrange(GROUPS_PER_TOPIC)}")
         return Command(kind, self._stream(), self._topic(), group)
 
     def _on_user(self, kind: Kind) -> Command:
@@ -127,7 +129,11 @@ class Workload:
         return Command(kind, name=f"load-token-{self._random.randrange(TOKENS)}")
 
     def _stream(self) -> str:
-        return f"load-stream-{self._random.randrange(STREAMS)}"
+        return _long(f"load-stream-{self._random.randrange(STREAMS)}")
 
     def _topic(self) -> str:
-        return f"load-topic-{self._random.randrange(TOPICS_PER_STREAM)}"
+        return _long(f"load-topic-{self._random.randrange(TOPICS_PER_STREAM)}")
+
+
+def _long(name: str) -> str:
+    return name.ljust(NAME_BYTES, "-")
