@@ -6,6 +6,7 @@ What touches the disk, all of it through `coordinator.storage.Storage`:
 * `copies` keeps each file in three directories: written, verified, read with repair, scrubbed;
 * `identity` says whose directory a directory is; `reserve` keeps space to be given up;
 * `writing` makes the layers and the manifest of a generation, `restore` reads them back;
+* `pinned` gives the files of a generation as files, for downloads and checks;
 * `compaction` merges a chain of layers into a new base; `garbage` removes what nobody names;
 * `verify` computes every digest of a generation anew.
 

@@ -40,14 +40,14 @@ from coordinator.snapshot.garbage import (
 )
 from coordinator.snapshot.layout import (
     equality_check,
-    layer_check,
     layer_file,
     manifest_file,
 )
 from coordinator.snapshot.opening import open_directories, release
+from coordinator.snapshot.pinned import PinnedGeneration
 from coordinator.snapshot.reserve import Reserve
 from coordinator.snapshot.restore import Loaded, open_sections, read_manifest
-from coordinator.snapshot.verify import FileVerdict, problems_of, scrub_file
+from coordinator.snapshot.verify import FileVerdict, problems_of
 from coordinator.snapshot.writing import SectionWriter, reached_by
 from coordinator.storage import Storage
 from viewstamp.api.snapshots.v1.manifest_pb2 import (
@@ -174,7 +174,7 @@ class SnapshotFiles:
         owner = object()
         with self._pins.mutex:
             manifest = read_manifest(self._copies, self._cluster_id, generation)
-            self._pins.add(owner, layers_of(manifest))
+            self._pins.add_generation(owner, manifest)
         try:
             layers = open_sections(self._copies, manifest)
         except BaseException:
@@ -187,16 +187,16 @@ class SnapshotFiles:
 
         Raises AllCopiesBad for the manifest; a layer without an intact copy is a verdict.
         """
-        manifest = read_manifest(self._copies, self._cluster_id, generation)
-        data = encode_manifest(manifest)
-        checks = {
-            layer_file(reference.digest): layer_check(reference)
-            for _, section in sections(manifest)
-            for reference in section.layers
-        }
-        checks[manifest_file(generation)] = equality_check(data)
-        for done, (name, check) in enumerate(checks.items(), start=1):
-            yield scrub_file(self._copies, name, check, len(checks) - done)
+        with self.pinned(generation) as pinned:
+            yield from pinned.scrub()
+
+    def pinned(self, generation: int) -> PinnedGeneration:
+        """Keep the files of a generation until that is closed; raises AllCopiesBad."""
+        owner = object()
+        with self._pins.mutex:
+            manifest = read_manifest(self._copies, self._cluster_id, generation)
+            self._pins.add_generation(owner, manifest)
+        return PinnedGeneration(self._copies, manifest, lambda: self._pins.release(owner))
 
     def problems(self, generation: int) -> list[str]:
         """Compute every digest and count of a generation anew from its layers; what differs.

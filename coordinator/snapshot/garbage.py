@@ -38,21 +38,34 @@ class Collected:
 
 
 class Pins:
-    """Layers in use, by who uses them. `mutex` keeps garbage collection out while it is held."""
+    """Layers and manifests in use, by who uses them. Holding `mutex` keeps collection out."""
 
     def __init__(self) -> None:
         self.mutex = threading.RLock()
         self._held: dict[object, set[bytes]] = {}
+        self._generations: dict[object, int] = {}
 
     def add(self, owner: object, digests: Iterable[bytes]) -> None:
         """Keep layers until the owner is released; waits for a collection that is under way."""
         with self.mutex:
             self._held.setdefault(owner, set()).update(digests)
 
+    def add_generation(self, owner: object, manifest: SnapshotManifest) -> None:
+        """Keep a manifest and its layers until the owner is released."""
+        with self.mutex:
+            self._generations[owner] = manifest.generation
+            self.add(owner, layers_of(manifest))
+
     def release(self, owner: object) -> None:
         """Keep them no longer. Releasing twice is harmless."""
         with self.mutex:
             self._held.pop(owner, None)
+            self._generations.pop(owner, None)
+
+    def generations(self) -> set[int]:
+        """The generations whose manifests somebody uses."""
+        with self.mutex:
+            return set(self._generations.values())
 
     def digests(self) -> set[bytes]:
         """Every layer that somebody uses."""
@@ -95,7 +108,8 @@ def collect(
     """
     with pins.mutex:
         stored = stored_generations(copies)
-        dead = [each for each in stored if each < adopted and each not in live]
+        kept = pins.generations().union(live)
+        dead = [each for each in stored if each < adopted and each not in kept]
         if dead:
             copies.delete([manifest_file(generation) for generation in dead])
         if is_compacting:

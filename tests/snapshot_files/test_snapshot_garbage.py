@@ -91,10 +91,26 @@ def test_what_is_being_read_is_no_garbage() -> None:
     _, sections = five_generations()
     with sections.files.load(2) as loaded:
         collected = sections.files.collect_garbage([], 5)
-        assert 2 in collected.generations
+        assert collected.generations == (1, 3, 4)
         for stage in loaded.layers:
             assert len(list(loaded.blocks(stage))) == 1
     assert len(sections.files.collect_garbage([], 5).layers) == 5
+
+
+def test_a_pinned_generation_can_be_downloaded_and_checked() -> None:
+    """Its files, manifest last, are read in chunks and verified though nobody else keeps them."""
+    storage, sections = five_generations()
+    with sections.files.pinned(2) as pinned:
+        sections.files.collect_garbage([], 5)
+        assert pinned.files[-1].name == manifest_file(2)
+        storage.flip(f"copies/a/{pinned.files[0].name}", 99)
+        for file in pinned.files:
+            data = b"".join(pinned.chunks(file, 100))
+            assert data == storage.content(f"copies/a/{file.name}"), "repaired, and so equal"
+            assert len(data) == file.size_bytes
+        assert [each.files_left for each in pinned.scrub()] == [5, 4, 3, 2, 1, 0]
+        assert sections.files.problems(2) == []
+    assert sections.files.collect_garbage([], 5).generations == (2,)
 
 
 def test_nothing_is_collected_that_an_unreadable_manifest_may_name() -> None:
