@@ -1,0 +1,1 @@
+"""OTLP JSON lines of any producer, read into checked tables."""

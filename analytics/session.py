@@ -1,0 +1,104 @@
+"""The Spark session that all analyses run in, and clear words where it cannot start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+MASTER_DEFAULT: Final = "local[*]"
+JAVA_MIN: Final = 17
+JAVA_REMEDY: Final = "install the Debian package `openjdk-17-jre-headless`, or set JAVA_HOME"
+SPARK_REMEDY: Final = "install the extra `analytics`: pip install 'viewstamp[analytics]'"
+
+# What holds on every master. Values are Spark's own spelling.
+SETTINGS: Final[dict[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Days and minutes are those of UTC, wherever the job runs.
+    "spark.sql.session.timeZone": "UTC",
+    # A producer may write an attribute twice; the later one is what it meant.
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # A row of spans can be large; a batch of the default 10,000 rows could be hundreds of MB.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+    "spark.sql.parquet.compression.codec": "zstd",
+}
+# A local session talks to itself only, so a name that resolves elsewhere does not matter.
+LOCAL_SETTINGS: Final[dict[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # The whole of Spark is this one process; its default of 1 GiB is for tests of Spark.
+    "spark.driver.memory": "4g",
+}
+
+
+class AnalyticsError(Exception):
+    """A reason why no answer can be given: one line that says what is wrong and the way out."""
+
+
+def build(
+    name: str, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Return the Spark session, started if there is none yet.
+
+    `master` is Spark's address (`local[4]`, `spark://host:7077`); without it the one that
+    spark-submit set is kept, else all cores of this machine are used. `settings` come last.
+    Raises AnalyticsError where Java or pyspark is missing or too old.
+    """
+    check_java()
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise AnalyticsError(f"pyspark cannot be imported ({error}): {SPARK_REMEDY}") from error
+    # Workers must run the interpreter that has these packages, not the first `python3` they find.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    master = master or _submitted_master() or MASTER_DEFAULT
+    chosen = dict(SETTINGS)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        chosen |= LOCAL_SETTINGS
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in (chosen | dict(settings or {})).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def check_java() -> None:
+    """Raise AnalyticsError unless a new enough Java is where Spark will look for it."""
+    java = _java()
+    if java is None:
+        raise AnalyticsError(f"Java is missing, and Spark needs it: {JAVA_REMEDY}")
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
+        major = int(done.stderr.split('"')[1].split(".")[0])
+    except (OSError, subprocess.CalledProcessError, IndexError, ValueError) as error:
+        raise AnalyticsError(f"{java} does not say its version ({error}): {JAVA_REMEDY}") from error
+    if major < JAVA_MIN:
+        raise AnalyticsError(f"{java} is Java {major}, Spark needs {JAVA_MIN}: {JAVA_REMEDY}")
+
+
+def _java() -> str | None:
+    """Return the program that Spark's launcher will start, or None where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java", path=f"{home}/bin" if home else None)
+
+
+def _submitted_master() -> str | None:
+    """Return the master that spark-submit chose for this process, or None outside of it."""
+    from pyspark import SparkContext
+    from pyspark.conf import SparkConf
+
+    if SparkContext._active_spark_context is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return os.environ.get("MASTER")
+    master: str | None = SparkConf().get("spark.master")
+    return master
