@@ -24,16 +24,15 @@ def test_the_log_holds_all_since_its_base_or_says_that_it_does_not(
     actions: list[tuple[str, int]],
 ) -> None:
     """Unless dropped, base plus entries are every batch ever sent; and it never keeps too much."""
-    log, cuts, sent = ItemLog(bytes_max=100), [], 0
+    log, sent = ItemLog(bytes_max=100), 0
+    cuts: list[tuple[int, int]] = []  # generation, sequence; those behind the base
     for action, number in actions:
         if action == "move":
             if number < len(cuts):
-                moved = log.move_base(cuts[-1 - number][0])
-                assert moved == (cuts[-1 - number][1] > log.base_sequence) or (
-                    moved and cuts[-1 - number][1] == log.base_sequence
-                )
-                if moved:
-                    cuts = [cut for cut in cuts if cut[1] > log.base_sequence]
+                generation, sequence = cuts[-1 - number]
+                assert log.move_base(generation)
+                assert log.base_sequence == sequence
+                cuts = [cut for cut in cuts if cut[1] > sequence]
             continue
         sent += 1
         generation = len(cuts) + 1000 * sent if action == "cut" else 0
@@ -55,11 +54,11 @@ def test_a_dropped_log_is_whole_again_behind_the_next_cut() -> None:
     log.append(2, b"x")
     log.append(3, b"cut", cut_generation=1)
     log.append(4, b"y")
-    assert log.dropped, "the section of that cut is not durable yet"
-
+    states = [log.dropped]  # the section of that cut is not durable yet
     assert log.move_base(1)
+    states.append(log.dropped)
 
-    assert not log.dropped
+    assert states == [True, False]
     assert [entry.sequence for entry in log] == [4]
 
 
