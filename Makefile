@@ -12,10 +12,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help preflight preflight-dev up demo test test-long lint format generate lock \
-        crash-test benchmark clean
+        crash-test benchmark benchmark-snapshots clean
 
 help: ## Explain the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
 
 preflight: ## Check this machine for what `up` and `demo` need
 	@$(PYTHON3) tools/preflight.py runtime
@@ -74,7 +74,10 @@ crash-test: $(DEV) ## Kill processes of a loaded cluster and check what it promi
 	$(PYTHON) tests/crash/crash_test.py
 
 benchmark: $(DEV) ## Measure commands against the peers
-	$(PYTHON) benchmarks/commands.py
+	$(PYTHON) -m benchmarks.commands
+
+benchmark-snapshots: $(DEV) ## Measure snapshots of a million partitions, beside etcd's
+	$(PYTHON) -m benchmarks.snapshots
 
 clean: ## Remove the environment, caches and results
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov

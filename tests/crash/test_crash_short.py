@@ -1,4 +1,4 @@
-"""The crash test itself, with one kill per process."""
+"""The crash test itself, with one kill per process, and one during a cut."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ import json
 import pytest
 
 from tests.crash.crash_test import EXIT_KEPT, main
+from viewstamp.loadtest.cuts import Moment
 from viewstamp.loadtest.kills import IN_FLIGHT_MIN, PROCESSES
 
 
 @pytest.mark.long
 def test_every_process_may_die_under_load(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each process dies once with 100 commands in flight, and every promise is kept."""
+    """Each process dies once with 100 commands in flight, and once during a cut."""
     exit_code = main(["--kills-per-process", "1", "--json", "--seed", "3"])
     report = json.loads(capsys.readouterr().out)
 
     assert report["violations"] == []
     assert exit_code == EXIT_KEPT
-    assert sorted(kill["process"] for kill in report["kills"]) == sorted(PROCESSES)
+    plain = [kill["process"] for kill in report["kills"] if kill["cut"] is None]
+    cut = [
+        kill["process"]
+        for kill in report["kills"]
+        if kill["cut"] is not None and kill["cut"]["moment"] == Moment.CUT
+    ]
+    assert sorted(plain) == sorted(cut) == sorted(PROCESSES)
     assert all(kill["in_flight"] >= IN_FLIGHT_MIN for kill in report["kills"])
