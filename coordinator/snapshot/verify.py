@@ -59,7 +59,9 @@ def difference(section: SectionManifest, tally: SectionTally) -> str | None:
     return None
 
 
-def problems_of(manifest: SnapshotManifest, layers: Mapping[int, Sequence[LayerReader]]) -> list[str]:
+def problems_of(
+    manifest: SnapshotManifest, layers: Mapping[int, Sequence[LayerReader]]
+) -> list[str]:
     """Compute every section's digest and counts anew; what differs from the manifest.
 
     The root needs no look: it follows from the digests, and reading the manifest compared it.
