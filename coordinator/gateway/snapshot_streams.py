@@ -20,13 +20,16 @@ from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.reads import LINEARIZABLE, Reads, ReadSpan
 from coordinator.gateway.replies import abort, header_of, only_result
 from coordinator.gateway.routes import Routes
+from coordinator.mux.catalog_types import Snapshot, SnapshotState
 from coordinator.replica.batcher import LooseCommand, Reply
+from coordinator.snapshot.api import LocalSnapshotApi
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
 from viewstamp.limits import GATEWAY_SESSION_ID, MIB
+from viewstamp.routing import MethodKind
 from viewstamp.tokens import AccessToken
 
 SERVICE: Final = "/viewstamp.api.snapshots.v1.SnapshotsService/"
@@ -160,52 +163,55 @@ class SnapshotStreams:
     async def _admit(
         self, generation: int, context: Context
     ) -> tuple[int, common_pb2.ResponseHeader]:
-        """Return the generation meant, once its caller was authorized. Raises Refusal."""
+        """Return the generation meant, once its caller was authorized. Raises Refusal.
+
+        Streams decides at log order whether the caller has manage_servers: a prune that keeps
+        everything and only validates has just this gate, and changes nothing.
+        """
         self._check_serving()
         principal = self._authenticator.principal(context.invocation_metadata())
-        await self._authorize(principal)
-        return await self._completed(generation, principal)
+        calls = _Calls(self._routes, self._commands, self._reads, principal)
+        api = LocalSnapshotApi(calls.submit, calls.query)
+        await api.prune(keep_last=KEEP_ALL, validate_only=True)
+        found = await (api.get(generation) if generation else api.latest_completed())
+        _check_has_files(found)
+        return found.generation, header_of(calls.newest, self._cluster_id)
 
-    async def _authorize(self, principal: AccessToken) -> None:
-        """Let streams decide, at log order, whether the caller has manage_servers.
 
-        A prune that keeps everything and only validates has just this gate, and changes nothing.
-        """
-        request = snapshots_pb2.PruneSnapshotsRequest(keep_last=KEEP_ALL, validate_only=True)
+class _Calls:
+    """Commands and reads on behalf of one caller; `newest` is the last answer."""
+
+    def __init__(
+        self, routes: Routes, commands: Commands, reads: Reads, principal: AccessToken
+    ) -> None:
+        self.newest: Reply
+        self._routes = routes
+        self._commands = commands
+        self._reads = reads
+        self._principal = principal
+
+    async def submit(self, code: int, request: bytes) -> bytes:
+        """Sequence a command; return its encoded response. Raises Refusal."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        principal = self._principal
         self._commands.submit_loose(
             LooseCommand(
-                self._routes.public(SERVICE + "PruneSnapshots").code,
-                request.SerializeToString(),
-                principal.user_id,
-                principal.credential_revision,
-                "",
-                future,
+                code, request, principal.user_id, principal.credential_revision, "", future
             )
         )
-        only_result(await future)
+        self.newest = await future
+        return only_result(self.newest)
 
-    async def _completed(
-        self, generation: int, principal: AccessToken
-    ) -> tuple[int, common_pb2.ResponseHeader]:
-        """Return the number of a completed generation; 0 stands for the newest. Raises Refusal."""
-        if generation:
-            name, request = "GetSnapshot", snapshots_pb2.GetSnapshotRequest(generation=generation)
-            reply = await self._read(name, request, principal)
-            found = snapshots_pb2.GetSnapshotResponse.FromString(only_result(reply)).snapshot
-        else:
-            name, latest = "GetLatestSnapshot", snapshots_pb2.GetLatestSnapshotRequest()
-            reply = await self._read(name, latest, principal)
-            found = snapshots_pb2.GetLatestSnapshotResponse.FromString(only_result(reply)).snapshot
-        _check_has_files(found)
-        return found.generation, header_of(reply, self._cluster_id)
-
-    async def _read(self, name: str, request: Message, principal: AccessToken) -> Reply:
-        span = ReadSpan(self._routes.public(SERVICE + name), 1, frame(request.SerializeToString()))
-        return await self._reads.start_spans([span], principal, GATEWAY_SESSION_ID, LINEARIZABLE)
+    async def query(self, code: int, request: bytes) -> bytes:
+        """Answer a linearizable read; return its encoded response. Raises Refusal."""
+        span = ReadSpan(self._routes.public_code(code, MethodKind.QUERY), 1, frame(request))
+        self.newest = await self._reads.start_spans(
+            [span], self._principal, GATEWAY_SESSION_ID, LINEARIZABLE
+        )
+        return only_result(self.newest)
 
 
-def _check_has_files(found: snapshots_pb2.Snapshot) -> None:
+def _check_has_files(found: Snapshot) -> None:
     """Raise Refusal SNAPSHOT_NOT_FOUND for a generation that was never completed."""
     if not found.generation:
         raise Refusal(
@@ -213,14 +219,13 @@ def _check_has_files(found: snapshots_pb2.Snapshot) -> None:
             "no snapshot was completed yet: create one first",
             generation=0,
         )
-    if found.state != snapshots_pb2.SNAPSHOT_STATE_COMPLETED:
-        state = snapshots_pb2.SnapshotState.Name(found.state).removeprefix("SNAPSHOT_STATE_")
+    if found.state is not SnapshotState.COMPLETED:
         raise Refusal(
             Reason.REASON_SNAPSHOT_NOT_FOUND,
-            f"snapshot {found.generation} is {state}, and only a COMPLETED one has files: choose"
-            " another generation",
+            f"snapshot {found.generation} is {found.state.name}, and only a COMPLETED one has"
+            " files: choose another generation",
             generation=found.generation,
-            state=state,
+            state=found.state.name,
         )
 
 

@@ -18,7 +18,7 @@ from viewstamp.client.methods import methods_by_request
 from viewstamp.errors import Refusal
 from viewstamp.format.manifest import sections
 from viewstamp.framing import EMPTY_FRAME, frame, unframe
-from viewstamp.routing import Method
+from viewstamp.routing import Method, MethodKind
 from viewstamp.snapshots.copies import INTACT, Copies
 from viewstamp.snapshots.generation import Generation
 from viewstamp.snapshots.verify import FileVerdict, check_sections, verify
@@ -160,9 +160,10 @@ def _completed(replica: Replica, number: int) -> snapshots_pb2.Snapshot:
 class FakeRoutes:
     """Claims every public method."""
 
-    def public(self, path: str) -> Method:
-        """Return the method of a path."""
-        return next(method for method in METHODS.values() if method.path == path)
+    def public_code(self, code: int, kind: MethodKind) -> Method:
+        """Return the method of a code."""
+        assert METHODS[code].kind is kind
+        return METHODS[code]
 
 
 class FakeStages:
