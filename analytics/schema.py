@@ -38,7 +38,7 @@ class Table:
     partition_by: tuple[str, ...] = ()
 
     def struct(self) -> StructType:
-        """Return the columns as a Spark type; every column may be null."""
+        """Return the columns as a Spark type; every column may be null. Needs a session."""
         from pyspark.sql.types import StructType
 
         struct = StructType.fromDDL(self.columns)

@@ -1,0 +1,168 @@
+"""Tables on disk: written beside the old ones and moved into place, read back checked.
+
+    <output>/<table>/_schema.json               version, columns and partitions
+    <output>/<table>/_SUCCESS                   Spark's own mark: all tasks are done
+    <output>/<table>/date=…/service=…/*.parquet
+    <output>/.work/                             what is not finished; nothing while no run is on
+
+A table is either the old or the new one, also after a kill at any moment; `claim` puts back what a
+killed run had moved aside. The output is on a file system that the driver and all executors share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from analytics.schema import SCHEMA_VERSION, Table
+from analytics.session import AnalyticsError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WORK: Final = ".work"
+LOCK: Final = "lock"
+REPLACED: Final = "replaced"
+SCHEMA_FILE: Final = "_schema.json"
+SUCCESS_FILE: Final = "_SUCCESS"
+
+
+class TableError(AnalyticsError):
+    """A table cannot be read or written: which one, why, and what to do."""
+
+
+@contextlib.contextmanager
+def claim(output: Path) -> Iterator[None]:
+    """Hold the output for this process alone, after clearing up what a killed run left.
+
+    Raises TableError if another process holds it, or the directory cannot be made.
+    """
+    work = output / WORK
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        lock = (work / LOCK).open("w")
+    except OSError as error:
+        raise TableError(
+            f"{output} cannot hold tables ({error.strerror}): choose another output"
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise TableError(f"another run writes to {output}: wait for it to end") from error
+        _clear_up(output)
+        yield
+
+
+def scratch(output: Path, name: str) -> Path:
+    """Return an absent path for unfinished work, on the file system of the output."""
+    path = output / WORK / name
+    shutil.rmtree(path, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def write(dataframe: DataFrame, table: Table, output: Path) -> Path:
+    """Write the rows as the table, in place of what was there; return the table's directory.
+
+    Columns are matched by name and put into the order of the schema. Raises TableError if a column
+    is missing, unknown or of another type.
+    """
+    temporary = scratch(output, table.name)
+    writer = conform(dataframe, table).write.partitionBy(*table.partition_by)
+    writer.parquet(str(temporary))
+    return publish(temporary, table, output)
+
+
+def publish(temporary: Path, table: Table, output: Path) -> Path:
+    """Move a directory of finished Parquet files into the table's place; return that place."""
+    (temporary / SUCCESS_FILE).touch()
+    (temporary / SCHEMA_FILE).write_text(json.dumps(_description(table), indent=1) + "\n")
+    final = output / table.name
+    replaced = scratch(output, f"{REPLACED}/{table.name}")
+    # Between the two renames there is no table; `claim` then finds the old one and puts it back.
+    if final.exists():
+        final.rename(replaced)
+    temporary.rename(final)
+    shutil.rmtree(replaced, ignore_errors=True)
+    return final
+
+
+def exists(table: Table, output: Path) -> bool:
+    """Return whether the output has a finished table of this name, of whatever version."""
+    return (output / table.name / SCHEMA_FILE).is_file()
+
+
+def read(spark: SparkSession, table: Table, output: Path) -> DataFrame:
+    """Return the rows of the table. Raises TableError if it is absent, unfinished or unknown."""
+    path = output / table.name
+    check(table, output)
+    return spark.read.schema(table.struct()).parquet(str(path)).select(*table.column_names())
+
+
+def check(table: Table, output: Path) -> None:
+    """Raise TableError unless the table is there, finished, and of the version known here."""
+    path = output / table.name
+    if not path.is_dir():
+        raise TableError(f"{path} is missing: let `viewstamp analyze --output {output}` write it")
+    if not (path / SUCCESS_FILE).is_file():
+        raise TableError(f"{path} has no {SUCCESS_FILE}, its writer did not finish: write it again")
+    version = _version(path / SCHEMA_FILE)
+    if version != SCHEMA_VERSION:
+        raise TableError(
+            f"{path} has schema version {version}, this program knows {SCHEMA_VERSION}:"
+            " read it with the program that wrote it, or write it again"
+        )
+
+
+def conform(dataframe: DataFrame, table: Table) -> DataFrame:
+    """Return the table's columns in order. Raises TableError if they are not what the table has."""
+    want = {field.name: field.dataType.simpleString() for field in table.struct()}
+    have = {field.name: field.dataType.simpleString() for field in dataframe.schema}
+    wrong = [f"{name} is missing" for name in want if name not in have]
+    wrong += [f"{name} is unknown" for name in have if name not in want]
+    wrong += [
+        f"{name} is {have[name]} and must be {kind}"
+        for name, kind in want.items()
+        if name in have and have[name] != kind
+    ]
+    if wrong:
+        raise TableError(f"rows do not fit the table {table.name}: {'; '.join(wrong)}")
+    return dataframe.select(*want)
+
+
+def _description(table: Table) -> dict[str, object]:
+    """Return what `_schema.json` says."""
+    columns = {field.name: field.dataType.simpleString() for field in table.struct()}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "table": table.name,
+        "columns": columns,
+        "partition_by": list(table.partition_by),
+    }
+
+
+def _version(path: Path) -> object:
+    """Return the version that a description names. Raises TableError if it names none."""
+    try:
+        return json.loads(path.read_text())["schema_version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TableError(
+            f"{path} does not name a schema version ({type(error).__name__}): write the table again"
+        ) from error
+
+
+def _clear_up(output: Path) -> None:
+    """Put back tables that a killed run had moved aside, and delete its unfinished work."""
+    work = output / WORK
+    for replaced in sorted((work / REPLACED).glob("*")):
+        if not (output / replaced.name).exists():
+            replaced.rename(output / replaced.name)
+    for leftover in sorted(work.iterdir()):
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
