@@ -128,15 +128,13 @@ def print_snapshots(console: Console, report: TrialReport) -> None:
         state = f"{one.state}: {one.failure}" if one.failure else one.state
         table.add_row(str(one.generation), escape(state), because, *numbers)
     console.print(table)
-    restarts = "; ".join(
-        f"generation {start.generation} and {start.replay_ops} entries"
-        if start.generation
-        else f"{start.replay_ops} entries"
-        for start in report.starts[1:]
-    )
+    restarts = report.starts[1:]
+    from_snapshot = [start for start in restarts if start.generation]
+    entries = max((start.replay_ops for start in from_snapshot), default=0)
     console.print(
-        f"the coordinator was restarted from: {restarts}; journal segments that snapshots made"
-        f" superfluous: {report.segments_dropped}"
+        f"the coordinator was restarted {len(restarts)} times, {len(from_snapshot)} of them from a "
+        f"snapshot, with at most {entries} log entries after it; journal segments that snapshots "
+        f"made superfluous: {report.segments_dropped}"
     )
 
 
