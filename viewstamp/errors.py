@@ -88,6 +88,7 @@ REASONS: Final = MappingProxyType(
         Reason.REASON_OVERLOADED: (UNAVAILABLE, None),
         Reason.REASON_READ_DEADLINE: (DEADLINE_EXCEEDED, None),
         Reason.REASON_REPLICA_DIVERGED: (DATA_LOSS, None),
+        Reason.REASON_SNAPSHOT_DAMAGED: (DATA_LOSS, None),
         Reason.REASON_UNIMPLEMENTED: (UNIMPLEMENTED, None),
         Reason.REASON_INTERNAL: (INTERNAL, None),
     }

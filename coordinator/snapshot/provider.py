@@ -1,20 +1,21 @@
-"""The files of a generation for the gateway: pinned, read from intact copies, verified."""
+"""The files of a generation for the gateway's streams, read and verified in threads."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TypeVar
 
 from coordinator.gateway.snapshot_streams import CopyVerdicts, PinnedGeneration, SnapshotFile
+from coordinator.snapshot import pinned
 from coordinator.snapshot.errors import AllCopiesBad, GenerationDamaged
 from coordinator.snapshot.files import SnapshotFiles
-from coordinator.snapshot.layout import layer_file, manifest_file
-from coordinator.snapshot.restore import Loaded, StoredLayer
 from coordinator.snapshot.verify import FileVerdict
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
-from viewstamp.format.manifest import encode_manifest, sections
+
+T = TypeVar("T")
 
 
 class StoredSnapshots:
@@ -36,64 +37,61 @@ class StoredSnapshots:
                 generation=generation,
             )
         try:
-            loaded = await asyncio.to_thread(self._files.load, generation)
-        except (AllCopiesBad, GenerationDamaged) as error:
-            raise Refusal(
-                Reason.REASON_REPLICA_DIVERGED, str(error), generation=generation
-            ) from error
+            held = await asyncio.to_thread(self._files.pinned, generation)
+        except AllCopiesBad as error:
+            raise _unreadable(error, generation) from error
         try:
-            yield StoredGeneration(self._files, loaded)
+            yield StoredGeneration(self._files, held)
         finally:
-            await asyncio.to_thread(loaded.close)
+            held.close()
 
 
 class StoredGeneration:
-    """The files of one generation that is held open."""
+    """The files of one generation that is held."""
 
-    def __init__(self, files: SnapshotFiles, loaded: Loaded) -> None:
+    def __init__(self, files: SnapshotFiles, held: pinned.PinnedGeneration) -> None:
         self._files = files
-        self._generation = loaded.manifest.generation
-        self._manifest = encode_manifest(loaded.manifest)
-        self._layers: dict[str, StoredLayer] = {
-            layer_file(reference.digest): layer
-            for stage, section in sections(loaded.manifest)
-            for reference, layer in zip(section.layers, loaded.layers[stage], strict=True)
-        }
+        self._held = held
+        self._stored = {file.name: file for file in held.files}
 
     @property
     def files(self) -> Sequence[SnapshotFile]:
         """Every file, the manifest last."""
-        layers = [SnapshotFile(name, layer.file_bytes()) for name, layer in self._layers.items()]
-        return [*layers, SnapshotFile(manifest_file(self._generation), len(self._manifest))]
+        return [SnapshotFile(file.name, file.size_bytes) for file in self._held.files]
 
     async def read(self, file: SnapshotFile, chunk_bytes: int) -> AsyncGenerator[bytes]:
-        """Yield a file in chunks."""
-        layer = self._layers.get(file.name)
-        for offset in range(0, file.size_bytes, chunk_bytes):
-            if layer is None:
-                yield self._manifest[offset : offset + chunk_bytes]
-            else:
-                yield await asyncio.to_thread(layer.read_file, offset, chunk_bytes)
+        """Yield a file in chunks. Raises Refusal if no copy is good."""
+        chunks = self._held.chunks(self._stored[file.name], chunk_bytes)
+        try:
+            while (chunk := await asyncio.to_thread(_next, chunks)) is not None:
+                yield chunk
+        except AllCopiesBad as error:
+            raise _unreadable(error, self._held.manifest.generation) from error
 
     async def verify(self) -> AsyncGenerator[CopyVerdicts]:
         """Look at every copy of every file, and repair what can be repaired."""
-        verdicts = self._files.scrub(self._generation)
+        verdicts = self._held.scrub()
         while (verdict := await asyncio.to_thread(_next, verdicts)) is not None:
-            yield verdict
+            yield _told(verdict)
 
     async def check_sections(self) -> Sequence[str]:
         """Recompute every digest from the layers; return what does not fit."""
+        generation = self._held.manifest.generation
         try:
-            return await asyncio.to_thread(self._files.problems, self._generation)
+            return await asyncio.to_thread(self._files.problems, generation)
         except (AllCopiesBad, GenerationDamaged) as error:
             return [str(error)]
 
 
-def _next(verdicts: Iterator[FileVerdict]) -> CopyVerdicts | None:
-    verdict = next(verdicts, None)
-    if verdict is None:
-        return None
+def _told(verdict: FileVerdict) -> CopyVerdicts:
     copies = tuple(map(str, verdict.copies))
-    bad = [str(copy) for copy in verdict.copies if not copy.is_intact]
-    problems = tuple(f"{verdict.name}: {what}" for what in bad)
-    return CopyVerdicts(verdict.name, copies, problems)
+    bad = (str(copy) for copy in verdict.copies if not copy.is_intact)
+    return CopyVerdicts(verdict.name, copies, tuple(f"{verdict.name}: {what}" for what in bad))
+
+
+def _next(items: Iterator[T]) -> T | None:
+    return next(items, None)
+
+
+def _unreadable(error: AllCopiesBad, generation: int) -> Refusal:
+    return Refusal(Reason.REASON_SNAPSHOT_DAMAGED, str(error), generation=generation)

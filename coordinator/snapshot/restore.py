@@ -41,14 +41,6 @@ class StoredLayer(LayerReader):
             except FormatError as error:
                 self._file.give_up_copy(str(error))
 
-    def file_bytes(self) -> int:
-        """Return how large the file is."""
-        return self._file.size_bytes
-
-    def read_file(self, offset: int, size: int) -> bytes:
-        """Return a part of the file as it is, for a download; raises AllCopiesBad."""
-        return self._file.read(offset, size)
-
     def close(self) -> None:
         """Give the file back."""
         self._file.close()

@@ -152,6 +152,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """UNIMPLEMENTED: no service of this cluster claims the method."""
     REASON_INTERNAL: _Reason.ValueType  # 148
     """INTERNAL: a defect; the command was reverted on every replica and an alarm raised."""
+    REASON_SNAPSHOT_DAMAGED: _Reason.ValueType  # 149
+    """DATA_LOSS: no copy of a file of the snapshot is intact on this replica."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """The documented reasons. The gRPC status code that goes with each stands in its comment."""
@@ -274,6 +276,8 @@ REASON_UNIMPLEMENTED: Reason.ValueType  # 147
 """UNIMPLEMENTED: no service of this cluster claims the method."""
 REASON_INTERNAL: Reason.ValueType  # 148
 """INTERNAL: a defect; the command was reverted on every replica and an alarm raised."""
+REASON_SNAPSHOT_DAMAGED: Reason.ValueType  # 149
+"""DATA_LOSS: no copy of a file of the snapshot is intact on this replica."""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 @_typing.final
