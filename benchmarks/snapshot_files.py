@@ -36,8 +36,12 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """One section merged into a new base: seconds since its generation was adopted, and bytes."""
+    """One section merged into a new base: seconds since its generation was adopted, and bytes.
 
+    What was merged before it, one section after another, is part of its time.
+    """
+
+    stage: int
     seconds: float
     size_bytes: int
 
@@ -62,7 +66,8 @@ def compactions(log: Path) -> list[Compaction]:
             adopted = _time(event)
         elif event.get("message") == COMPACTED and adopted is not None:
             seconds = (_time(event) - adopted).total_seconds()
-            found.append(Compaction(round(seconds, 3), int(event["fields"]["bytes"])))
+            told = event["fields"]
+            found.append(Compaction(told["stage"], round(seconds, 3), told["bytes"]))
     return found
 
 

@@ -34,10 +34,11 @@ from benchmarks.snapshot_etcd import (
     resident_mb,
     tell,
 )
-from benchmarks.snapshot_files import Written, compactions, written
+from benchmarks.snapshot_files import Compaction, Written, compactions, written
 from benchmarks.snapshot_state import FULL, QUICK, Size, Topics, build, change, chosen
 from benchmarks.targets import SNAPSHOT_TARGETS, Figures, judge
 from viewstamp import client as library
+from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client.verdicts import Verdict, verdict_on
@@ -196,14 +197,14 @@ class Bench:
     async def _compaction(self) -> None:
         """Change more than half, and wait until the section was merged into a new base."""
         log = self._cluster.log_path(COORDINATOR)
-        known = len(compactions(log))
+        known = len(of_streams(log))
         number = int(self.topics.count * COMPACTED_SHARE)
         numbers = chosen(self.topics.count, number, clustered=False, chance=self._chance)
         await change(self._client, self.topics, numbers, next(self._values))
         figures = await self._snapshot()
         self._add("delta_before_compaction", {"topics": number, **figures})
         deadline = time.perf_counter() + COMPACTION_TIMEOUT_S
-        while not (new := compactions(log)[known:]):
+        while not (new := of_streams(log)[known:]):
             if time.perf_counter() > deadline:
                 raise TimeoutError(f"no section was compacted within {COMPACTION_TIMEOUT_S:g} s")
             await asyncio.sleep(POLL_S)
@@ -239,6 +240,11 @@ class Bench:
         async with grpc.aio.insecure_channel(self._cluster.address) as channel:
             login = users_pb2.LoginRequest(username="root", password=password)
             return str((await library.unary(channel, login)).access_token)
+
+
+def of_streams(log: Path) -> list[Compaction]:
+    """Return the compactions of the section that has the topics."""
+    return [one for one in compactions(log) if one.stage == routing_pb2.STAGE_STREAMS]
 
 
 async def until_answered(address: str, token: str, request: Callable[[], Message]) -> float:

@@ -91,7 +91,7 @@ def test_compactions_are_read_from_the_log(tmp_path: Path) -> None:
         line("03.000000", "something else"),
     ]
     log.write_text("\n".join(lines) + "\n")
-    assert compactions(log) == [Compaction(0.5, 900)]
+    assert compactions(log) == [Compaction(3, 0.5, 900)]
 
 
 def test_every_target_is_judged_and_can_be_missed() -> None:
