@@ -31,9 +31,10 @@ _VERSIONS: Final = {Stage.SESSIONS: SESSIONS_VERSION, Stage.CATALOG: CATALOG_VER
 ENTITIES_PER_LOOK: Final = 8
 
 # Errors of a service that is away, behind in its replay, or was asked by a coordinator that it does
-# not serve yet; all of them pass.
+# not serve yet, or began anew while it was read (its stream broke); all of them pass.
 _PASSING: Final = frozenset(
     {
+        grpc.StatusCode.ABORTED,
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.FAILED_PRECONDITION,
         grpc.StatusCode.CANCELLED,

@@ -248,7 +248,11 @@ class StageClient:
         try:
             try:
                 installed = await install(call, base)
-            except asyncio.InvalidStateError:  # it ended the stream while we were writing
+                if self._gathering is not None:
+                    await self._gathering.installed(self.stage, installed)
+                await activate(call)
+            # It ended the stream while we were writing, or while it was held back.
+            except asyncio.InvalidStateError:
                 await call.read()  # raises the status that it ended with
                 raise TimeoutError from None
         except grpc.RpcError as error:
@@ -258,9 +262,6 @@ class StageClient:
                     f"{error.details()}"
                 ) from error
             raise
-        if self._gathering is not None:
-            await self._gathering.installed(self.stage, installed)
-        await activate(call)
         return self.base is base
 
     def _tell_lost_reads(self) -> None:

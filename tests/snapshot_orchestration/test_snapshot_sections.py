@@ -61,6 +61,7 @@ def _cut(generation: int, sessions: Frozen, catalog: Frozen | None = None) -> Cu
     ("code", "expected"),
     [
         (grpc.StatusCode.UNAVAILABLE, SectionUnavailable),
+        (grpc.StatusCode.ABORTED, SectionUnavailable),
         (grpc.StatusCode.FAILED_PRECONDITION, SectionUnavailable),
         (grpc.StatusCode.CANCELLED, SectionUnavailable),
         (grpc.StatusCode.DEADLINE_EXCEEDED, SectionUnavailable),

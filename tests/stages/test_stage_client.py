@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.stages.base import SectionBase
 from coordinator.stages.client import (
     Identity,
     ItemLogDroppedError,
@@ -21,6 +22,7 @@ from coordinator.stages.item_log import ItemLog
 from services.runtime.server import DomainServer, new_server
 from tests.runtime import echo
 from tests.runtime.echo import GET, PUT, batch, command, message, put_request, query
+from tests.runtime.snapshot_trial import SnapshotTrial, read_section
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.limits import MIB
@@ -121,6 +123,55 @@ async def test_no_stream_is_opened_once_the_item_log_was_dropped(tmp_path: Path)
                 await asyncio.wait_for(task, WAIT_S)
     assert told.connections == 1
     assert told.replies.empty()
+
+
+class HeldBack:
+    """Holds a service back until the others are as far."""
+
+    def __init__(self) -> None:
+        """Hold back who comes."""
+        self.came, self.released = asyncio.Event(), asyncio.Event()
+
+    async def installed(self, stage: int, installed: pb.Installed) -> None:
+        """Return once released."""
+        self.came.set()
+        await self.released.wait()
+
+
+async def installable_section() -> SectionBase:
+    """Return the section of one word."""
+    trial = SnapshotTrial(echo.DOMAIN)
+    trial.machine.apply(put(1, "one", "1"))
+    trial.cut()
+    blocks, summary = await read_section(trial.machine)
+    return SectionBase(
+        generation=1,
+        revision=1,
+        sequence=0,
+        section_version=summary.section_version,
+        state_digest=summary.state_digest,
+        entities=sum(count.entities for count in summary.kinds),
+        layers=1,
+        blocks=lambda: ((0, block) for block in blocks),
+    )
+
+
+async def test_a_service_that_dies_while_it_is_held_back_is_installed_again(tmp_path: Path) -> None:
+    """Its end shows when it is to be activated, and is like any other death of a service."""
+    address, told, held = f"unix:{tmp_path}/echo.sock", Told(), HeldBack()
+    client = StageClient(echo.DOMAIN.stage, address, told.events(), held)
+    client.base = await installable_section()
+    async with running(client):
+        async with service(address):
+            await asyncio.wait_for(held.came.wait(), WAIT_S)
+        held.released.set()
+        async with service(address):
+            client.send(put(1, "two", "2"))
+            assert (await told.reply()).sequence == 1
+            client.send(batch(0, query(GET, message("GetRequest", name="one"))))
+            answer = (await told.reply()).outcomes[0].query
+    assert not answer.errors
+    assert told.connections == 1
 
 
 async def test_answers_as_large_as_a_service_may_give_arrive(tmp_path: Path) -> None:
