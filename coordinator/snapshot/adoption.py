@@ -118,9 +118,12 @@ class Adoption:
             adopted, kept = self._adopted, self._ports.kept()
             try:
                 await asyncio.to_thread(self._files.collect_garbage, kept, adopted.generation)
-            except AllCopiesBad as error:
-                _log.error("garbage stays: a manifest cannot be read", exc_info=error)
-            await asyncio.to_thread(self._files.rebuild_reserve, adopted)
+            except (AllCopiesBad, CopyNotWritten) as error:
+                _log.error("garbage of snapshots stays", exc_info=error)
+            try:
+                await asyncio.to_thread(self._files.rebuild_reserve, adopted)
+            except CopyNotWritten as error:
+                _log.error("the reserve for snapshots is not whole", exc_info=error)
         self._ports.freed()
         self._compact(adopted)
 

@@ -6,9 +6,11 @@ disk, a damaged block, a chain that is gone. A failed sync is none of these: it 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from coordinator.mux.catalog_types import TaskSnapshot
 from coordinator.mux.stage import Stage
@@ -32,6 +34,8 @@ from viewstamp.api.snapshots.v1.manifest_pb2 import (
 from viewstamp.format import FormatError
 from viewstamp.format.block import Block
 from viewstamp.format.manifest import MANIFEST_VERSION, root_of, section_of, sections
+
+_log: Final = logging.getLogger(__name__)
 
 
 class StoredGenerations:
@@ -65,8 +69,16 @@ class StoredGenerations:
         return _GenerationWriter(self._files, manifest)
 
     def delete(self, generation: int) -> None:
-        """Delete the manifest, if there is one; layers that nobody names become garbage."""
-        self._files.delete(generation)
+        """Delete the manifest, if there is one; layers that nobody names become garbage.
+
+        What a disk does not let go of, which may be what the generation failed of, stays until a
+        newer one is adopted: nobody asks for it any more.
+        """
+        try:
+            self._files.delete(generation)
+        except CopyNotWritten as error:
+            self._files.begin(generation).discard()
+            _log.warning("files of generation %d stay: %s", generation, error)
 
 
 class _GenerationWriter:
