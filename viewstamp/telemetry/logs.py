@@ -4,8 +4,8 @@
      "logger": "services.runtime.server", "message": "an Apply stream is open",
      "fields": {"coordinator_sequence": 7}}
 
-`exception` holds a traceback where there is one. Whatever varies goes into `fields`, so that
-messages can be counted.
+`exception` holds a traceback where there is one, `trace_id` and `span_id` the span that is current
+where that is sampled. Whatever varies goes into `fields`, so that messages can be counted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import logging
 import sys
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
+
+from viewstamp.telemetry.sampling import CURRENT_SPAN
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -42,6 +44,8 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         line["time"] = line["time"].removesuffix("+00:00") + "Z"
+        if (span := CURRENT_SPAN.get()) is not None:
+            line["trace_id"], line["span_id"] = span
         if values := getattr(record, "fields", None):
             line["fields"] = values
         if record.exc_info:

@@ -1,0 +1,119 @@
+"""Rotated files of OTLP JSON lines.
+
+The newest is `traces.jsonl`. When it would grow beyond its limit it becomes
+`traces-<UTC timestamp>.jsonl` and is never written again; the oldest of those are removed. A line
+that a killed process left unfinished stays, alone in its line: readers set it aside.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from viewstamp.limits import MIB
+from viewstamp.telemetry.otlp import encode_line
+from viewstamp.telemetry.spans import Attributes, Span
+
+FILE_BYTES_MAX: Final = 64 * MIB
+# Beside the newest: half a gigabyte for each process.
+ROTATED_FILES_MAX: Final = 7
+CURRENT_NAME: Final = "traces.jsonl"
+ROTATED_GLOB: Final = "traces-*.jsonl"
+LOCK_NAME: Final = ".lock"
+_TIMESTAMP: Final = "%Y-%m-%dT%H-%M-%S.%f"
+_DIRECTORY_MODE: Final = 0o700
+_FILE_MODE: Final = 0o600
+_END_OF_LINE: Final = b"\n"
+
+
+class DirectoryTakenError(OSError):
+    """Another process writes its telemetry there."""
+
+
+class TraceFiles:
+    """A sink that writes lines into a directory, which it has for itself."""
+
+    def __init__(
+        self,
+        directory: Path,
+        resource: Callable[[], Attributes],
+        *,
+        file_bytes_max: int = FILE_BYTES_MAX,
+        rotated_files_max: int = ROTATED_FILES_MAX,
+    ) -> None:
+        """Make the directory and take it. Raises DirectoryTakenError, OSError."""
+        self._directory = directory
+        self._resource = resource
+        self._file_bytes_max = file_bytes_max
+        self._rotated_files_max = rotated_files_max
+        directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        self._lock = _locked(directory)
+        self._descriptor = -1
+        self._size = 0
+        self._is_cut = False  # the last line has no end
+        try:
+            self._open()
+        except OSError:
+            os.close(self._lock)
+            raise
+
+    def write(self, spans: Sequence[Span]) -> None:
+        """Append a line. Raises OSError."""
+        line = encode_line(self._resource(), spans)
+        if self._size and self._size + len(line) > self._file_bytes_max:
+            self._rotate()
+        self._append(line)
+
+    def close(self) -> None:
+        """Close the file and leave the directory to others."""
+        os.close(self._descriptor)
+        os.close(self._lock)
+
+    def _open(self) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        self._descriptor = os.open(self._directory / CURRENT_NAME, flags, _FILE_MODE)
+        self._size = os.fstat(self._descriptor).st_size
+        last = os.pread(self._descriptor, 1, self._size - 1) if self._size else _END_OF_LINE
+        self._is_cut = last != _END_OF_LINE
+
+    def _append(self, line: bytes) -> None:
+        data = _END_OF_LINE + line if self._is_cut else line
+        written = os.write(self._descriptor, data)
+        self._size += written
+        self._is_cut = written < len(data)
+        if written < len(data):
+            raise OSError(f"{CURRENT_NAME}: only {written} of {len(data)} bytes could be written")
+
+    def _rotate(self) -> None:
+        current = self._directory / CURRENT_NAME
+        if current.exists():  # not if making a new one has failed the last time
+            current.rename(self._rotated_path())
+        former = self._descriptor
+        self._open()
+        os.close(former)
+        rotated = sorted(self._directory.glob(ROTATED_GLOB))
+        for old in rotated[: max(0, len(rotated) - self._rotated_files_max)]:
+            old.unlink()
+
+    def _rotated_path(self) -> Path:
+        moment = datetime.now(UTC)
+        while (path := self._directory / f"traces-{moment:{_TIMESTAMP}}.jsonl").exists():
+            moment += timedelta(microseconds=1)
+        return path
+
+
+def _locked(directory: Path) -> int:
+    descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, _FILE_MODE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise DirectoryTakenError(
+            f"{directory}: another process writes its telemetry there; give each process a"
+            " directory of its own"
+        ) from None
+    return descriptor

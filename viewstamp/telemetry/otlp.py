@@ -1,0 +1,79 @@
+"""The OTLP JSON encoding: one TracesData per line, as the file exporter's specification has it.
+
+Ids are hexadecimal, enums are numbers, 64-bit integers are decimal strings, keys are
+lowerCamelCase, and nothing that is empty is written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from viewstamp.telemetry.sampling import TraceContext
+from viewstamp.telemetry.spans import Attributes, AttributeValue, Span, Status
+
+SCOPE: Final = "viewstamp"
+# W3C trace flags of a span as OTLP carries them: it is sampled.
+FLAGS_SAMPLED: Final = 1
+
+_quoted: Final = json.JSONEncoder(ensure_ascii=True).encode
+
+
+def encode_line(resource: Attributes, spans: Sequence[Span]) -> bytes:
+    """Return spans of one process as a line, with its end. There must be at least one."""
+    assert spans, "an empty line says nothing"
+    encoded = ",".join(map(encode_span, spans))
+    line = (
+        f'{{"resourceSpans":[{{"resource":{{"attributes":{_attributes(resource)}}},'
+        f'"scopeSpans":[{{"scope":{{"name":"{SCOPE}"}},"spans":[{encoded}]}}]}}]}}\n'
+    )
+    return line.encode("ascii")
+
+
+def encode_span(span: Span) -> str:
+    """Return one span as JSON."""
+    context = span.context
+    parts = [
+        f'{{"traceId":"{context.trace_id}","spanId":"{context.span_id}","flags":{FLAGS_SAMPLED}'
+    ]
+    if span.parent_id:
+        parts.append(f',"parentSpanId":"{span.parent_id}"')
+    parts.append(
+        f',"name":{_quoted(span.name)},"kind":{int(span.kind)}'
+        f',"startTimeUnixNano":"{span.start_ns}","endTimeUnixNano":"{span.end_ns}"'
+    )
+    if span.attributes:
+        parts.append(f',"attributes":{_attributes(span.attributes)}')
+    if span.links:
+        parts.append(f',"links":[{_links(span.links)}]')
+    if span.status is not Status.UNSET:
+        message = f',"message":{_quoted(span.message)}' if span.message else ""
+        parts.append(f',"status":{{"code":{int(span.status)}{message}}}')
+    parts.append("}")
+    return "".join(parts)
+
+
+def _links(links: Iterable[TraceContext]) -> str:
+    return ",".join(f'{{"traceId":"{link.trace_id}","spanId":"{link.span_id}"}}' for link in links)
+
+
+def _attributes(attributes: Attributes) -> str:
+    pairs = (f'{{"key":"{key}","value":{_value(value)}}}' for key, value in attributes.items())
+    return f"[{','.join(pairs)}]"
+
+
+def _value(value: AttributeValue | Any) -> str:
+    if isinstance(value, bool):  # before int, which it is as well
+        return '{"boolValue":true}' if value else '{"boolValue":false}'
+    if isinstance(value, int):
+        return f'{{"intValue":"{value}"}}'
+    if isinstance(value, float):
+        text = repr(value) if math.isfinite(value) else _NOT_FINITE[repr(value)]
+        return f'{{"doubleValue":{text}}}'
+    return f'{{"stringValue":{_quoted(str(value))}}}'
+
+
+# JSON has no such numbers; protobuf's mapping writes them as strings.
+_NOT_FINITE: Final = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}

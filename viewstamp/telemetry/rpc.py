@@ -1,0 +1,49 @@
+"""What spans say of an RPC: its name, its attributes, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Final, NamedTuple
+
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import (
+    DEADLINE_EXCEEDED,
+    INTERNAL,
+    UNAVAILABLE,
+    reason_name,
+    status_code,
+)
+from viewstamp.telemetry.spans import AttributeValue, Status
+
+OK: Final = "ok"
+# The caller did nothing wrong: these are the cluster's failures. Other refusals are answers.
+_FAILURES: Final = frozenset({INTERNAL, UNAVAILABLE, DEADLINE_EXCEEDED})
+
+
+class RpcNames(NamedTuple):
+    """A method as spans name it."""
+
+    span_name: str  # "StreamsService/CreateTopic"
+    attributes: Mapping[str, AttributeValue]
+
+
+@cache  # as many as there are methods
+def rpc_names(full_name: str) -> RpcNames:
+    """Return the names of a method, given `viewstamp.api.streams.v1.StreamsService/CreateTopic`."""
+    service, _, method = full_name.rpartition("/")
+    return RpcNames(
+        f"{service.rpartition('.')[2]}/{method}",
+        {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method},
+    )
+
+
+def refused_attributes(reason: Reason.ValueType) -> dict[str, AttributeValue]:
+    """Return what a span says of a refusal."""
+    name = reason_name(reason)
+    return {"viewstamp.outcome": name, "viewstamp.reason": name}
+
+
+def refused_status(reason: Reason.ValueType) -> Status:
+    """Return the status of a refused call: an error where the cluster could not do better."""
+    return Status.ERROR if status_code(reason) in _FAILURES else Status.UNSET

@@ -1,0 +1,79 @@
+"""Which traces are kept, and how a trace goes on in another process (W3C Trace Context).
+
+Sampling is parent-based: whoever begins a trace decides for all of it, by a ratio. A `traceparent`
+that says "sampled" is followed, one that says "not sampled" is, too; without one the receiver
+begins a trace of its own, or does not.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Final, NamedTuple
+
+TRACE_ID_BITS: Final = 128
+SPAN_ID_BITS: Final = 64
+# Version 00; what a newer version appends may follow and is ignored.
+_TRACE_PARENT: Final = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})"
+)
+_SAMPLED_FLAG: Final = 1
+
+
+class TraceContext(NamedTuple):
+    """A span as others name it: 32 and 16 lower-case hexadecimal digits."""
+
+    trace_id: str
+    span_id: str
+
+
+class TraceParent(NamedTuple):
+    """What a caller said: its span, and whether its trace is sampled."""
+
+    context: TraceContext
+    is_sampled: bool
+
+
+# The span within which this task runs, if it is sampled; log lines carry it.
+CURRENT_SPAN: Final[ContextVar[TraceContext | None]] = ContextVar("current_span", default=None)
+
+
+def parse_trace_parent(text: str) -> TraceParent | None:
+    """Return what a `traceparent` says, None for one that is malformed: it is to be ignored."""
+    found = _TRACE_PARENT.fullmatch(text)
+    if found is None:
+        return None
+    trace_id, span_id, flags = found.groups()
+    return TraceParent(TraceContext(trace_id, span_id), bool(int(flags, 16) & _SAMPLED_FLAG))
+
+
+def format_trace_parent(context: TraceContext) -> str:
+    """Return the `traceparent` of a sampled span."""
+    return f"00-{context.trace_id}-{context.span_id}-01"
+
+
+def new_span_id() -> str:
+    """Return the id of a new span; never all zeros."""
+    return f"{random.getrandbits(SPAN_ID_BITS) or 1:016x}"
+
+
+def new_root() -> TraceContext:
+    """Return the first span of a new trace."""
+    return TraceContext(f"{random.getrandbits(TRACE_ID_BITS) or 1:032x}", new_span_id())
+
+
+class Sampler:
+    """Decides about traces that begin here: a `ratio` of them, 0 to 1, is kept."""
+
+    def __init__(self, ratio: float, draw: Callable[[], float] = random.random) -> None:
+        """Raise ValueError for a ratio that is none. `draw` gives a number from 0 to below 1."""
+        if not 0.0 <= ratio <= 1.0:
+            raise ValueError(f"the trace ratio is {ratio}: give a number from 0 to 1")
+        self.ratio = ratio
+        self._draw = draw
+
+    def keeps(self) -> bool:
+        """Whether a trace that begins now is kept."""
+        return self._draw() < self.ratio
