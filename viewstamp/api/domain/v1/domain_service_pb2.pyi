@@ -344,6 +344,7 @@ class Batch(_message.Message):
     OP_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
     ITEMS_FIELD_NUMBER: _builtins.int
+    TRACE_PARENTS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Grows by one for every logged batch to this stage; 0 for a batch of reads alone."""
     op: _builtins.int
@@ -354,6 +355,12 @@ class Batch(_message.Message):
     def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___Item]:
         """In revision order."""
 
+    @_builtins.property
+    def trace_parents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """W3C traceparents of the coordinator's spans for this batch, one per sampled command in it. They
+        say nothing to the machine, and a replay has none.
+        """
+
     def __init__(
         self,
         *,
@@ -361,10 +368,11 @@ class Batch(_message.Message):
         op: _builtins.int = ...,
         feature_level: _builtins.int = ...,
         items: _abc.Iterable[Global___Item] | None = ...,
+        trace_parents: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["feature_level", b"feature_level", "items", b"items", "op", b"op", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feature_level", b"feature_level", "items", b"items", "op", b"op", "sequence", b"sequence", "trace_parents", b"trace_parents"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,7 +27,7 @@ from viewstamp.api.errors.v1 import errors_pb2 as viewstamp_dot_api_dot_errors_d
 from viewstamp.api.routing.v1 import routing_pb2 as viewstamp_dot_api_dot_routing_dot_v1_dot_routing__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,viewstamp/api/submit/v1/submit_service.proto\x12\x17viewstamp.api.submit.v1\x1a$viewstamp/api/common/v1/common.proto\x1a$viewstamp/api/errors/v1/errors.proto\x1a&viewstamp/api/routing/v1/routing.proto\"\xfc\x01\n\rSubmitRequest\x12\x33\n\x04open\x18\x01 \x01(\x0b\x32#.viewstamp.api.submit.v1.OpenStreamH\x00\x12:\n\x07\x63ommand\x18\x02 \x01(\x0b\x32\'.viewstamp.api.submit.v1.CommandRequestH\x00\x12\x34\n\x04read\x18\x03 \x01(\x0b\x32$.viewstamp.api.submit.v1.ReadRequestH\x00\x12<\n\x08\x63ommands\x18\x04 \x01(\x0b\x32(.viewstamp.api.submit.v1.CommandRequestsH\x00\x42\x06\n\x04kind\">\n\nOpenStream\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x1c\n\x14takes_packed_answers\x18\x02 \x01(\x08\"L\n\x0f\x43ommandRequests\x12\x39\n\x08requests\x18\x01 \x03(\x0b\x32\'.viewstamp.api.submit.v1.CommandRequest\"]\n\x0e\x43ommandRequest\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x61\x63ked\x18\x02 \x01(\x04\x12,\n\x05spans\x18\x03 \x03(\x0b\x32\x1d.viewstamp.api.submit.v1.Span\"2\n\x04Span\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\r\n\x05items\x18\x03 \x01(\x0c\"\x87\x01\n\x0bReadRequest\x12\x0f\n\x07read_id\x18\x01 \x01(\x04\x12\x39\n\x0b\x63onsistency\x18\x02 \x01(\x0b\x32$.viewstamp.api.common.v1.Consistency\x12,\n\x05spans\x18\x03 \x03(\x0b\x32\x1d.viewstamp.api.submit.v1.Span\"\xfc\x01\n\x0eSubmitResponse\x12\x37\n\x06opened\x18\x01 \x01(\x0b\x32%.viewstamp.api.submit.v1.StreamOpenedH\x00\x12\x38\n\x07\x63ommand\x18\x02 \x01(\x0b\x32%.viewstamp.api.submit.v1.CommandReplyH\x00\x12\x32\n\x04read\x18\x03 \x01(\x0b\x32\".viewstamp.api.submit.v1.ReadReplyH\x00\x12;\n\x08\x63ommands\x18\x04 \x01(\x0b\x32\'.viewstamp.api.submit.v1.CommandRepliesH\x00\x42\x06\n\x04kind\"?\n\x0cStreamOpened\x12\x1b\n\x13last_request_number\x18\x01 \x01(\x04\x12\x12\n\ncluster_id\x18\x02 \x01(\x0c\"H\n\x0e\x43ommandReplies\x12\x36\n\x07replies\x18\x01 \x03(\x0b\x32%.viewstamp.api.submit.v1.CommandReply\"\xb9\x01\n\x0c\x43ommandReply\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x37\n\x06header\x18\x02 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x31\n\x05spans\x18\x03 \x03(\x0b\x32\".viewstamp.api.submit.v1.SpanReply\x12-\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1e.viewstamp.api.errors.v1.Error\"\x8d\x01\n\tSpanReply\x12\x0f\n\x07results\x18\x01 \x01(\x0c\x12\x35\n\x06\x65rrors\x18\x02 \x03(\x0b\x32%.viewstamp.api.errors.v1.IndexedError\x12\x38\n\x08suffixes\x18\x03 \x03(\x0b\x32&.viewstamp.api.submit.v1.IndexedSuffix\".\n\rIndexedSuffix\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0e\n\x06suffix\x18\x02 \x01(\x0c\"\xb7\x01\n\tReadReply\x12\x0f\n\x07read_id\x18\x01 \x01(\x04\x12\x37\n\x06header\x18\x02 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x31\n\x05spans\x18\x03 \x03(\x0b\x32\".viewstamp.api.submit.v1.SpanReply\x12-\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1e.viewstamp.api.errors.v1.Error\"0\n\x0fTransactionPart\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07request\x18\x02 \x01(\x0c\"J\n\x0fTransactRequest\x12\x37\n\x05parts\x18\x03 \x03(\x0b\x32(.viewstamp.api.submit.v1.TransactionPart\"\\\n\x10TransactResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x0f\n\x07results\x18\x02 \x03(\x0c\x32\xd9\x01\n\rSubmitService\x12]\n\x06Submit\x12&.viewstamp.api.submit.v1.SubmitRequest\x1a\'.viewstamp.api.submit.v1.SubmitResponse(\x01\x30\x01\x12i\n\x08Transact\x12(.viewstamp.api.submit.v1.TransactRequest\x1a).viewstamp.api.submit.v1.TransactResponse\"\x08\xaa\xed\x18\x04\x08\n\x10\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,viewstamp/api/submit/v1/submit_service.proto\x12\x17viewstamp.api.submit.v1\x1a$viewstamp/api/common/v1/common.proto\x1a$viewstamp/api/errors/v1/errors.proto\x1a&viewstamp/api/routing/v1/routing.proto\"\xfc\x01\n\rSubmitRequest\x12\x33\n\x04open\x18\x01 \x01(\x0b\x32#.viewstamp.api.submit.v1.OpenStreamH\x00\x12:\n\x07\x63ommand\x18\x02 \x01(\x0b\x32\'.viewstamp.api.submit.v1.CommandRequestH\x00\x12\x34\n\x04read\x18\x03 \x01(\x0b\x32$.viewstamp.api.submit.v1.ReadRequestH\x00\x12<\n\x08\x63ommands\x18\x04 \x01(\x0b\x32(.viewstamp.api.submit.v1.CommandRequestsH\x00\x42\x06\n\x04kind\">\n\nOpenStream\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x1c\n\x14takes_packed_answers\x18\x02 \x01(\x08\"L\n\x0f\x43ommandRequests\x12\x39\n\x08requests\x18\x01 \x03(\x0b\x32\'.viewstamp.api.submit.v1.CommandRequest\"\x91\x01\n\x0e\x43ommandRequest\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x61\x63ked\x18\x02 \x01(\x04\x12,\n\x05spans\x18\x03 \x03(\x0b\x32\x1d.viewstamp.api.submit.v1.Span\x12\x32\n\x06traces\x18\x04 \x03(\x0b\x32\".viewstamp.api.submit.v1.CallTrace\"?\n\tCallTrace\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x14\n\x0ctrace_parent\x18\x03 \x01(\t\"2\n\x04Span\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\r\n\x05items\x18\x03 \x01(\x0c\"\xbb\x01\n\x0bReadRequest\x12\x0f\n\x07read_id\x18\x01 \x01(\x04\x12\x39\n\x0b\x63onsistency\x18\x02 \x01(\x0b\x32$.viewstamp.api.common.v1.Consistency\x12,\n\x05spans\x18\x03 \x03(\x0b\x32\x1d.viewstamp.api.submit.v1.Span\x12\x32\n\x06traces\x18\x04 \x03(\x0b\x32\".viewstamp.api.submit.v1.CallTrace\"\xfc\x01\n\x0eSubmitResponse\x12\x37\n\x06opened\x18\x01 \x01(\x0b\x32%.viewstamp.api.submit.v1.StreamOpenedH\x00\x12\x38\n\x07\x63ommand\x18\x02 \x01(\x0b\x32%.viewstamp.api.submit.v1.CommandReplyH\x00\x12\x32\n\x04read\x18\x03 \x01(\x0b\x32\".viewstamp.api.submit.v1.ReadReplyH\x00\x12;\n\x08\x63ommands\x18\x04 \x01(\x0b\x32\'.viewstamp.api.submit.v1.CommandRepliesH\x00\x42\x06\n\x04kind\"?\n\x0cStreamOpened\x12\x1b\n\x13last_request_number\x18\x01 \x01(\x04\x12\x12\n\ncluster_id\x18\x02 \x01(\x0c\"H\n\x0e\x43ommandReplies\x12\x36\n\x07replies\x18\x01 \x03(\x0b\x32%.viewstamp.api.submit.v1.CommandReply\"\xb9\x01\n\x0c\x43ommandReply\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x37\n\x06header\x18\x02 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x31\n\x05spans\x18\x03 \x03(\x0b\x32\".viewstamp.api.submit.v1.SpanReply\x12-\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1e.viewstamp.api.errors.v1.Error\"\x8d\x01\n\tSpanReply\x12\x0f\n\x07results\x18\x01 \x01(\x0c\x12\x35\n\x06\x65rrors\x18\x02 \x03(\x0b\x32%.viewstamp.api.errors.v1.IndexedError\x12\x38\n\x08suffixes\x18\x03 \x03(\x0b\x32&.viewstamp.api.submit.v1.IndexedSuffix\".\n\rIndexedSuffix\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0e\n\x06suffix\x18\x02 \x01(\x0c\"\xb7\x01\n\tReadReply\x12\x0f\n\x07read_id\x18\x01 \x01(\x04\x12\x37\n\x06header\x18\x02 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x31\n\x05spans\x18\x03 \x03(\x0b\x32\".viewstamp.api.submit.v1.SpanReply\x12-\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1e.viewstamp.api.errors.v1.Error\"0\n\x0fTransactionPart\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07request\x18\x02 \x01(\x0c\"J\n\x0fTransactRequest\x12\x37\n\x05parts\x18\x03 \x03(\x0b\x32(.viewstamp.api.submit.v1.TransactionPart\"\\\n\x10TransactResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x0f\n\x07results\x18\x02 \x03(\x0c\x32\xd9\x01\n\rSubmitService\x12]\n\x06Submit\x12&.viewstamp.api.submit.v1.SubmitRequest\x1a\'.viewstamp.api.submit.v1.SubmitResponse(\x01\x30\x01\x12i\n\x08Transact\x12(.viewstamp.api.submit.v1.TransactRequest\x1a).viewstamp.api.submit.v1.TransactResponse\"\x08\xaa\xed\x18\x04\x08\n\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,32 +42,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPENSTREAM']._serialized_end=506
   _globals['_COMMANDREQUESTS']._serialized_start=508
   _globals['_COMMANDREQUESTS']._serialized_end=584
-  _globals['_COMMANDREQUEST']._serialized_start=586
-  _globals['_COMMANDREQUEST']._serialized_end=679
-  _globals['_SPAN']._serialized_start=681
-  _globals['_SPAN']._serialized_end=731
-  _globals['_READREQUEST']._serialized_start=734
-  _globals['_READREQUEST']._serialized_end=869
-  _globals['_SUBMITRESPONSE']._serialized_start=872
-  _globals['_SUBMITRESPONSE']._serialized_end=1124
-  _globals['_STREAMOPENED']._serialized_start=1126
-  _globals['_STREAMOPENED']._serialized_end=1189
-  _globals['_COMMANDREPLIES']._serialized_start=1191
-  _globals['_COMMANDREPLIES']._serialized_end=1263
-  _globals['_COMMANDREPLY']._serialized_start=1266
-  _globals['_COMMANDREPLY']._serialized_end=1451
-  _globals['_SPANREPLY']._serialized_start=1454
-  _globals['_SPANREPLY']._serialized_end=1595
-  _globals['_INDEXEDSUFFIX']._serialized_start=1597
-  _globals['_INDEXEDSUFFIX']._serialized_end=1643
-  _globals['_READREPLY']._serialized_start=1646
-  _globals['_READREPLY']._serialized_end=1829
-  _globals['_TRANSACTIONPART']._serialized_start=1831
-  _globals['_TRANSACTIONPART']._serialized_end=1879
-  _globals['_TRANSACTREQUEST']._serialized_start=1881
-  _globals['_TRANSACTREQUEST']._serialized_end=1955
-  _globals['_TRANSACTRESPONSE']._serialized_start=1957
-  _globals['_TRANSACTRESPONSE']._serialized_end=2049
-  _globals['_SUBMITSERVICE']._serialized_start=2052
-  _globals['_SUBMITSERVICE']._serialized_end=2269
+  _globals['_COMMANDREQUEST']._serialized_start=587
+  _globals['_COMMANDREQUEST']._serialized_end=732
+  _globals['_CALLTRACE']._serialized_start=734
+  _globals['_CALLTRACE']._serialized_end=797
+  _globals['_SPAN']._serialized_start=799
+  _globals['_SPAN']._serialized_end=849
+  _globals['_READREQUEST']._serialized_start=852
+  _globals['_READREQUEST']._serialized_end=1039
+  _globals['_SUBMITRESPONSE']._serialized_start=1042
+  _globals['_SUBMITRESPONSE']._serialized_end=1294
+  _globals['_STREAMOPENED']._serialized_start=1296
+  _globals['_STREAMOPENED']._serialized_end=1359
+  _globals['_COMMANDREPLIES']._serialized_start=1361
+  _globals['_COMMANDREPLIES']._serialized_end=1433
+  _globals['_COMMANDREPLY']._serialized_start=1436
+  _globals['_COMMANDREPLY']._serialized_end=1621
+  _globals['_SPANREPLY']._serialized_start=1624
+  _globals['_SPANREPLY']._serialized_end=1765
+  _globals['_INDEXEDSUFFIX']._serialized_start=1767
+  _globals['_INDEXEDSUFFIX']._serialized_end=1813
+  _globals['_READREPLY']._serialized_start=1816
+  _globals['_READREPLY']._serialized_end=1999
+  _globals['_TRANSACTIONPART']._serialized_start=2001
+  _globals['_TRANSACTIONPART']._serialized_end=2049
+  _globals['_TRANSACTREQUEST']._serialized_start=2051
+  _globals['_TRANSACTREQUEST']._serialized_end=2125
+  _globals['_TRANSACTRESPONSE']._serialized_start=2127
+  _globals['_TRANSACTRESPONSE']._serialized_end=2219
+  _globals['_SUBMITSERVICE']._serialized_start=2222
+  _globals['_SUBMITSERVICE']._serialized_end=2439
 # @@protoc_insertion_point(module_scope)

@@ -125,6 +125,7 @@ class CommandRequest(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     ACKED_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
+    TRACES_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """The session's next request number, from 1; the same number again is the same request."""
     acked: _builtins.int
@@ -135,20 +136,57 @@ class CommandRequest(_message.Message):
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]:
         """1 to 8,190 commands in all; none if only `acked` is to be told."""
 
+    @_builtins.property
+    def traces(self) -> _containers.RepeatedCompositeFieldContainer[Global___CallTrace]:
+        """The calls whose traces are sampled; the others are not mentioned. Not part of the request: a
+        retry may carry others.
+        """
+
     def __init__(
         self,
         *,
         number: _builtins.int = ...,
         acked: _builtins.int = ...,
         spans: _abc.Iterable[Global___Span] | None = ...,
+        traces: _abc.Iterable[Global___CallTrace] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "number", b"number", "spans", b"spans"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "number", b"number", "spans", b"spans", "traces", b"traces"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CommandRequest: _TypeAlias = CommandRequest  # noqa: Y015
+
+@_typing.final
+class CallTrace(_message.Message):
+    """One sampled call among those of a request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    TRACE_PARENT_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """Its first command or read, counted from 0 over all spans."""
+    count: _builtins.int
+    """How many commands or reads belong to it; more than one for a batch."""
+    trace_parent: _builtins.str
+    """W3C traceparent of the caller's span. One that says "not sampled" is followed, too."""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        count: _builtins.int = ...,
+        trace_parent: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "index", b"index", "trace_parent", b"trace_parent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallTrace: _TypeAlias = CallTrace  # noqa: Y015
 
 @_typing.final
 class Span(_message.Message):
@@ -191,6 +229,7 @@ class ReadRequest(_message.Message):
     READ_ID_FIELD_NUMBER: _builtins.int
     CONSISTENCY_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
+    TRACES_FIELD_NUMBER: _builtins.int
     read_id: _builtins.int
     """Chosen by the client, returned in the answer."""
     @_builtins.property
@@ -201,16 +240,21 @@ class ReadRequest(_message.Message):
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]:
         """The calls."""
 
+    @_builtins.property
+    def traces(self) -> _containers.RepeatedCompositeFieldContainer[Global___CallTrace]:
+        """The calls whose traces are sampled."""
+
     def __init__(
         self,
         *,
         read_id: _builtins.int = ...,
         consistency: _common_pb2.Consistency | None = ...,
         spans: _abc.Iterable[Global___Span] | None = ...,
+        traces: _abc.Iterable[Global___CallTrace] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "read_id", b"read_id", "spans", b"spans"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "read_id", b"read_id", "spans", b"spans", "traces", b"traces"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
