@@ -224,7 +224,7 @@ def _open_snapshots(
     if not options.snapshots:
         storage.make_directory(str(options.path / SNAPSHOTS_DIRECTORY))
     directories = SnapshotDirectories(
-        options.snapshot_directories(), state.cluster_id, state.replica_id
+        options.snapshot_directories(), state.cluster_id, state.replica_id, state.generation
     )
     return SnapshotFiles(
         storage, directories, report=repairs, reserve_bytes_min=options.snapshot_reserve_bytes

@@ -64,11 +64,15 @@ TAG: Final = "coordinator"
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDirectories:
-    """Whose snapshots, and where: three different directories, in an order that never changes."""
+    """Whose snapshots, and where: three different directories, in an order that never changes.
+
+    `generation` is the one that the superblock names, which must be there; 0 for none.
+    """
 
     paths: tuple[str, ...]
     cluster_id: bytes
     replica_id: int
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +99,7 @@ class SnapshotFiles:
 
         `report` is told of each file of which a copy was bad, and what was done. Compaction runs
         in a process of its own unless another compactor is given. Raises WrongCopyDirectory,
-        DirectoryInUse, CopyNotWritten, CopiesFailed.
+        DirectoryInUse, AllCopiesBad, CopyNotWritten, CopiesFailed.
         """
         self._cluster_id = directories.cluster_id
         opened = open_directories(
@@ -105,6 +109,7 @@ class SnapshotFiles:
             directories.replica_id,
             report,
             TAG,
+            directories.generation,
         )
         self.new_directories = opened.new_directories
         """Directories that got their identity now: new ones, and those where it was damaged."""

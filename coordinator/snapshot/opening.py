@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.snapshot.copies import TEMPORARY_SUFFIX, Copies, Report
-from coordinator.snapshot.errors import WrongCopyDirectory
+from coordinator.snapshot.copies import MISSING, TEMPORARY_SUFFIX, Copies, Report
+from coordinator.snapshot.errors import AllCopiesBad, WrongCopyDirectory
 from coordinator.snapshot.identity import (
     IDENTITY_BYTES,
     IDENTITY_FILE,
@@ -19,7 +19,7 @@ from coordinator.snapshot.identity import (
     encode_identity,
     to_be_written,
 )
-from coordinator.snapshot.layout import FOLDERS, equality_check
+from coordinator.snapshot.layout import FOLDERS, equality_check, manifest_file
 from coordinator.storage import LOCK_FILE, DirectoryInUse, Storage, StorageLock
 from viewstamp.format import FormatError, FormatVersionError
 
@@ -43,10 +43,12 @@ def open_directories(
     replica_id: int,
     report: Report,
     tag: str,
+    generation: int,
 ) -> OpenedDirectories:
     """Make, hold and check the three directories, and clear away what was in the making.
 
-    Raises WrongCopyDirectory and DirectoryInUse, having written nothing.
+    Raises WrongCopyDirectory, DirectoryInUse, and AllCopiesBad if all are new although `generation`
+    is to be there, as where no disk was mounted; nothing was written then.
     """
     check_directories(directories)
     locks = _lock(storage, directories)
@@ -54,6 +56,8 @@ def open_directories(
         copies = Copies(storage, directories, report, tag)
         found = [_look(storage, directory) for directory in directories]
         lacking = to_be_written(found, cluster_id, replica_id)
+        if generation and len(lacking) == len(directories):
+            raise AllCopiesBad(manifest_file(generation), [(each, MISSING) for each in directories])
         copies.remove_temporaries([""])
         for copy in lacking:
             data = encode_identity(CopyIdentity(cluster_id, replica_id, copy))

@@ -20,6 +20,7 @@ from viewstamp.api.consumer_groups.v1.consumer_groups_service_pb2_grpc import (
 )
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions
 from viewstamp.api.sessions.v1.sessions_service_pb2_grpc import SessionsServiceStub
+from viewstamp.api.snapshots.v1.snapshots_service_pb2_grpc import SnapshotsServiceStub
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.streams.v1.streams_service_pb2_grpc import StreamsServiceStub
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
@@ -96,6 +97,7 @@ class Caller:
         self.groups = ConsumerGroupsServiceStub(channel)
         self.sessions = SessionsServiceStub(channel)
         self.cluster = ClusterServiceStub(channel)
+        self.snapshots = SnapshotsServiceStub(channel)
 
     def metadata(self, **entries: object) -> tuple[tuple[str, str], ...]:
         """Return the metadata of a call; `entries` are named without the prefix viewstamp-."""

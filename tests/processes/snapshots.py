@@ -1,0 +1,152 @@
+"""Snapshots of a replica of real processes: asked for, waited for, and looked for on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.processes.callers import Caller, refused
+from tests.processes.processes import COORDINATOR, SERVICES, Replica, eventually
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as pb
+from viewstamp.framing import encode_varint
+from viewstamp.limits import KIB
+
+CREATE_STREAM = "/viewstamp.api.streams.v1.StreamsService/CreateStream"
+# Well formed and without a name: it is logged, whole, and then refused by streams.
+BULK_BYTES = 200 * KIB
+BULK = b"\xa2\x06" + encode_varint(BULK_BYTES) + bytes(BULK_BYTES)
+COMPLETED = pb.SNAPSHOT_STATE_COMPLETED
+FAILED = pb.SNAPSHOT_STATE_FAILED
+
+
+def create(root: Caller, retention: pb.RetentionClass.ValueType = pb.RETENTION_CLASS_LAST) -> int:
+    """Ask for a snapshot; return its generation."""
+    request = pb.CreateSnapshotRequest(retention=retention)
+    return int(root.call(root.snapshots.CreateSnapshot, request).generation)
+
+
+def get(root: Caller, generation: int) -> pb.Snapshot:
+    """Read a generation."""
+    request = pb.GetSnapshotRequest(generation=generation)
+    found: pb.Snapshot = root.call(root.snapshots.GetSnapshot, request).snapshot
+    return found
+
+
+def current(root: Caller, *, wait: bool = False) -> pb.Snapshot:
+    """Read the newest generation."""
+    request = pb.GetCurrentSnapshotRequest(wait=wait)
+    found: pb.Snapshot = root.call(root.snapshots.GetCurrentSnapshot, request).snapshot
+    return found
+
+
+def decided(root: Caller, generation: int) -> pb.Snapshot:
+    """Wait until a generation is completed or has failed."""
+
+    def look() -> pb.Snapshot | None:
+        found = get(root, generation)
+        return found if found.decided_at else None
+
+    return eventually(look)
+
+
+def take(root: Caller, retention: pb.RetentionClass.ValueType = pb.RETENTION_CLASS_LAST) -> int:
+    """Take a snapshot, wait until it is completed, and return its generation."""
+    generation = create(root, retention)
+    found = decided(root, generation)
+    assert found.state == COMPLETED, found
+    return generation
+
+
+def listed(root: Caller, page_size: int = 0) -> list[int]:
+    """Return every generation of the catalog, from pages."""
+    found: list[int] = []
+    token = ""
+    while True:
+        request = pb.ListSnapshotsRequest(page_size=page_size, page_token=token)
+        page = root.call(root.snapshots.ListSnapshots, request)
+        assert not page_size or len(page.snapshots) <= page_size
+        found += [snapshot.generation for snapshot in page.snapshots]
+        token = page.next_page_token
+        if not token:
+            return found
+
+
+def verified(root: Caller, generation: int = 0) -> list[pb.VerifySnapshotResponse]:
+    """Have a generation verified; return what was told."""
+    request = pb.VerifySnapshotRequest(generation=generation)
+    return list(root.call(root.snapshots.VerifySnapshot, request))
+
+
+def logged(replica: Replica, message: str) -> list[dict[str, Any]]:
+    """Return the fields of every log line of the coordinator with a message, over all its lives."""
+    lines = replica.errors(COORDINATOR).splitlines()
+    parsed = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+    return [line["fields"] for line in parsed if line["message"] == message]
+
+
+def is_adopted(replica: Replica, generation: int) -> bool:
+    """Whether the replica has made a generation the one that it restarts from."""
+    return any(each["generation"] == generation for each in logged(replica, "snapshot adopted"))
+
+
+def take_and_adopt(replica: Replica, root: Caller) -> int:
+    """Take a snapshot, and wait until the replica would restart from it."""
+    generation = take(root)
+    eventually(lambda: is_adopted(replica, generation))
+    return generation
+
+
+def copy_directories(replica: Replica) -> list[Path]:
+    """Return where the copies are kept by default."""
+    return [replica.data / "snapshots" / f"copy-{number}" for number in range(3)]
+
+
+def layers(directory: Path) -> list[Path]:
+    """Return the layers of one copy."""
+    return sorted((directory / "layers").iterdir())
+
+
+def manifest(directory: Path, generation: int) -> Path:
+    """Return where one copy of a manifest is."""
+    return directory / "manifests" / f"{generation:020d}.manifest"
+
+
+def files_below(directory: Path) -> dict[str, bytes]:
+    """Return every file below a directory, by its path there."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def write_bulk(root: Caller, commands: int) -> None:
+    """Fill the journal with large commands that change nothing."""
+    for _ in range(commands):
+        with refused() as failure:
+            root.raw(CREATE_STREAM, BULK)
+        assert failure.it.reason == "INVALID_STREAM_NAME"
+
+
+def segments(replica: Replica) -> list[int]:
+    """Return the numbers of the journal's segments."""
+    names = (path.stem for path in (replica.data / "journal").glob("segment-*.log"))
+    return sorted(int(name.removeprefix("segment-")) for name in names)
+
+
+def restart_all(replica: Replica, names: Sequence[str] = (*SERVICES, COORDINATOR)) -> None:
+    """SIGKILL processes at the same time, and start them again."""
+    for name in names:
+        replica.processes[name].kill()
+    for name in names:
+        replica.wait(name)
+    replica.start(*names)
+
+
+def problems_of(told: Sequence[Any]) -> list[str]:
+    """Return what a verification found wrong, asserting that it ended."""
+    whole = told[-1]
+    assert whole.file == ""
+    return list(whole.problems)

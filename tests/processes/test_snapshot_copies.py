@@ -1,0 +1,263 @@
+"""Copies of snapshot files that are bad, lost, or not ours: repaired and told, or refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.processes import snapshots
+from tests.processes.processes import (
+    ROOT,
+    Replica,
+    eventually,
+    short_directory,
+)
+from tests.processes.snapshots import copy_directories, files_below, layers, manifest
+from tests.processes.test_start_refusals import flip, with_flags
+
+pytestmark = pytest.mark.xdist_group("processes-snapshot-copies")
+
+COPY_BAD = "ALARM_KIND_SNAPSHOT_COPY_BAD"
+BULKS = 60
+
+
+@pytest.fixture(scope="module")
+def founded() -> Iterator[tuple[Replica, list[str]]]:
+    """A stopped replica with two generations and a journal that begins behind op 1; its digests.
+
+    To be copied, not changed.
+    """
+    with short_directory() as directory:
+        replica = Replica(directory)
+        replica.start()
+        try:
+            with replica.root() as root:
+                root.create_stream("first")
+                snapshots.take_and_adopt(replica, root)
+                root.create_user("second", "password")
+                snapshots.write_bulk(root, BULKS)
+                snapshots.take_and_adopt(replica, root)
+                snapshots.write_bulk(root, BULKS)
+                root.create_stream("behind")
+                digests = root.digests()
+        finally:
+            codes = replica.stop()
+        assert set(codes.values()) == {0}
+        yield replica, digests
+
+
+@pytest.fixture
+def copy(founded: tuple[Replica, list[str]]) -> Iterator[Replica]:
+    """A copy of the founded replica, stopped at the end."""
+    with short_directory() as directory:
+        replica = founded[0].copy_to(directory)
+        yield replica
+        replica.stop()
+
+
+def spoil_layer(copy: Replica) -> tuple[str, str]:
+    """Flip a byte of one copy of a layer; return what must be said."""
+    path = layers(copy_directories(copy)[1])[0]
+    flip(path, path.stat().st_size // 2)
+    return f"layers/{path.name}", "repaired"
+
+
+def spoil_manifest(copy: Replica) -> tuple[str, str]:
+    """Flip a byte of one copy of the manifest."""
+    path = manifest(copy_directories(copy)[0], 2)
+    flip(path, path.stat().st_size // 2)
+    return f"manifests/{path.name}", "repaired"
+
+
+def delete_layer(copy: Replica) -> tuple[str, str]:
+    """Delete one copy of a layer."""
+    path = layers(copy_directories(copy)[2])[-1]
+    path.unlink()
+    return f"layers/{path.name}", "missing"
+
+
+def delete_directory(copy: Replica) -> tuple[str, str]:
+    """Delete everything of one copy, as a new disk would."""
+    directory = copy_directories(copy)[1]
+    name = layers(directory)[0].name
+    shutil.rmtree(directory)
+    return f"layers/{name}", "missing"
+
+
+def verify_by_command(copy: Replica, token: str) -> subprocess.CompletedProcess[str]:
+    """Run `viewstamp snapshot verify` against the running replica."""
+    command = [sys.executable, "-m", "viewstamp.cli", "--json", "--address", copy.address]
+    return subprocess.run(
+        [*command, "snapshot", "verify", "0"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"VIEWSTAMP_ACCESS_TOKEN": token, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_bad_copies_at_the_start(copy: Replica, founded: tuple[Replica, list[str]]) -> None:
+    """Every kind of damage to one copy of a file is repaired at the start, and each is an alarm."""
+    intact = contents(copy_directories(copy)[0])
+    expected = [spoil_layer(copy), spoil_manifest(copy), delete_layer(copy)]
+    copy.start()
+    with copy.root() as root:
+        assert root.digests() == founded[1]
+        alarms = root.status().alarms
+        for file, what in expected:
+            (message,) = [alarm.message for alarm in alarms if file in alarm.message]
+            assert what in message
+            assert "repaired" in message
+        assert set(root.alarms()) == {COPY_BAD}
+        told = snapshots.verified(root)
+        assert told[-1].is_intact and not told[-1].problems
+        assert all(list(each.copies) == ["intact"] * 3 for each in told[:-1])
+    copy.stop()
+    for directory in copy_directories(copy):
+        assert contents(directory).items() >= intact.items()
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Return layers and manifests of a copy directory."""
+    found = files_below(directory)
+    return {name: data for name, data in found.items() if "/" in name}
+
+
+def test_a_lost_disk(copy: Replica, founded: tuple[Replica, list[str]]) -> None:
+    """A copy directory that is gone is filled from the others at the start."""
+    expected = contents(copy_directories(copy)[1])
+    file, what = delete_directory(copy)
+    copy.start()
+    with copy.root() as root:
+        assert root.digests() == founded[1]
+        assert any(file in a.message and what in a.message for a in root.status().alarms)
+        eventually(lambda: contents(copy_directories(copy)[1]).items() >= expected.items())
+
+
+def test_verify_by_command(copy: Replica) -> None:
+    """`viewstamp snapshot verify` repairs a running replica's copies, and says what it did."""
+    copy.start()
+    with copy.root() as root:
+
+        def spoil_and_verify() -> list[str] | None:
+            file, _ = spoil_layer(copy)
+            done = verify_by_command(copy, root.token)
+            assert done.returncode == 0, done.stderr
+            said = json.loads(done.stdout)
+            assert said["is_intact"] and not said["problems"]
+            (found,) = [each["copies"] for each in said["files"] if each["file"] == file]
+            # The compaction that begins with the process may read, and repair, it first.
+            return None if set(found) == {"intact"} else list(found)
+
+        found = eventually(spoil_and_verify)
+        assert ["repaired" in each for each in found] == [False, True, False]
+        assert root.alarms() == [COPY_BAD]
+        again = json.loads(verify_by_command(copy, root.token).stdout)
+        assert all(set(each["copies"]) == {"intact"} for each in again["files"])
+
+
+def everything(copy: Replica) -> dict[str, bytes]:
+    """Return every file of a replica, but for the locks, which name who held them."""
+    found = files_below(copy.data)
+    return {name: data for name, data in found.items() if not name.endswith("LOCK")}
+
+
+@pytest.mark.parametrize("which", ["layer", "manifest", "deleted", "directories"])
+def test_no_good_copy(copy: Replica, which: str) -> None:
+    """Without a good copy the replica refuses, names file and ways out, and changes nothing."""
+    directories = copy_directories(copy)
+    path = manifest(directories[0], 2) if which == "manifest" else layers(directories[0])[0]
+    name = str(path.relative_to(directories[0]))
+    for directory in directories:
+        if which == "directories":
+            shutil.rmtree(directory)
+        elif which == "deleted":
+            (directory / name).unlink()
+        else:
+            flip(directory / name, path.stat().st_size // 2)
+    if which == "directories":
+        name = str(manifest(directories[0], 2).relative_to(directories[0]))
+    before = everything(copy)
+    line = copy.refusal()
+    assert f"no copy of {name} is intact" in line
+    assert all(str(directory) in line for directory in directories)
+    assert "Ways out" in line
+    assert everything(copy) == before
+
+
+def test_wrong_directories(copy: Replica, founded: tuple[Replica, list[str]]) -> None:
+    """Copy directories in another order, of others, or the same twice: each is refused as such."""
+    first, second, third = copy_directories(copy)
+    foreign = copy.directory / "foreign"
+    foreign.mkdir()
+    (foreign / "letters.txt").write_text("mine")
+    alias = copy.directory / "alias"
+    alias.symlink_to(first)
+    cases: list[tuple[Sequence[Path], str]] = [
+        ((second, first, third), r"copy-1 belongs to copy 1, but is configured as copy 0"),
+        ((first, foreign, third), r"foreign has files but no IDENTITY"),
+        ((first, alias, third), r"alias is another name of one of the other copy directories"),
+        ((first, first, third), r"give it 3 times, each another directory"),
+    ]
+    before = everything(copy)
+    for directories, says in cases:
+        flags = [f"--snapshot-directory={directory}" for directory in directories]
+        assert re.search(says, with_flags(copy, *flags).refusal())
+        assert everything(copy) == before
+    assert {path.name for path in foreign.iterdir()} == {"letters.txt", "LOCK"}
+
+
+def test_journal_of_another_history(copy: Replica, founded: tuple[Replica, list[str]]) -> None:
+    """A journal that tells of another command where the snapshot was cut is refused."""
+    with short_directory() as directory:
+        other = founded[0].copy_to(directory)
+        other.start()
+        try:
+            with other.root() as root:
+                for number in range(4):
+                    root.create_stream(f"never-{number}")
+        finally:
+            other.stop()
+        copy.start()
+        with copy.root() as root:
+            snapshots.take_and_adopt(copy, root)
+        copy.stop()
+        shutil.rmtree(copy.data / "journal")
+        shutil.copytree(other.data / "journal", copy.data / "journal")
+    before = everything(copy)
+    line = copy.refusal()
+    assert "snapshot 3 was cut at op" in line
+    assert "they are of different histories; bring back both from one backup" in line
+    assert everything(copy) == before
+
+
+def test_journal_that_begins_behind_the_snapshot(copy: Replica) -> None:
+    """A journal without what follows the cut is refused: replaying the rest would be a lie."""
+    paths = sorted((copy.data / "journal").glob("segment-*.log"))
+    numbers = snapshots.segments(copy)
+    assert numbers[0] > 1, "the founded replica has truncated its journal"
+    while len(paths) > 2:
+        paths.pop(0).unlink()
+    before = everything(copy)
+    line = copy.refusal()
+    assert str(copy.data / "journal") in line
+    assert "a record is missing" in line
+    assert "Ways out" in line
+    assert everything(copy) == before
+
+
+def test_journal_that_is_gone(copy: Replica) -> None:
+    """A replica with a snapshot and no journal is refused, and no new journal is begun."""
+    shutil.rmtree(copy.data / "journal")
+    before = everything(copy)
+    line = copy.refusal()
+    assert str(copy.data / "journal") in line
+    assert everything(copy) == before
