@@ -1,0 +1,57 @@
+"""One row per span. Exporters retry, so a span may have been written more than once.
+
+Of the copies of a span, (trace_id, span_id), the one that says most is kept. The choice is a total
+order over the content of rows, so it does not depend on files, partitions or batches: deduplicating
+in steps gives what deduplicating at once gives.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from analytics.schema import SPANS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+ID: Final = ("trace_id", "span_id")
+# Above this, the hashes of repeated spans are not sent to every task, but joined by a shuffle.
+BROADCAST_ROWS_MAX: Final = 2_000_000
+
+
+def key() -> Column:
+    """Return 64 bits for a span's id. Different spans may share them: never decide by them alone."""
+    from pyspark.sql import functions as f
+
+    return f.xxhash64(*ID)
+
+
+def deduplicate(rows: DataFrame) -> DataFrame:
+    """Return one row per span. `rows` has `filled` and the columns of `spans`, and is read twice.
+
+    Rows that are single are neither sorted nor shuffled: only those that share a key with another.
+    """
+    from pyspark.sql import functions as f
+
+    hashes = rows.select(key().alias("key"))
+    repeated = hashes.groupBy("key").count().where(f.col("count") > 1).select("key").persist()
+    count = repeated.count()
+    if count == 0:
+        repeated.unpersist()
+        return rows
+    small = f.broadcast(repeated) if count <= BROADCAST_ROWS_MAX else repeated
+    keyed = rows.withColumn("key", key())
+    single = keyed.join(small, "key", "left_anti").drop("key")
+    return single.unionByName(best(keyed.join(small, "key", "left_semi").drop("key")))
+
+
+def best(rows: DataFrame) -> DataFrame:
+    """Return the best row of each span, by a sort of all rows."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    # The last word is the whole content: no two different rows are equal.
+    content = f.to_json(f.struct(*SPANS.column_names()))
+    order = [f.desc("filled"), f.desc("duration_us"), content]
+    place = f.row_number().over(Window.partitionBy(*ID).orderBy(*order))
+    return rows.withColumn("place", place).where(f.col("place") == 1).drop("place")

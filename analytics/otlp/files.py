@@ -1,0 +1,123 @@
+"""Which files hold OTLP JSON lines, and the pieces of them that tasks read.
+
+A file is taken if its name says JSON lines (`traces.jsonl`, rotated `traces-<time>.jsonl` or
+`traces.jsonl.1`, compressed `.gz` or `.zst`), or if it is named itself. How it is compressed is
+read from its first bytes, not from its name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from analytics.session import AnalyticsError
+
+NAME: Final = re.compile(r"\.jsonl(\.\d+)?(\.gz|\.zst)?$")
+MAGIC: Final = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst"}
+MAGIC_BYTES_MAX: Final = 4
+PLAIN: Final = "plain"
+
+# What one task reads of a plain file: about 100,000 spans, so that cores end at the same time.
+SPLIT_BYTES: Final = 64 * 1024 * 1024
+
+
+class NoInputError(AnalyticsError):
+    """There is nothing to analyse; says where was looked and what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The lines of a file that begin in [start, end), in bytes; compressed files are one split."""
+
+    path: str
+    compression: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A file that could not be opened, and the operating system's word for it."""
+
+    path: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will be read: the number of files, their splits, and the files that cannot be."""
+
+    files: int
+    splits: tuple[Split, ...]
+    unreadable: tuple[Unreadable, ...]
+
+
+def plan(inputs: Sequence[Path]) -> Plan:
+    """Return what to read of the files and directories. Raises NoInputError if there is no file."""
+    splits: list[Split] = []
+    unreadable: list[Unreadable] = []
+    paths = find(inputs)
+    for path in paths:
+        try:
+            compression, size = probe(path)
+        except OSError as error:
+            unreadable.append(Unreadable(str(path), error.strerror or type(error).__name__))
+        else:
+            splits.extend(split(str(path), compression, 0, size))
+    if len(unreadable) == len(paths):
+        raise NoInputError(_nothing(inputs, unreadable))
+    return Plan(len(paths), tuple(splits), tuple(unreadable))
+
+
+def find(inputs: Iterable[Path]) -> list[Path]:
+    """Return the files named and those of JSON lines below the directories, sorted, each once."""
+    found: set[Path] = set()
+    for path in inputs:
+        if not path.is_dir():
+            found.add(path)
+            continue
+        for directory, folders, names in os.walk(path):
+            folders[:] = [folder for folder in folders if not folder.startswith(".")]
+            found.update(Path(directory, name) for name in names if _is_wanted(name))
+    return sorted(found)
+
+
+def probe(path: Path) -> tuple[str, int]:
+    """Return how a file is compressed, and its size in bytes. Raises OSError."""
+    with path.open("rb") as file:
+        head = file.read(MAGIC_BYTES_MAX)
+        size = os.fstat(file.fileno()).st_size
+    names = (name for magic, name in MAGIC.items() if head.startswith(magic))
+    return next(names, PLAIN), size
+
+
+def split(path: str, compression: str, start: int, end: int) -> list[Split]:
+    """Return the pieces of [start, end) that tasks read; none if it is empty."""
+    step = SPLIT_BYTES if compression == PLAIN else max(end - start, 1)
+    return [
+        Split(path, compression, first, min(first + step, end)) for first in range(start, end, step)
+    ]
+
+
+def _is_wanted(name: str) -> bool:
+    """Return whether a file's name says that it holds JSON lines."""
+    return NAME.search(name) is not None and not name.startswith(".")
+
+
+def _nothing(inputs: Sequence[Path], unreadable: Sequence[Unreadable]) -> str:
+    """Return the line that says why there is nothing to read."""
+    places = ", ".join(map(str, inputs))
+    if not unreadable:
+        return (
+            f"no OTLP JSON lines (*.jsonl, *.jsonl.gz, *.jsonl.zst) in {places}: name the directory"
+            " that traces are written to, or switch sampling on and run the load again"
+        )
+    first = unreadable[0]
+    return (
+        f"none of the {len(unreadable)} files in {places} can be read; the first is {first.path}"
+        f" ({first.error}): mend its path or its permissions"
+    )
