@@ -1,0 +1,102 @@
+"""Which service calls which, how often, how fast, and how often in vain."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from analytics.schema import SERVICE_GRAPH
+from analytics.traces import common
+
+# Where a caller names what it called, in the order of how well it does.
+PEER_ATTRIBUTES: Final = (
+    "peer.service",
+    "service.peer.name",
+    "db.system.name",
+    "db.system",
+    "messaging.system",
+    "rpc.grpc.authority",
+    "server.address",
+    "net.peer.name",
+)
+
+
+def service_graph(spans: DataFrame) -> DataFrame:
+    """Return `service_graph`: calls from service to service.
+
+    A call is a span whose parent, or a span that it links to, is of another service, or is a
+    call that the same service took up itself. A call that no span took up counts for the peer
+    that it names (PEER_ATTRIBUTES). A call fails, and takes as long, as the span that took it
+    up, else as the calling one.
+
+    The join is on the span's id, of which there are no frequent ones but for a parent of very
+    many spans: adaptive execution splits the partition of its children.
+    """
+    found = _found(spans)
+    edges = found.select("parent", "child", "error", "duration_us").unionByName(
+        _to_peers(spans, found)
+    )
+    summed = edges.groupBy("parent", "child").agg(
+        f.count("*").alias("calls"),
+        f.count_if("error").alias("errors"),
+        common.percentiles(f.col("duration_us")).alias("_at"),
+    )
+    return common.conform(summed.select("*", *common.spread("_at")), SERVICE_GRAPH)
+
+
+def _found(spans: DataFrame) -> DataFrame:
+    """Return the calls of which both sides are in the spans, with the id of the calling span."""
+    callers = spans.select(
+        "trace_id",
+        "span_id",
+        f.col("service").alias("parent"),
+        f.col("kind").alias("parent_kind"),
+    )
+    joined = _causes(spans).join(callers, on=["trace_id", "span_id"])
+    taken_up = f.col("parent_kind").isin(*common.CALL_KINDS) & f.col("kind").isin(
+        *common.ENTRY_KINDS
+    )
+    return joined.where((f.col("parent") != f.col("child")) | taken_up)
+
+
+def _causes(spans: DataFrame) -> DataFrame:
+    """Return the spans, once for the parent and for each link: its trace and span id."""
+    parent = f.struct("trace_id", common.parent_id().alias("span_id"))
+    linked = f.transform(
+        f.coalesce("links", f.array()),
+        lambda link: f.struct(link["trace_id"].alias("trace_id"), link["span_id"].alias("span_id")),
+    )
+    # A parent that is linked to as well has called once.
+    causes = f.array_distinct(f.concat(f.array(parent), linked))
+    return spans.select(
+        f.col("service").alias("child"),
+        "kind",
+        common.is_error().alias("error"),
+        "duration_us",
+        f.inline(f.filter(causes, lambda cause: cause["span_id"].isNotNull())),
+    )
+
+
+def _to_peers(spans: DataFrame, found: DataFrame) -> DataFrame:
+    """Return the calls that no span took up, to the peer that the caller names."""
+    named = spans.where(f.col("kind").isin(*common.CALL_KINDS)).select(
+        "trace_id",
+        "span_id",
+        f.col("service").alias("parent"),
+        _peer().alias("child"),
+        common.is_error().alias("error"),
+        "duration_us",
+    )
+    answered = found.select("trace_id", "span_id")
+    leaves = named.where(f.col("child").isNotNull()).join(
+        answered, on=["trace_id", "span_id"], how="left_anti"
+    )
+    return leaves.select("parent", "child", "error", "duration_us")
+
+
+def _peer() -> Column:
+    """Return what a span says that it called, or null."""
+    names = [f.nullif(f.col("attributes")[name], f.lit("")) for name in PEER_ATTRIBUTES]
+    return f.coalesce(*names)
