@@ -7,6 +7,7 @@ gap: each waits for the one before it that is being normalized.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -34,12 +35,14 @@ from coordinator.replica.batcher import (
     SessionRequest,
     check_size,
 )
+from coordinator.telemetry.commands import CommandTrace
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.limits import GATEWAY_SESSION_ID, SESSION_REPLIES_BYTES_MAX
 from viewstamp.routing import Method, MethodKind
+from viewstamp.telemetry.sampling import format_trace_parent
 from viewstamp.tokens import AccessToken
 
 Suffixes = Sequence[Mapping[int, bytes]]  # by span, then by index
@@ -86,6 +89,8 @@ class Commands:
 
     def submit_loose(self, command: LooseCommand) -> None:
         """Queue a command of a caller without a session. Raises Refusal."""
+        if command.trace is not None:
+            command.trace.queued_ns = time.time_ns()
         self._sequencer.submit(command)
 
     def open_session(self, session_id: int, principal: AccessToken) -> int:
@@ -111,11 +116,16 @@ class Commands:
         return session
 
     async def admit(
-        self, session_id: int, request: submit_pb2.CommandRequest, principal: AccessToken
+        self,
+        session_id: int,
+        request: submit_pb2.CommandRequest,
+        principal: AccessToken,
+        traces: Sequence[CommandTrace] = (),
     ) -> Admitted:
         """Find the request in flight or answered, or sequence it. Raises Refusal.
 
-        Returns as soon as its place is sure; the future gets the reply once it retired.
+        Returns as soon as its place is sure; the future gets the reply once it retired. `traces`
+        are those of its sampled calls.
         """
         if session_id == GATEWAY_SESSION_ID:
             raise Refusal(
@@ -127,13 +137,17 @@ class Commands:
         if turn is None:
             if not self._normalizer.wants(request.spans):
                 # Nothing is awaited before it has its place, so nobody can overtake it.
-                return await self._admit(session_id, request, principal)
+                return await self._admit(session_id, request, principal, traces)
             turn = self._turns[session_id] = asyncio.Lock()
         async with turn:
-            return await self._admit(session_id, request, principal)
+            return await self._admit(session_id, request, principal, traces)
 
     async def _admit(
-        self, session_id: int, request: submit_pb2.CommandRequest, principal: AccessToken
+        self,
+        session_id: int,
+        request: submit_pb2.CommandRequest,
+        principal: AccessToken,
+        traces: Sequence[CommandTrace],
     ) -> Admitted:
         if not request.spans:
             return self._acknowledge(session_id, request)
@@ -159,7 +173,7 @@ class Commands:
             return Admitted(done, await self._suffixes_again(session_id, request, principal))
         if not isinstance(found, New):
             raise _refusal(session_id, request.number, found)
-        return await self._sequence(session_id, request, principal)
+        return await self._sequence(session_id, request, principal, traces)
 
     def _acknowledge(self, session_id: int, request: submit_pb2.CommandRequest) -> Admitted:
         """Sequence an acknowledgement without commands: always admitted, takes no number."""
@@ -171,7 +185,11 @@ class Commands:
         return Admitted(future, ())
 
     async def _sequence(
-        self, session_id: int, request: submit_pb2.CommandRequest, principal: AccessToken
+        self,
+        session_id: int,
+        request: submit_pb2.CommandRequest,
+        principal: AccessToken,
+        traces: Sequence[CommandTrace],
     ) -> Admitted:
         if self._replies_bytes() > SESSION_REPLIES_BYTES_MAX:
             raise Refusal(
@@ -185,12 +203,16 @@ class Commands:
         suffixes: Suffixes = [{}] * len(request.spans)
         if any(map(self._normalizer.needed, methods)):
             suffixes = await self._normalize(logged, methods, principal)
-        return Admitted(self._submit(logged), suffixes)
+        return Admitted(self._submit(logged, traces), suffixes)
 
-    def _submit(self, logged: log_pb2.LoggedRequest) -> asyncio.Future[Reply]:
+    def _submit(
+        self, logged: log_pb2.LoggedRequest, traces: Sequence[CommandTrace]
+    ) -> asyncio.Future[Reply]:
         key = (logged.session_id, logged.number)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._sequencer.submit(SessionRequest(logged, future))
+        if traces:
+            _begin_to_queue(logged, traces)
+        self._sequencer.submit(SessionRequest(logged, future, traces=traces))
         self._admission.admit(*key)
         self._in_flight[key] = future
         future.add_done_callback(lambda done: self._settled(key, done))
@@ -226,6 +248,14 @@ class Commands:
             suffixes.append(await self._normalizer.suffixes(method, span.count, span.items, origin))
             first_index += span.count
         return suffixes
+
+
+def _begin_to_queue(logged: log_pb2.LoggedRequest, traces: Sequence[CommandTrace]) -> None:
+    # One is enough for other replicas to find the trace.
+    logged.trace_parent = format_trace_parent(traces[0].context)
+    now_ns = time.time_ns()
+    for trace in traces:
+        trace.queued_ns = now_ns
 
 
 def _origin(session_id: int, number: int, principal: AccessToken, first_index: int) -> Origin:

@@ -68,6 +68,10 @@ class Routes:
         """Return the method of a code, public or not, None if nobody claims it."""
         return self._by_code.get(code)
 
+    def named(self, path: str) -> Method | None:
+        """Return the method of a gRPC path, public or not, None if nobody claims it."""
+        return self._by_path.get(path)
+
     def public(self, path: str) -> Method:
         """Return the method of a gRPC path. Raises Refusal UNIMPLEMENTED."""
         method = self._by_path.get(path)

@@ -24,6 +24,7 @@ from coordinator.gateway.replies import (
 from coordinator.gateway.timers import SessionTimers
 from coordinator.replica.batcher import Reply
 from coordinator.tasks import first_to_end
+from coordinator.telemetry.gateway import GatewayWatch, Traces
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
@@ -53,12 +54,14 @@ class SubmitStreams:
         reads: Reads,
         timers: SessionTimers,
         check_serving: Callable[[], None],
+        watch: GatewayWatch | None = None,
     ) -> None:
         self.cluster_id = cluster_id
         self.authenticator = authenticator
         self.commands = commands
         self.reads = reads
         self.timers = timers
+        self.watch = watch
         self._check_serving = check_serving
         self._open: dict[int, set[_Stream]] = {}
 
@@ -191,16 +194,21 @@ class _Stream:
     async def _command(self, request: submit_pb2.CommandRequest) -> None:
         self._answers_due += 1
         number = request.number
+        watch = self._streams.watch
+        traces = () if watch is None else watch.packed(request, self._principal.user_id)
         try:
             admitted = await self._streams.commands.admit(
-                self._session_id, request, self._principal
+                self._session_id, request, self._principal, traces
             )
         except Refusal as refusal:
+            self._refused(traces, refusal)
             self._send(refused_command(number, refusal))
             return
         suffixes = admitted.suffixes
         admitted.future.add_done_callback(
-            lambda future: self._answer(lambda: self._command_answer(number, future, suffixes))
+            lambda future: self._answer(
+                lambda: self._command_answer(number, future, suffixes, traces)
+            )
         )
 
     def _command_answer(
@@ -208,37 +216,55 @@ class _Stream:
         number: int,
         future: asyncio.Future[Reply],
         suffixes: Sequence[Mapping[int, bytes]],
+        traces: Traces,
     ) -> submit_pb2.CommandReply:
         failure = future.exception()
         if failure is None:
+            self._answered(traces, future.result())
             return command_reply(number, future.result(), self._streams.cluster_id, suffixes)
         if isinstance(failure, Refusal):
+            self._refused(traces, failure)
             return refused_command(number, failure)
         raise failure
+
+    def _answered(self, traces: Traces, reply: Reply) -> None:
+        if traces and self._streams.watch is not None:
+            self._streams.watch.answered(traces, reply)
+
+    def _refused(self, traces: Traces, refusal: Refusal) -> None:
+        if self._streams.watch is not None:
+            self._streams.watch.refused(traces, refusal)
 
     def _start_read(self, request: submit_pb2.ReadRequest) -> None:
         self._answers_due += 1
         read_id = request.read_id
+        watch = self._streams.watch
+        traces = () if watch is None else watch.packed(request, self._principal.user_id)
         try:
             future = self._streams.reads.start(
                 request.spans, self._principal, self._session_id, consistency_of(request)
             )
         except Refusal as refusal:
+            self._refused(traces, refusal)
             self._send(refused_read(read_id, refusal))
             return
         self._reads.add(future)
-        future.add_done_callback(lambda done: self._read_done(read_id, done))
+        future.add_done_callback(lambda done: self._read_done(read_id, done, traces))
 
-    def _read_done(self, read_id: int, future: asyncio.Future[Reply]) -> None:
+    def _read_done(self, read_id: int, future: asyncio.Future[Reply], traces: Traces) -> None:
         self._reads.discard(future)
         if not future.cancelled():
-            self._answer(lambda: self._read_answer(read_id, future))
+            self._answer(lambda: self._read_answer(read_id, future, traces))
 
-    def _read_answer(self, read_id: int, future: asyncio.Future[Reply]) -> submit_pb2.ReadReply:
+    def _read_answer(
+        self, read_id: int, future: asyncio.Future[Reply], traces: Traces
+    ) -> submit_pb2.ReadReply:
         failure = future.exception()
         if failure is None:
+            self._answered(traces, future.result())
             return read_reply(read_id, future.result(), self._streams.cluster_id)
         if isinstance(failure, Refusal):
+            self._refused(traces, failure)
             return refused_read(read_id, failure)
         raise failure
 

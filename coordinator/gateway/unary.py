@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -18,6 +17,8 @@ from coordinator.gateway.reads import Reads, ReadSpan, consistency_of_metadata
 from coordinator.gateway.replies import abort, header_of, only_result, with_header
 from coordinator.gateway.routes import Routes
 from coordinator.replica.batcher import LooseCommand, Reply
+from coordinator.telemetry.commands import CommandTrace
+from coordinator.telemetry.gateway import GatewayWatch
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
@@ -25,6 +26,7 @@ from viewstamp.errors import Refusal
 from viewstamp.framing import frame, unframe
 from viewstamp.limits import GATEWAY_SESSION_ID
 from viewstamp.routing import Method, MethodKind
+from viewstamp.telemetry.sampling import CURRENT_SPAN, format_trace_parent
 from viewstamp.tokens import AccessToken
 
 SESSION_KEY: Final = "viewstamp-session"
@@ -49,6 +51,7 @@ class UnaryCalls:
         normalizer: Normalizer,
         reads: Reads,
         check_serving: Callable[[], None],
+        watch: GatewayWatch | None = None,
     ) -> None:
         self._cluster_id = cluster_id
         self._routes = routes
@@ -57,9 +60,26 @@ class UnaryCalls:
         self._normalizer = normalizer
         self._reads = reads
         self._check_serving = check_serving
+        self._watch = watch
 
     async def serve(self, path: str, payload: bytes, context: Context) -> bytes:
         """Answer one call; aborts it with the refusal's status."""
+        if self._watch is None:
+            return await self._answer(path, payload, context, None)
+        metadata = context.invocation_metadata() or ()
+        trace = self._watch.unary(path, _trace_parent(metadata))
+        if trace is None:
+            return await self._answer(path, payload, context, None)
+        CURRENT_SPAN.set(trace.context)  # of this task, which serves this call alone
+        try:
+            return await self._answer(path, payload, context, trace)
+        except asyncio.CancelledError:
+            self._watch.abandoned(trace)
+            raise
+
+    async def _answer(
+        self, path: str, payload: bytes, context: Context, trace: CommandTrace | None
+    ) -> bytes:
         try:
             self._check_serving()
             method = self._routes.public(path)
@@ -67,9 +87,13 @@ class UnaryCalls:
             if method.kind is MethodKind.QUERY:
                 reply, suffix = await self._query(method, payload, metadata), b""
             else:
-                reply, suffix = await self._command(method, payload, metadata)
+                reply, suffix = await self._command(method, payload, metadata, trace)
         except Refusal as refusal:
+            if self._watch is not None:
+                self._watch.refused(() if trace is None else (trace,), refusal)
             await abort(context, refusal)
+        if self._watch is not None and trace is not None:
+            self._watch.answered((trace,), reply)
         header = header_of(reply, self._cluster_id)
         try:
             return with_header(header, only_result(reply) + suffix)
@@ -77,17 +101,19 @@ class UnaryCalls:
             await abort(context, refusal, header)
 
     async def _command(
-        self, method: Method, payload: bytes, metadata: Metadata
+        self, method: Method, payload: bytes, metadata: Metadata, trace: CommandTrace | None
     ) -> tuple[Reply, bytes]:
         """Return the reply and what only the caller may see of it."""
         principal = self._authenticator.principal(metadata)
+        if trace is not None:
+            trace.user_id = principal.user_id
         entries = {key: value for key, value in metadata if key in _SESSION_KEYS}
         if SESSION_KEY in entries:
-            return await self._session_command(method, payload, principal, entries)
-        return await self._loose_command(method, payload, principal, _trace_parent(metadata))
+            return await self._session_command(method, payload, principal, entries, trace)
+        return await self._loose_command(method, payload, principal, trace)
 
     async def _loose_command(
-        self, method: Method, payload: bytes, principal: AccessToken, trace_parent: str
+        self, method: Method, payload: bytes, principal: AccessToken, trace: CommandTrace | None
     ) -> tuple[Reply, bytes]:
         suffix = b""
         if self._normalizer.needed(method):
@@ -99,8 +125,9 @@ class UnaryCalls:
                 payload,
                 principal.user_id,
                 principal.credential_revision,
-                trace_parent,
+                "" if trace is None else format_trace_parent(trace.context),
                 future,
+                trace,
             )
         )
         return await future, suffix
@@ -117,7 +144,12 @@ class UnaryCalls:
         return unframe(span.items)[0], suffixes.get(0, b"")
 
     async def _session_command(
-        self, method: Method, payload: bytes, principal: AccessToken, entries: dict[str, Any]
+        self,
+        method: Method,
+        payload: bytes,
+        principal: AccessToken,
+        entries: dict[str, Any],
+        trace: CommandTrace | None,
     ) -> tuple[Reply, bytes]:
         session_id = _number(entries, SESSION_KEY)
         request = submit_pb2.CommandRequest(
@@ -126,7 +158,8 @@ class UnaryCalls:
             spans=[submit_pb2.Span(code=method.code, count=1, items=frame(payload))],
         )
         self._commands.open_session(session_id, principal)
-        admitted = await self._commands.admit(session_id, request, principal)
+        traces = () if trace is None else (trace,)
+        admitted = await self._commands.admit(session_id, request, principal, traces)
         # Shielded: the request stays in flight for others who sent it, when this caller is gone.
         reply = await asyncio.shield(admitted.future)
         return reply, admitted.suffixes[0].get(0, b"")
@@ -145,14 +178,11 @@ class UnaryCalls:
 
 _U64_MAX: Final = 2**64 - 1
 _U64_DIGITS_MAX: Final = 20
-# Anything else in `traceparent` is dropped, as the W3C recommendation demands: it would be logged.
-_TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _SESSION_KEYS: Final = frozenset({SESSION_KEY, REQUEST_KEY, ACKED_KEY})
 
 
 def _trace_parent(metadata: Metadata) -> str:
-    text = next((str(value) for key, value in metadata if key == TRACE_PARENT_KEY), "")
-    return text if _TRACE_PARENT.fullmatch(text) else ""
+    return next((str(value) for key, value in metadata if key == TRACE_PARENT_KEY), "")
 
 
 def _number(entries: dict[str, Any], key: str) -> int:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from coordinator.mux.types import TRANSACT_CODE
+from coordinator.telemetry.commands import CommandTrace
 from viewstamp import limits
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -79,6 +80,7 @@ class SessionRequest:
     future: asyncio.Future[Reply]
     encoded: bytes = b""
     command_count: int = 0
+    traces: Sequence[CommandTrace] = ()  # of sampled calls
 
     def __post_init__(self) -> None:
         self.encoded = frame(self.logged.SerializeToString())
@@ -95,6 +97,7 @@ class LooseCommand:
     credential_revision: int
     trace_parent: str
     future: asyncio.Future[Reply]  # of one span with one result
+    trace: CommandTrace | None = None  # if it is sampled
 
 
 @dataclass(slots=True)
@@ -106,6 +109,7 @@ class Batch:
     requests: list[log_pb2.LoggedRequest]
     waiters: list[asyncio.Future[Reply] | list[LooseCommand]]
     may_use_reserve: bool = False
+    traces: Sequence[CommandTrace] = ()  # of sampled calls, by their place in the prepare
 
 
 @dataclass(slots=True)
@@ -113,6 +117,7 @@ class _Builder:
     parts: list[bytes] = field(default_factory=list)
     requests: list[log_pb2.LoggedRequest] = field(default_factory=list)
     waiters: list[asyncio.Future[Reply] | list[LooseCommand]] = field(default_factory=list)
+    traces: list[CommandTrace] = field(default_factory=list)
     command_count: int = 0
     size: int = 0
 
@@ -138,6 +143,11 @@ class _Builder:
         self.waiters.append(waiter)
         self.command_count += command_count
         self.size += len(encoded)
+
+    def trace(self, trace: CommandTrace, index: int) -> None:
+        """Note a sampled call whose first command is the `index`-th of what is added next."""
+        trace.offset = self.command_count + index
+        self.traces.append(trace)
 
 
 class Batcher:
@@ -194,7 +204,11 @@ class Batcher:
         while self._waiting and self._take_one(builder):
             pass
         return Batch(
-            b"".join(builder.parts), builder.command_count, builder.requests, builder.waiters
+            b"".join(builder.parts),
+            builder.command_count,
+            builder.requests,
+            builder.waiters,
+            traces=builder.traces,
         )
 
     def take_snapshot_command(self) -> Batch | None:
@@ -204,7 +218,8 @@ class Batcher:
         command = self._snapshots.popleft()
         request = pack_loose([command])
         body = frame(request.SerializeToString())
-        return Batch(body, 1, [request], [[command]], may_use_reserve=True)
+        traces = () if command.trace is None else (command.trace,)
+        return Batch(body, 1, [request], [[command]], may_use_reserve=True, traces=traces)
 
     def refuse_all(self, refusal: Refusal) -> None:
         """Fail everything that waits."""
@@ -228,6 +243,8 @@ class Batcher:
         if not builder.fits(first.command_count, len(first.encoded)):
             return False
         self._pop()
+        for trace in first.traces:
+            builder.trace(trace, trace.index)
         builder.add(first.encoded, first.logged, first.command_count, first.future)
         return True
 
@@ -239,6 +256,8 @@ class Batcher:
             if not builder.fits(len(taken) + 1, size):
                 break
             self._pop()
+            if first.trace is not None:
+                builder.trace(first.trace, len(taken))
             taken.append(first)
         if not taken:
             return False

@@ -1,0 +1,10 @@
+"""What the coordinator tells about its work: traces of commands, prepares and snapshots; metrics.
+
+    commands   one sampled command on its way, a few timestamps
+    gateway    where traces come in or begin, and the SERVER spans
+    watch      the hooks in the replica: from the journal to retirement, stage by stage
+    snapshots  the spans of a generation
+    metrics    the Prometheus page
+
+Nothing here decides anything. Replayed commands leave no spans: nobody waits for them.
+"""

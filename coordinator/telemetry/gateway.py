@@ -1,0 +1,213 @@
+"""Where traces come in, or begin, at the gateway; and the SERVER span of each sampled call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from coordinator.gateway.routes import Routes
+from coordinator.replica.batcher import Reply
+from coordinator.telemetry.commands import CommandTrace
+from coordinator.telemetry.metrics import ReplicaMetrics
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.errors import Refusal
+from viewstamp.telemetry import rpc
+from viewstamp.telemetry.sampling import (
+    Sampler,
+    TraceContext,
+    new_root,
+    new_span_id,
+    parse_trace_parent,
+)
+from viewstamp.telemetry.spans import AttributeValue, Kind, Recorder, Span, Status
+
+Traces = Sequence[CommandTrace]
+
+
+class GatewayWatch:
+    """Counts what comes in, decides which calls are traced, and records how they ended."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        recorder: Recorder | None,
+        sampler: Sampler,
+        metrics: ReplicaMetrics | None,
+    ) -> None:
+        """Name methods as `routes` knows them; `sampler` is for traces that begin here."""
+        self._routes = routes
+        self._recorder = recorder
+        self._sampler = sampler
+        self._metrics = metrics
+
+    def unary(self, path: str, trace_parent: str) -> CommandTrace | None:
+        """Begin the span of a unary call, if it is sampled and anybody serves its path."""
+        if self._metrics is not None:
+            self._metrics.unary_requests += 1
+        if self._recorder is None:
+            return None
+        parent_id, context = "", None
+        if trace_parent and (said := parse_trace_parent(trace_parent)) is not None:
+            if not said.is_sampled:
+                return None
+            parent_id = said.context.span_id
+            context = TraceContext(said.context.trace_id, new_span_id())
+        elif not self._sampler.keeps():
+            return None
+        method = self._routes.named(path)
+        if method is None:
+            return None
+        names = rpc.rpc_names(method.full_name)
+        return CommandTrace(context or new_root(), parent_id, names, time.time_ns())
+
+    def packed(
+        self, request: submit_pb2.CommandRequest | submit_pb2.ReadRequest, user_id: int
+    ) -> Traces:
+        """Begin the spans of the sampled calls of a request.
+
+        A request that names none is one call: what its spans belong to, only the client knows.
+        """
+        if self._metrics is not None:
+            self._metrics.packed_requests += 1
+        if self._recorder is None:
+            return ()
+        if request.traces:
+            return self._followed(request, user_id)
+        if not request.spans or not self._sampler.keeps():
+            return ()
+        count = sum(span.count for span in request.spans)
+        begun = self._begun(request.spans, 0, count, new_root(), "", user_id)
+        return () if begun is None else (begun,)
+
+    def _followed(
+        self, request: submit_pb2.CommandRequest | submit_pb2.ReadRequest, user_id: int
+    ) -> Traces:
+        begun = []
+        for trace in request.traces[: sum(span.count for span in request.spans)]:
+            said = parse_trace_parent(trace.trace_parent)
+            if said is None or not said.is_sampled:
+                continue
+            context = TraceContext(said.context.trace_id, new_span_id())
+            parent_id = said.context.span_id
+            one = self._begun(
+                request.spans, trace.index, trace.count or 1, context, parent_id, user_id
+            )
+            if one is not None:
+                begun.append(one)
+        return begun
+
+    def _begun(
+        self,
+        spans: Iterable[submit_pb2.Span],
+        index: int,
+        count: int,
+        context: TraceContext,
+        parent_id: str,
+        user_id: int,
+    ) -> CommandTrace | None:
+        place = _place(spans, index)
+        method = None if place is None else self._routes.find(place.code)
+        if place is None or method is None:
+            return None  # it names no call, or one that nobody serves
+        return CommandTrace(
+            context,
+            parent_id,
+            rpc.rpc_names(method.full_name),
+            time.time_ns(),
+            user_id=user_id,
+            index=index,
+            count=count,
+            span=place.span,
+            span_index=place.span_index,
+        )
+
+    def answered(self, traces: Traces, reply: Reply) -> None:
+        """Record the spans of calls that got an answer."""
+        for trace in traces:
+            self._answered(trace, reply)
+
+    def _answered(self, trace: CommandTrace, reply: Reply) -> None:
+        revision = reply.first_revision + trace.index
+        place: dict[str, AttributeValue] = {
+            "viewstamp.op": reply.op,
+            "viewstamp.revision": revision,
+        }
+        if reply.error is not None:
+            self._end(trace, place, reply.error.reason)
+        elif trace.count == 1:
+            error = _error_at(reply, trace)
+            self._end(trace, place, None if error is None else error.reason)
+        else:
+            place["viewstamp.commands"] = trace.count
+            place["viewstamp.refused"] = sum(len(span.errors) for span in reply.spans)
+            self._end(trace, place, None)
+
+    def refused(self, traces: Traces, refusal: Refusal) -> None:
+        """Record the spans of calls that were refused before the log, and count the refusal."""
+        if self._metrics is not None:
+            self._metrics.refused(refusal.reason)
+        for trace in traces:
+            self._end(trace, {}, refusal.reason)
+
+    def abandoned(self, trace: CommandTrace) -> None:
+        """Record the span of a call whose caller went away."""
+        self._record(trace, {"viewstamp.outcome": "CANCELLED"}, Status.UNSET)
+
+    def _end(
+        self,
+        trace: CommandTrace,
+        place: dict[str, AttributeValue],
+        reason: errors_pb2.Reason.ValueType | None,
+    ) -> None:
+        if reason is None:
+            self._record(trace, {**place, "viewstamp.outcome": rpc.OK}, Status.UNSET)
+        else:
+            attributes = {**place, **rpc.refused_attributes(reason)}
+            self._record(trace, attributes, rpc.refused_status(reason))
+
+    def _record(
+        self, trace: CommandTrace, outcome: dict[str, AttributeValue], status: Status
+    ) -> None:
+        attributes = {**trace.names.attributes, **outcome}
+        if trace.user_id:
+            attributes["viewstamp.user_id"] = trace.user_id
+        assert self._recorder is not None, "a call is sampled where nothing is recorded"
+        self._recorder.record(
+            Span(
+                trace.names.span_name,
+                Kind.SERVER,
+                trace.context,
+                trace.parent_id,
+                trace.started_ns,
+                time.time_ns(),
+                attributes,
+                status=status,
+            )
+        )
+
+
+class _Place(NamedTuple):
+    """A call among the spans of a request."""
+
+    code: int
+    span: int
+    span_index: int
+
+
+def _place(spans: Iterable[submit_pb2.Span], index: int) -> _Place | None:
+    """Return where the call of an index over all spans is, None beyond the last."""
+    for position, span in enumerate(spans):
+        if index < span.count:
+            return _Place(span.code, position, index)
+        index -= span.count
+    return None
+
+
+def _error_at(reply: Reply, trace: CommandTrace) -> errors_pb2.Error | None:
+    """Return the error of a call, None if it was not refused."""
+    for error in reply.spans[trace.span].errors:
+        if error.index == trace.span_index:
+            return error.error
+    return None

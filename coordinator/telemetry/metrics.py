@@ -1,0 +1,151 @@
+"""The coordinator's Prometheus page: what it counts, and what it looks up when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from coordinator.mux import types as mux_types
+from coordinator.replica.batcher import Batch
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import reason_name
+from viewstamp.telemetry.metrics import LatencyHistogram
+from viewstamp.telemetry.rpc import OK
+
+WATCHED_STAGES: Final = (
+    mux_types.Stage.USERS,
+    mux_types.Stage.STREAMS,
+    mux_types.Stage.CONSUMER_GROUPS,
+)
+
+
+class Gauge(NamedTuple):
+    """A number that is looked up when the page is asked for.
+
+    `values` yields the value of `label` (empty where there is no label) and the number.
+    """
+
+    name: str
+    help: str
+    label: str
+    values: Callable[[], Iterable[tuple[str, float]]]
+
+
+class ReplicaMetrics:
+    """What one replica counts. Written on its event loop, read by the page's thread."""
+
+    def __init__(self, name_of: Callable[[int], str], gauges: Sequence[Gauge]) -> None:
+        """Count from zero; `name_of` returns the name of a method's code."""
+        self.unary_requests = 0
+        self.packed_requests = 0
+        self.journal_sync = LatencyHistogram()
+        self.stages = {stage: LatencyHistogram() for stage in WATCHED_STAGES}
+        self.snapshots: dict[str, int] = {"completed": 0, "failed": 0}
+        self._prepare_latency = LatencyHistogram()
+        self._prepares = 0
+        self._prepare_bytes = 0
+        self._commands: dict[tuple[int, str], int] = {}
+        self._refusals: dict[str, int] = {}
+        self._name_of = name_of
+        self._gauges = tuple(gauges)
+
+    def refused(self, reason: Reason.ValueType) -> None:
+        """Count a refusal that came before the log."""
+        name = reason_name(reason)
+        self._refusals[name] = self._refusals.get(name, 0) + 1
+
+    def retired(self, batch: Batch, retired: mux_types.Retired, duration_ns: int) -> None:
+        """Count a prepare and its commands."""
+        self._prepares += 1
+        self._prepare_bytes += len(batch.body)
+        self._prepare_latency.observe(duration_ns)
+        for request, reply in zip(batch.requests, retired.replies, strict=True):
+            whole = "" if reply.error is None else _reason_in(reply.error)
+            for position, span in enumerate(request.spans):
+                if whole:
+                    self._count(span.code, whole, span.count)
+                    continue
+                errors = reply.spans[position].errors
+                for error in errors:
+                    self._count(span.code, _reason_in(error.error), 1)
+                if len(errors) < span.count:
+                    self._count(span.code, OK, span.count - len(errors))
+
+    def _count(self, code: int, outcome: str, count: int) -> None:
+        self._commands[code, outcome] = self._commands.get((code, outcome), 0) + count
+
+    def families(self) -> Iterable[Metric]:
+        """Yield everything, for the page."""
+        yield from self._counters()
+        yield from self._histograms()
+        for gauge in self._gauges:
+            labels = [gauge.label] if gauge.label else []
+            family = GaugeMetricFamily(gauge.name, gauge.help, labels=labels)
+            for label, value in gauge.values():
+                family.add_metric([label] if gauge.label else [], value)
+            yield family
+
+    def _counters(self) -> Iterable[Metric]:
+        requests = CounterMetricFamily(
+            "viewstamp_requests", "Requests that came in, reads too.", labels=["face"]
+        )
+        requests.add_metric(["unary"], self.unary_requests)
+        requests.add_metric(["submit"], self.packed_requests)
+        yield requests
+        commands = CounterMetricFamily(
+            "viewstamp_commands", "Commands that retired here.", labels=["rpc", "outcome"]
+        )
+        for (code, outcome), count in list(self._commands.items()):
+            commands.add_metric([self._name_of(code), outcome], count)
+        yield commands
+        refusals = CounterMetricFamily(
+            "viewstamp_refusals", "Requests refused before the log.", labels=["reason"]
+        )
+        for reason, count in list(self._refusals.items()):
+            refusals.add_metric([reason], count)
+        yield refusals
+        yield CounterMetricFamily("viewstamp_prepares", "Prepares retired.", self._prepares)
+        yield CounterMetricFamily(
+            "viewstamp_prepare_bytes", "Bytes of their bodies.", self._prepare_bytes
+        )
+        snapshots = CounterMetricFamily(
+            "viewstamp_snapshots", "Snapshots decided while serving.", labels=["outcome"]
+        )
+        for outcome, count in self.snapshots.items():
+            snapshots.add_metric([outcome], count)
+        yield snapshots
+
+    def _histograms(self) -> Iterable[Metric]:
+        for name, text, histogram in (
+            (
+                "viewstamp_prepare_seconds",
+                "From admission to retirement of a prepare.",
+                self._prepare_latency,
+            ),
+            (
+                "viewstamp_journal_sync_seconds",
+                "From admission until a prepare is durable here.",
+                self.journal_sync,
+            ),
+        ):
+            family = HistogramMetricFamily(name, text)
+            histogram.add_to(family)
+            yield family
+        stages = HistogramMetricFamily(
+            "viewstamp_stage_seconds", "From a batch to its stage's answer.", labels=["stage"]
+        )
+        for stage, histogram in self.stages.items():
+            histogram.add_to(stages, [stage.name.lower()])
+        yield stages
+
+
+def _reason_in(error: bytes) -> str:
+    return reason_name(errors_pb2.Error.FromString(error).reason)
