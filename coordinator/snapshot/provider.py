@@ -43,7 +43,8 @@ class StoredSnapshots:
         try:
             yield StoredGeneration(self._files, held)
         finally:
-            held.close()
+            # It waits for garbage that is being collected.
+            await asyncio.to_thread(held.close)
 
 
 class StoredGeneration:
