@@ -271,6 +271,8 @@ class CatalogMachine:
 
     def _refused(self, verdict: Verdict, generation: int) -> Refused:
         """Return why a command is refused."""
+        if verdict is Verdict.IN_PROGRESS:
+            generation = self.current().generation
         message = WHY[verdict].format(generation=generation)
         details = {"generation": str(generation)}
         return Refused(self._codec.encode_refusal(verdict.value, message, details))

@@ -88,7 +88,7 @@ DECISIONS: Final[Mapping[type[Decided], Mapping[Standing, Verdict]]] = MappingPr
 
 WHY: Final[Mapping[Verdict, str]] = MappingProxyType(
     {
-        Verdict.IN_PROGRESS: "snapshot {generation} cannot begin while one is under way; wait",
+        Verdict.IN_PROGRESS: "snapshot {generation} is under way; wait until it is decided",
         Verdict.NOT_FOUND: "there is no snapshot {generation}",
         Verdict.IN_USE: "snapshot {generation} is the last good one or under way; it must stay",
     }
