@@ -10,6 +10,7 @@ from typing import Any
 from tests.processes.callers import Caller, refused
 from tests.processes.processes import COORDINATOR, SERVICES, Replica, eventually
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as pb
+from viewstamp.format.manifest import decode_manifest, sections
 from viewstamp.framing import encode_varint
 from viewstamp.limits import KIB
 
@@ -103,9 +104,11 @@ def copy_directories(replica: Replica) -> list[Path]:
     return [replica.data / "snapshots" / f"copy-{number}" for number in range(3)]
 
 
-def layers(directory: Path) -> list[Path]:
-    """Return the layers of one copy."""
-    return sorted((directory / "layers").iterdir())
+def layers(directory: Path, generation: int) -> list[Path]:
+    """Return one copy of the layers of a generation, of any section."""
+    said = decode_manifest(manifest(directory, generation).read_bytes())
+    digests = {layer.digest for _, section in sections(said) for layer in section.layers}
+    return [directory / "layers" / f"{digest.hex()}.layer" for digest in sorted(digests)]
 
 
 def manifest(directory: Path, generation: int) -> Path:
