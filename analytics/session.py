@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def build(
         raise AnalyticsError(f"pyspark cannot be imported ({error}): {SPARK_REMEDY}") from error
     # Workers must run the interpreter that has these packages, not the first `python3` they find.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    _share_packages()
     master = master or _submitted_master() or MASTER_DEFAULT
     chosen = dict(SETTINGS)
     if master.startswith("local"):
@@ -91,6 +93,14 @@ def _java() -> str | None:
     """Return the program that Spark's launcher will start, or None where there is none."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which("java", path=f"{home}/bin" if home else None)
+
+
+def _share_packages() -> None:
+    """Let workers import this package too, from whatever directory the job was started."""
+    root = str(Path(__file__).resolve().parents[1])
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if root not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, *known]))
 
 
 def _submitted_master() -> str | None:

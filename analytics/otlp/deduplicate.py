@@ -20,7 +20,7 @@ BROADCAST_ROWS_MAX: Final = 2_000_000
 
 
 def key() -> Column:
-    """Return 64 bits for a span's id. Different spans may share them: never decide by them alone."""
+    """Return 64 bits for a span's id. Others may have the same: never decide by them alone."""
     from pyspark.sql import functions as f
 
     return f.xxhash64(*ID)

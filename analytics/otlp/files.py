@@ -23,6 +23,7 @@ PLAIN: Final = "plain"
 
 # What one task reads of a plain file: about 100,000 spans, so that cores end at the same time.
 SPLIT_BYTES: Final = 64 * 1024 * 1024
+TASK_SPLITS_MAX: Final = 1000
 
 
 class NoInputError(AnalyticsError):
@@ -40,37 +41,51 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A file that could not be opened, and the operating system's word for it."""
-
-    path: str
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
-    """What will be read: the number of files, their splits, and the files that cannot be."""
+    """What will be read: splits for each task, the number of files, and those that cannot be.
+
+    A file that cannot be opened is planned too: its task says so in one row.
+    """
 
     files: int
-    splits: tuple[Split, ...]
-    unreadable: tuple[Unreadable, ...]
+    tasks: tuple[tuple[Split, ...], ...]
+    unreadable: tuple[str, ...]
 
 
 def plan(inputs: Sequence[Path]) -> Plan:
     """Return what to read of the files and directories. Raises NoInputError if there is no file."""
     splits: list[Split] = []
-    unreadable: list[Unreadable] = []
+    unreadable: list[str] = []
     paths = find(inputs)
     for path in paths:
         try:
             compression, size = probe(path)
         except OSError as error:
-            unreadable.append(Unreadable(str(path), error.strerror or type(error).__name__))
+            unreadable.append(f"{path} ({error.strerror or type(error).__name__})")
+            splits.append(Split(str(path), PLAIN, 0, 0))
         else:
             splits.extend(split(str(path), compression, 0, size))
     if len(unreadable) == len(paths):
         raise NoInputError(_nothing(inputs, unreadable))
-    return Plan(len(paths), tuple(splits), tuple(unreadable))
+    return Plan(len(paths), tuple(tasks(splits)), tuple(unreadable))
+
+
+def tasks(splits: Iterable[Split]) -> list[tuple[Split, ...]]:
+    """Return the splits in groups of about SPLIT_BYTES: ten thousand small files are few tasks.
+
+    The largest come first, so that none of them is waited for alone at the end.
+    """
+    groups: list[tuple[Split, ...]] = []
+    group: list[Split] = []
+    for piece in sorted(splits, key=lambda piece: (piece.start - piece.end, piece.path)):
+        group.append(piece)
+        if (
+            sum(one.end - one.start for one in group) >= SPLIT_BYTES
+            or len(group) >= TASK_SPLITS_MAX
+        ):
+            groups.append(tuple(group))
+            group = []
+    return [*groups, tuple(group)] if group else groups
 
 
 def find(inputs: Iterable[Path]) -> list[Path]:
@@ -108,7 +123,7 @@ def _is_wanted(name: str) -> bool:
     return NAME.search(name) is not None and not name.startswith(".")
 
 
-def _nothing(inputs: Sequence[Path], unreadable: Sequence[Unreadable]) -> str:
+def _nothing(inputs: Sequence[Path], unreadable: Sequence[str]) -> str:
     """Return the line that says why there is nothing to read."""
     places = ", ".join(map(str, inputs))
     if not unreadable:
@@ -116,8 +131,7 @@ def _nothing(inputs: Sequence[Path], unreadable: Sequence[Unreadable]) -> str:
             f"no OTLP JSON lines (*.jsonl, *.jsonl.gz, *.jsonl.zst) in {places}: name the directory"
             " that traces are written to, or switch sampling on and run the load again"
         )
-    first = unreadable[0]
     return (
-        f"none of the {len(unreadable)} files in {places} can be read; the first is {first.path}"
-        f" ({first.error}): mend its path or its permissions"
+        f"none of the {len(unreadable)} files in {places} can be read; the first is"
+        f" {unreadable[0]}: mend its path or its permissions"
     )

@@ -27,11 +27,19 @@ BLOCK_BYTES: Final = 4 * 1024 * 1024
 COMPRESSED_BLOCK_BYTES: Final = 256 * 1024
 # A line is one export of at most some thousand spans; more than this is not a line.
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
+# Instead of a line's number, where the problem is the file's.
+WHOLE_FILE: Final = -1
 EXCERPT_BYTES: Final = 200
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 TOO_LONG: Final = "line_too_long"
 UNREADABLE: Final = "unreadable_file"
+
+
+def read_all(splits: Iterable[Split]) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the lines of splits, one after the other."""
+    for split in splits:
+        yield from read(split)
 
 
 def read(split: Split) -> Iterator[pyarrow.RecordBatch]:
@@ -48,7 +56,7 @@ def read(split: Split) -> Iterator[pyarrow.RecordBatch]:
                 line += 1
     except OSError as error:
         # The file is damaged from here on; what was before is an answer all the same.
-        yield _problem(split, line, UNREADABLE, str(error).encode())
+        yield _problem(split, line or WHOLE_FILE, UNREADABLE, str(error).encode())
 
 
 class Blocks:
