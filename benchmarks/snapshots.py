@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import grpc.aio
@@ -152,32 +153,27 @@ class Bench:
     async def _interleaved(self, load: str) -> None:
         """Measure a load without snapshots, and with one after another."""
         without = await self._load(load)
-        taking = asyncio.create_task(self._take_on_and_on())
+        enough = asyncio.Event()
+        taking = asyncio.create_task(self._take_until(enough))
         try:
             during = await self._load(load)
         finally:
-            taking.cancel()
-            taken = (await asyncio.gather(taking, return_exceptions=True))[0]
-        if isinstance(taken, Exception):
-            raise taken
+            enough.set()
+            taken = await taking
         ratio = round(during["p99_ms"] / without["p99_ms"], 3)
         self._add(f"without_{load}", without)
-        self._add(f"during_{load}", {**during, "snapshots": self._taken})
+        self._add(f"during_{load}", {**during, **taken})
         self._add(f"p99_{load}", {"p99_ratio": ratio})
-        await self._take_when_possible()
-
-    async def _take_on_and_on(self) -> None:
-        self._taken = 0
-        while True:
-            await self._take()
-            self._taken += 1
-
-    async def _take_when_possible(self) -> None:
-        """Take one after another one that may still be under way."""
-        current = await self._client.snapshots.current()
-        if not current.decided_at:
-            await self._client.snapshots.decided(current.generation)
         await self._snapshot()
+
+    async def _take_until(self, enough: asyncio.Event) -> Figures:
+        """Take one snapshot after another; return how many, and how long one takes."""
+        seconds = []
+        while not enough.is_set():
+            started = time.perf_counter()
+            await self._take()
+            seconds.append(time.perf_counter() - started)
+        return {"snapshots": len(seconds), "snapshot_s": round(median(seconds), 3)}
 
     async def _load(self, load: str) -> Figures:
         command = [sys.executable, "-m", "benchmarks.snapshot_load"]
@@ -212,7 +208,7 @@ class Bench:
 
     async def _restart(self) -> None:
         """Kill everything, and wait until a CreateTopic is answered."""
-        await self._take_when_possible()
+        await self._snapshot()
         token = await self._token()
         for name in (COORDINATOR, *SERVICES):
             self._cluster.kill(name)

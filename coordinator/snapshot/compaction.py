@@ -6,7 +6,9 @@ it. The chain that it was made of stays as it is, for the generations that name 
 Merging is done from files, block by block, in bounded memory. It takes seconds of computing where a
 section is large, so the coordinator has it done by a process of low priority,
 `python -m coordinator.snapshot.compaction`, which calls the same function: it reads a job from its
-standard input and writes an answer, both JSON, see `CompactionJob` and `answer_of`.
+standard input and writes an answer, both JSON, see `CompactionJob` and `answer_of`. To start that
+process takes a processor for a third of a second; small chains, which small sections need merged
+with almost every snapshot, are merged in the calling thread in less.
 """
 
 from __future__ import annotations
@@ -31,9 +33,15 @@ from viewstamp.format import FormatError
 from viewstamp.format.layer import LayerHeader
 from viewstamp.format.merge import merge
 from viewstamp.format.section import Entry, SectionTally
-from viewstamp.limits import COMPACT_DELTAS_PERCENT, COMPACT_LAYERS_MAX
+from viewstamp.limits import (
+    COMPACT_DELTAS_PERCENT,
+    COMPACT_LAYERS_MAX,
+    LAYER_BLOCK_BYTES_MAX,
+)
 
 MODULE: Final = "coordinator.snapshot.compaction"
+# Before compression, all layers of a chain together: some milliseconds of work.
+COMPACT_HERE_BYTES_MAX: Final = LAYER_BLOCK_BYTES_MAX
 # As low as it goes: the event loop of the coordinator shares the machine.
 NICENESS: Final = 19
 _PERCENT: Final = 100
@@ -154,17 +162,24 @@ class CompactorHere:
 
 
 class CompactorApart:
-    """Merges in a process of low priority. What it leaves behind when killed is garbage."""
+    """Merges in a process of low priority. What it leaves behind when killed is garbage.
 
-    def __init__(self, report: Report) -> None:
+    Chains of at most `here_bytes_max` raw bytes are merged in the calling thread.
+    """
+
+    def __init__(self, report: Report, here_bytes_max: int = COMPACT_HERE_BYTES_MAX) -> None:
         """`report` is told of the copies that were repaired over there."""
         self._report = report
+        self._here_bytes_max = here_bytes_max
         self._mutex = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         self._stopped = False
 
     def merge(self, copies: Copies, job: CompactionJob) -> LayerReference:
         """As `merge_chain`; CompactionFailed stands for whatever else went wrong over there."""
+        if sum(layer.raw_bytes for layer in job.section.layers) <= self._here_bytes_max:
+            self._check_running()
+            return merge_chain(copies, job)
         process = self._start()
         output, errors = process.communicate(job.to_json(copies.directories))
         self._process = None
@@ -177,8 +192,7 @@ class CompactorApart:
 
     def _start(self) -> subprocess.Popen[str]:
         with self._mutex:
-            if self._stopped:
-                raise CompactionFailed("compaction was stopped, since the replica is stopping")
+            self._check_running()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", MODULE],
                 stdin=subprocess.PIPE,
@@ -187,6 +201,10 @@ class CompactorApart:
                 text=True,
             )
             return self._process
+
+    def _check_running(self) -> None:
+        if self._stopped:
+            raise CompactionFailed("compaction was stopped, since the replica is stopping")
 
     def _take(self, copies: Copies, answer: dict[str, object]) -> LayerReference:
         repairs = answer["repairs"]

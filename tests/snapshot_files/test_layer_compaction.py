@@ -192,10 +192,11 @@ def test_no_layer_is_collected_while_a_chain_is_merged() -> None:
 # --- The other process ---
 
 
-def on_disk(tmp_path: Path, repairs: Repairs) -> Sections:
+def on_disk(tmp_path: Path, repairs: Repairs, here_bytes_max: int = 0) -> Sections:
     """Three generations in real files, with a compactor that works in a process of its own."""
     paths = [str(tmp_path / name) for name in ("a", "b", "c")]
-    files = open_files(FileStorage(), repairs, paths=paths, compactor=CompactorApart(repairs))
+    compactor = CompactorApart(repairs, here_bytes_max)
+    files = open_files(FileStorage(), repairs, paths=paths, compactor=compactor)
     sections = Sections(files)
     sections.write(1, entities(1, 8))
     sections.write(2, entities(2, 4, first=6))
@@ -216,6 +217,26 @@ def test_another_process_merges_the_same(tmp_path: Path) -> None:
     assert base == here
     sections.write(3, entities(3, 1))
     assert sections.files.problems(3) == []
+    sections.files.close()
+    with pytest.raises(CompactionFailed, match="was stopped"):
+        sections.files.compact(manifest, 4)
+
+
+@pytest.mark.parametrize(("spare_bytes", "is_apart"), [(0, False), (-1, True)])
+def test_small_chains_need_no_other_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spare_bytes: int, is_apart: bool
+) -> None:
+    """A chain within the limit is merged here, one a byte beyond it over there; none at the end."""
+    (tmp_path / "sized").mkdir()
+    manifest = manifest_of(on_disk(tmp_path / "sized", Repairs()))
+    raw_bytes = sum(layer.raw_bytes for layer in section_of(manifest, 4).layers)
+    sections = on_disk(tmp_path, Repairs(), raw_bytes + spare_bytes)
+    monkeypatch.setattr(compaction, "MODULE", "coordinator.snapshot.no_such_module")
+    if is_apart:
+        with pytest.raises(CompactionFailed, match="no_such_module"):
+            sections.files.compact(manifest_of(sections), 4)
+    else:
+        assert sections.files.compact(manifest_of(sections), 4).base_generation == 0
     sections.files.close()
     with pytest.raises(CompactionFailed, match="was stopped"):
         sections.files.compact(manifest, 4)
