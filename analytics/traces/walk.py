@@ -92,7 +92,11 @@ def walked(spans: DataFrame) -> DataFrame:
     """
     columns = spans.select(*_sent())
     together = columns.repartition("trace_id").sortWithinPartitions(
-        "trace_id", f.col("parent_id").isNotNull(), ~f.col("error"), f.col("duration_us").desc()
+        "trace_id",
+        f.col("parent_id").isNotNull(),
+        ~f.col("error"),
+        f.col("duration_us").desc(),
+        "span_id",
     )
     return together.mapInArrow(_walk, WALKED_COLUMNS)
 
