@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Final
 
 from coordinator.composition import Coordinator
@@ -28,6 +28,7 @@ from coordinator.storage import DirectoryInUse
 from viewstamp.format import FormatError
 from viewstamp.garbage import collect_when_quiet
 from viewstamp.telemetry import configure_logging
+from viewstamp.telemetry.settings import Telemetry
 from viewstamp.tokens import ClusterKeyError, read_cluster_key
 
 EXIT_STOPPED: Final = 0
@@ -92,9 +93,10 @@ async def _serve(config: Config, files: ReplicaFiles, cluster_key: bytes) -> int
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        coordinator = Coordinator(config, files, cluster_key)
-        async with _garbage_collection(coordinator):
-            await coordinator.run(stop)
+        with closing(_telemetry(config, files)) as telemetry:
+            coordinator = Coordinator(config, files, cluster_key, telemetry)
+            async with _garbage_collection(coordinator):
+                await coordinator.run(stop)
     except _CANNOT_GO_ON as error:
         print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START
@@ -102,6 +104,15 @@ async def _serve(config: Config, files: ReplicaFiles, cluster_key: bytes) -> int
         _log.critical("the replica cannot go on", exc_info=True)
         return EXIT_FAILED
     return EXIT_STOPPED
+
+
+def _telemetry(config: Config, files: ReplicaFiles) -> Telemetry:
+    try:
+        telemetry = Telemetry("coordinator", config.telemetry)
+    except (OSError, ValueError) as error:
+        raise ConfigError(str(error)) from error
+    telemetry.belongs_to(files.cluster_id, config.replica_id)
+    return telemetry
 
 
 @asynccontextmanager

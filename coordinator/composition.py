@@ -11,16 +11,13 @@ import asyncio
 import json
 import logging
 import os
-import ssl
 import time
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import grpc
-
 from coordinator import vsr
-from coordinator.config import Config, ConfigError
+from coordinator.config import Config
 from coordinator.gateway.alarms import Alarms
 from coordinator.gateway.cluster import DOMAIN_STAGES, ClusterStage
 from coordinator.gateway.commands import Commands
@@ -28,7 +25,7 @@ from coordinator.gateway.normalize import Normalizer
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.reads import Consistency, Reads, ReadSpan
 from coordinator.gateway.routes import Routes
-from coordinator.gateway.server import GatewayServer
+from coordinator.gateway.server import GatewayServer, server_credentials
 from coordinator.gateway.snapshot_streams import SnapshotStreams
 from coordinator.gateway.submit import SubmitStreams
 from coordinator.gateway.timers import SessionTimers
@@ -49,14 +46,16 @@ from coordinator.snapshot.triggers import TriggerSettings
 from coordinator.stages import codec
 from coordinator.stages.client import Identity, StageClient, StageEvents, WrongServiceError
 from coordinator.stages.gathering import SectionGathering
+from coordinator.telemetry.replica import ReplicaTelemetry, Sources
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
-from viewstamp.format.prepare import seal
+from viewstamp.format.prepare import Prepare, seal
 from viewstamp.limits import FEATURE_LEVEL, ROOT_USER_ID
 from viewstamp.routing import Method, MethodKind
 from viewstamp.telemetry import fields
+from viewstamp.telemetry.settings import Telemetry
 from viewstamp.tokens import AccessToken
 
 STOP_GRACE_MS: Final = 2_000
@@ -68,7 +67,13 @@ _log = logging.getLogger(__name__)
 class Coordinator:
     """One replica's coordinator."""
 
-    def __init__(self, config: Config, files: ReplicaFiles, cluster_key: bytes) -> None:
+    def __init__(
+        self,
+        config: Config,
+        files: ReplicaFiles,
+        cluster_key: bytes,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self._config = config
         self._files = files
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -78,6 +83,7 @@ class Coordinator:
         self._all_described = asyncio.Event()
         self.alarms = Alarms(wall_clock_us)
         self.routes = Routes()
+        self._telemetry = ReplicaTelemetry(telemetry, self.routes, config.replica_count)
         restored = FROM_THE_BEGINNING if files.base is None else restored_mux(files.base)
         self._mux = Mux({}, codec.ProtobufCodec(), restored=restored)
         self._writer: Writer[vsr.SuperblockState] = Writer(files.journal, files.superblock)
@@ -102,12 +108,19 @@ class Coordinator:
             files.base.close()  # everything in it was taken over
         self._commands = self._make_commands()
         self.server = self._make_server(Authenticator(cluster_key, wall_clock_us))
+        orchestrator = self._snapshots.orchestrator
+        self._telemetry.serve(
+            Sources(self.driver, self._clients, self.alarms, self._mux, orchestrator)
+        )
 
     # --- Life ---
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises whatever makes going on impossible."""
-        port = self.server.listen(self._config.listen, _credentials(self._config))
+        port = self.server.listen(
+            self._config.listen,
+            server_credentials(self._config.tls_certificate, self._config.tls_key),
+        )
         host = self._config.listen.rpartition(":")[0]
         self._address = self._cluster.address = f"{host}:{port}"
         await self.server.start()
@@ -186,12 +199,23 @@ class Coordinator:
             catalog_changed=self._catalog_changed,
             fatal=self._fail,
             room=self._space.room,
-            persisting=self._space.sent,
-            persisted=self._space.written,
+            persisting=self._persisting,
+            persisted=self._persisted,
             local_read=self._local_read,
+            committed=self._telemetry.committed,
+            handed_over=self._telemetry.handed_over,
         )
 
+    def _persisting(self, prepares: Sequence[Prepare]) -> None:
+        self._space.sent(prepares)
+        self._telemetry.persisting(prepares, self.driver.batch_of)
+
+    def _persisted(self, prepares: Sequence[Prepare]) -> None:
+        self._space.written(prepares)
+        self._telemetry.persisted(prepares)
+
     def _cut_taken(self, taken: mux_types.CutTaken) -> None:
+        self._telemetry.cut_taken(taken)
         self._snapshots.cut_taken(taken)
 
     def _catalog_changed(self, changed: mux_types.CatalogChanged) -> None:
@@ -213,7 +237,7 @@ class Coordinator:
             ),
             self._gathering,
         )
-        self.driver.connect(stage, client)
+        self.driver.connect(stage, self._telemetry.link(stage, client))
         return client
 
     def _make_snapshots(self) -> Snapshots:
@@ -229,6 +253,7 @@ class Coordinator:
             versions=self._section_versions.__getitem__,
             clock_ms=_monotonic_ms,
             start=self._start,
+            watch=self._telemetry.snapshots,
         )
         limits = self._config.snapshots
         settings = TriggerSettings(
@@ -265,9 +290,16 @@ class Coordinator:
             self._normalizer,
             reads,
             self._check_serving,
+            self._telemetry.gateway,
         )
         self._submit = SubmitStreams(
-            cluster_id, authenticator, self._commands, reads, self._timers, self._check_serving
+            cluster_id,
+            authenticator,
+            self._commands,
+            reads,
+            self._timers,
+            self._check_serving,
+            self._telemetry.gateway,
         )
         streams = SnapshotStreams(
             cluster_id,
@@ -294,6 +326,7 @@ class Coordinator:
     def _replied(self, stage: mux_types.Stage, reply: domain_pb2.BatchReply) -> None:
         for proposal in reply.proposals:
             self._proposals.add(proposal)
+        self._telemetry.answered(stage, reply.sequence)
         self.driver.stage_replied(codec.decode_reply(stage, reply))
         self._look_for_trouble(stage, reply)
 
@@ -346,6 +379,7 @@ class Coordinator:
 
     def _status_changed(self, changed: vsr.StatusChanged) -> None:
         _log.info("status changed", extra=fields(status=changed.status.value, view=changed.view))
+        self._telemetry.status_changed(changed)
         ready = changed.status is vsr.Status.NORMAL
         self._start(self.server.set_ready(ready))
         if ready:
@@ -363,6 +397,7 @@ class Coordinator:
         _log.info("ready", extra=fields(**ready, root_password_file=str(password)))
 
     def _retired(self, retired: mux_types.Retired) -> None:
+        self._telemetry.retired(retired)
         for session_id in retired.ended_sessions:
             self._submit.session_ended(session_id)
 
@@ -449,23 +484,6 @@ def _core(config: Config, files: ReplicaFiles) -> vsr.Replica:
         feature_level=FEATURE_LEVEL,
     )
     return vsr.Replica(configuration, seal=seal)
-
-
-def _credentials(config: Config) -> grpc.ServerCredentials | None:
-    if config.tls_certificate is None or config.tls_key is None:
-        return None
-    try:
-        # Looks at both files and whether they belong together; gRPC would only fail to listen.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-            config.tls_certificate, config.tls_key
-        )
-        pair = (config.tls_key.read_bytes(), config.tls_certificate.read_bytes())
-    except OSError as error:
-        raise ConfigError(
-            f"--tls-certificate {config.tls_certificate} and --tls-key {config.tls_key} cannot be"
-            f" used: {error}; give a PEM chain and the PEM key that belongs to it"
-        ) from error
-    return grpc.ssl_server_credentials([pair])
 
 
 def _write_ready_file(path: Path, ready: dict[str, Any]) -> None:

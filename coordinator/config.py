@@ -11,6 +11,8 @@ from coordinator.journal.journal import SEGMENT_BYTES
 from viewstamp import limits
 from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.limits import CLUSTER_ID_BYTES, MIB, REPLICAS_MAX
+from viewstamp.telemetry import settings as telemetry
+from viewstamp.telemetry.settings import TelemetrySettings
 
 DEFAULT_LISTEN: Final = "127.0.0.1:7400"
 # A few of the largest records must fit between one look for free space and the next.
@@ -56,6 +58,7 @@ class Config:
     tls_certificate: Path | None
     tls_key: Path | None
     log_level: str
+    telemetry: TelemetrySettings
 
 
 def parser() -> argparse.ArgumentParser:
@@ -85,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
     add("--tls-certificate", type=Path, help="PEM chain; needs --tls-key")
     add("--tls-key", type=Path, help="PEM private key; needs --tls-certificate")
     add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    telemetry.add_arguments(result)
     return result
 
 
@@ -143,7 +147,15 @@ def parse(arguments: list[str]) -> Config:
         tls_certificate=options.tls_certificate,
         tls_key=options.tls_key,
         log_level=options.log_level,
+        telemetry=_telemetry(options),
     )
+
+
+def _telemetry(options: argparse.Namespace) -> TelemetrySettings:
+    try:
+        return telemetry.settings_of(options)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _check_replicas(replica_id: int, replica_count: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -106,6 +108,22 @@ def _check_is_free(address: str) -> None:
         socket.create_server((host.strip("[]"), int(port)), family=family).close()
     except (OSError, OverflowError) as error:
         raise ConfigError(f"--listen {address}: cannot be bound ({error})") from error
+
+
+def server_credentials(certificate: Path | None, key: Path | None) -> grpc.ServerCredentials | None:
+    """Return what encrypts, from two PEM files, None without them. Raises ConfigError."""
+    if certificate is None or key is None:
+        return None
+    try:
+        # Looks at both files and whether they belong together; gRPC would only fail to listen.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        pair = (key.read_bytes(), certificate.read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"--tls-certificate {certificate} and --tls-key {key} cannot be used: {error}; give a"
+            " PEM chain and the PEM key that belongs to it"
+        ) from error
+    return grpc.ssl_server_credentials([pair])
 
 
 class GatewayServer:

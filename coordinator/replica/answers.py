@@ -9,6 +9,7 @@ from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import Batch, LooseCommand, Reply, SpanReply
 from coordinator.stages import codec
 from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame, unframe
 
@@ -21,6 +22,14 @@ def fail(batch: Batch, refusal: Refusal) -> None:
         ):
             if not future.done():
                 future.set_exception(refusal)
+
+
+def no_space() -> Refusal:
+    """Return what ordinary commands are refused with while the disk is full."""
+    return Refusal(
+        Reason.REASON_NO_SPACE,
+        "the journal's disk is full: the cluster is read-only until space returns",
+    )
 
 
 def answer(batch: Batch, replies: Sequence[mux_types.RequestReply]) -> None:

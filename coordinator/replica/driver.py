@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from coordinator import vsr
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
-from coordinator.replica.answers import answer, fail
+from coordinator.replica.answers import answer, fail, no_space
 from coordinator.replica.batcher import Batch, Batcher, LooseCommand, Reply, SessionRequest
 from coordinator.replica.reads import ReplicaReads
 from coordinator.replica.writer import Writer
@@ -53,6 +53,8 @@ class DriverEvents:
     persisting: Callable[[Sequence[Any]], None]
     persisted: Callable[[Sequence[Any]], None]
     local_read: Callable[[mux_types.StageBatch], mux_types.StageReply]  # the catalog stage
+    committed: Callable[[int], None] = lambda op: None  # a quorum has it
+    handed_over: Callable[[int], None] = lambda op: None  # the mux has it
 
 
 class Room(Enum):
@@ -254,7 +256,7 @@ class Driver:
                 return
             room = self._events.room()
             if room is Room.FULL:
-                self.batcher.refuse_ordinary(_no_space())
+                self.batcher.refuse_ordinary(no_space())
             if refusal is not None:
                 return  # what makes room in the pipeline calls again
             batch = self.batcher.take_snapshot_command()
@@ -278,6 +280,10 @@ class Driver:
         self._batch = batch
         self.step(vsr.ClientBatch(batch.body, batch.command_count, wall_clock_us()))
         self._batch = None
+
+    def batch_of(self, op: int) -> Batch | None:
+        """Return what waits for an op; None if it came from a replay, or has retired."""
+        return self._in_log.get(op)
 
     def _admitted(self, effect: vsr.Admitted) -> None:
         self.progress.op = effect.op
@@ -353,6 +359,7 @@ class Driver:
 
     def _committed(self, effect: vsr.Commit) -> None:
         self.progress.committed_op = effect.op
+        self._events.committed(effect.op)
         self._commits.append(effect)
         self._hand_over_commits()
 
@@ -394,6 +401,7 @@ class Driver:
         )
         self.progress.committed_revision = header.first_revision + header.command_count - 1
         self.progress.handed_over_bytes += header.size
+        self._events.handed_over(header.op)
         self._carry_out_mux(effects)
         self.reads.handed_over()
 
@@ -486,10 +494,3 @@ def now_ticks() -> int:
 def wall_clock_us() -> int:
     """Return microseconds since 1970."""
     return time.time_ns() // 1000
-
-
-def _no_space() -> Refusal:
-    return Refusal(
-        Reason.REASON_NO_SPACE,
-        "the journal's disk is full: the cluster is read-only until space returns",
-    )

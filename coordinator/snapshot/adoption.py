@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -54,7 +55,8 @@ class AdoptionPorts:
     `record` makes (generation, cut op) durable in the superblock, `truncate` drops the journal
     before an op; both block. `release` is told of the generation, `kept` returns those whose files
     must stay, `copied` is told where a generation lies, `freed` that there may be room again.
-    `start` runs work in the background, and ends the process with what it raises.
+    `start` runs work in the background, and ends the process with what it raises. `compacted` is
+    told of the generation, the stage, when the merge began (nanoseconds since 1970) and its bytes.
     """
 
     writer: Writer
@@ -66,6 +68,7 @@ class AdoptionPorts:
     copied: Callable[[int, Sequence[str]], None]
     freed: Callable[[], None]
     start: Callable[[Coroutine[Any, Any, None]], None]
+    compacted: Callable[[int, Stage, int, int], None] = lambda *_: None
 
 
 class Adoption:
@@ -135,7 +138,9 @@ class Adoption:
     async def _compact_all(self, manifest: SnapshotManifest) -> None:
         try:
             for stage in await asyncio.to_thread(self._files.stages_to_compact, manifest):
+                begun_ns = time.time_ns()
                 layer = await asyncio.to_thread(self._files.compact, manifest, stage)
+                self._ports.compacted(manifest.generation, Stage(stage), begun_ns, layer.size_bytes)
                 _log.info("section compacted", extra=fields(stage=stage, bytes=layer.size_bytes))
         except (AllCopiesBad, CompactionFailed, CopyNotWritten, GenerationDamaged) as error:
             # The chain is as good as before; the next adoption tries again.

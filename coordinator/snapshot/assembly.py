@@ -27,6 +27,7 @@ from coordinator.snapshot.store import SnapshotStore
 from coordinator.snapshot.triggers import Load, SnapshotTriggers, TriggerSettings
 from coordinator.snapshot.work import LocalWork
 from coordinator.stages.client import StageClient
+from coordinator.telemetry.snapshots import SnapshotWatch
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 
 CATALOG_VIEW_FILE: Final = "catalog.sqlite"
@@ -45,7 +46,8 @@ class Space(Protocol):
 class Surroundings:
     """The rest of the coordinator, as snapshots need it.
 
-    `versions` are the services' section versions; `start` runs work whose failure ends the process.
+    `versions` are the services' section versions; `start` runs work whose failure ends the process;
+    `watch` is told, and decides nothing.
     """
 
     files: ReplicaFiles
@@ -59,6 +61,7 @@ class Surroundings:
     versions: Callable[[Stage], int]
     clock_ms: Callable[[], int]
     start: Callable[[Coroutine[Any, Any, None]], None]
+    watch: SnapshotWatch
 
 
 class Snapshots:
@@ -130,6 +133,7 @@ class Snapshots:
         self._catalog.update((s.generation, s) for s in changed.snapshots)
         for generation in changed.deleted:
             self._catalog.pop(generation, None)
+        self._around.watch.decided(changed.snapshots)
         self.store.apply(changed.snapshots, changed.deleted)
         self.orchestrator.catalog_changed(changed.snapshots, changed.deleted)
         self.reads.catalog_changed(changed.snapshots, changed.deleted)
@@ -142,8 +146,8 @@ class Snapshots:
         around = self._around
         files = StoredGenerations(around.files.snapshots, around.files.cluster_id)
         return Ports(
-            work=LocalWork(self._sections, files),
-            adopt=self._adoption.adopt,
+            work=around.watch.work(LocalWork(self._sections, files)),
+            adopt=around.watch.adopt(self._adoption.adopt),
             propose=lambda code, request: around.proposals.propose(code, request, 0),
             publish=lambda snapshot: self.store.apply((snapshot,), ()),
             next_generation=lambda: around.mux.catalog.last_generation + 1,
@@ -164,6 +168,7 @@ class Snapshots:
             copied=self.store.copied,
             freed=around.space.look_again,
             start=around.start,
+            compacted=around.watch.compacted,
         )
 
     def _release(self, generation: int) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -111,12 +111,15 @@ class StageClient:
         self._answered_at = 0.0
         self._channel: grpc.aio.Channel | None = None
 
-    def send(self, batch: domain_pb2.Batch) -> None:
-        """Send a batch: logged first if it has a sequence."""
+    def send(self, batch: domain_pb2.Batch, trace_parents: Sequence[str] = ()) -> None:
+        """Send a batch: logged first if it has a sequence.
+
+        `trace_parents` are for those who look on: they are not logged, so a replay has none.
+        """
         message = domain_pb2.ApplyRequest(batch=batch).SerializeToString()
         if batch.sequence:
             entry = self.item_log.append(batch.sequence, message, cut_generation(batch))
-            outgoing = _Outgoing(message, entry)
+            outgoing = _Outgoing(message + traced(trace_parents), entry)
         else:
             outgoing = _Outgoing(message, None, read_timeout_ms(batch))
         if self.connected:
@@ -359,6 +362,14 @@ def read_timeout_ms(batch: domain_pb2.Batch) -> int:
         for item in batch.items
     )
     return limits.STATE_DIGEST_TIMEOUT_MS if walks else limits.STAGE_TIMEOUT_MS
+
+
+def traced(trace_parents: Sequence[str]) -> bytes:
+    """Return what adds traceparents to an encoded batch: encodings joined are one message."""
+    if not trace_parents:
+        return b""
+    batch = domain_pb2.Batch(trace_parents=trace_parents)
+    return domain_pb2.ApplyRequest(batch=batch).SerializeToString()
 
 
 def cut_generation(batch: domain_pb2.Batch) -> int:

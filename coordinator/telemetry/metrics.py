@@ -42,8 +42,9 @@ class Gauge(NamedTuple):
 class ReplicaMetrics:
     """What one replica counts. Written on its event loop, read by the page's thread."""
 
-    def __init__(self, name_of: Callable[[int], str], gauges: Sequence[Gauge]) -> None:
+    def __init__(self, name_of: Callable[[int], str]) -> None:
         """Count from zero; `name_of` returns the name of a method's code."""
+        self.gauges: Sequence[Gauge] = ()
         self.unary_requests = 0
         self.packed_requests = 0
         self.journal_sync = LatencyHistogram()
@@ -55,7 +56,6 @@ class ReplicaMetrics:
         self._commands: dict[tuple[int, str], int] = {}
         self._refusals: dict[str, int] = {}
         self._name_of = name_of
-        self._gauges = tuple(gauges)
 
     def refused(self, reason: Reason.ValueType) -> None:
         """Count a refusal that came before the log."""
@@ -86,7 +86,7 @@ class ReplicaMetrics:
         """Yield everything, for the page."""
         yield from self._counters()
         yield from self._histograms()
-        for gauge in self._gauges:
+        for gauge in self.gauges:
             labels = [gauge.label] if gauge.label else []
             family = GaugeMetricFamily(gauge.name, gauge.help, labels=labels)
             for label, value in gauge.values():

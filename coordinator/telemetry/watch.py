@@ -128,6 +128,12 @@ class ReplicaWatch:
         if times is not None:
             times.handed_over_ns = time.time_ns()
 
+    def cut_times(self, op: int) -> tuple[int, int]:
+        """Return when the prepare of a cut was admitted and handed over, before it retires."""
+        times = self._prepares.get(op)
+        now_ns = time.time_ns()
+        return (now_ns, now_ns) if times is None else (times.admitted_ns, times.handed_over_ns)
+
     # --- Stages ---
 
     def sent(self, stage: mux_types.Stage, batch: domain_pb2.Batch) -> Sequence[str]:

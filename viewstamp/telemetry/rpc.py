@@ -10,6 +10,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import (
     DEADLINE_EXCEEDED,
     INTERNAL,
+    REASONS,
     UNAVAILABLE,
     reason_name,
     status_code,
@@ -40,10 +41,12 @@ def rpc_names(full_name: str) -> RpcNames:
 
 def refused_attributes(reason: Reason.ValueType) -> dict[str, AttributeValue]:
     """Return what a span says of a refusal."""
-    name = reason_name(reason)
+    # A cluster that is newer than this library may have reasons of its own.
+    name = reason_name(reason) if reason in REASONS else str(int(reason))
     return {"viewstamp.outcome": name, "viewstamp.reason": name}
 
 
 def refused_status(reason: Reason.ValueType) -> Status:
     """Return the status of a refused call: an error where the cluster could not do better."""
-    return Status.ERROR if status_code(reason) in _FAILURES else Status.UNSET
+    is_failure = reason in REASONS and status_code(reason) in _FAILURES
+    return Status.ERROR if is_failure else Status.UNSET

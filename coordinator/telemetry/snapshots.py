@@ -1,0 +1,228 @@
+"""The spans of generations: one root `snapshot`, from the admission of its cut to its adoption.
+
+Only generations that are cut while the replica serves have spans; what a replay comes across was
+told before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from coordinator.mux.catalog_types import CutTaken, Snapshot, SnapshotState, TaskSnapshot
+from coordinator.mux.stage import Stage
+from coordinator.snapshot.work import LocalCut, Report
+from coordinator.telemetry.metrics import ReplicaMetrics
+from viewstamp.telemetry.rpc import OK
+from viewstamp.telemetry.sampling import TraceContext, new_root, new_span_id
+from viewstamp.telemetry.spans import AttributeValue, Kind, Recorder, Span, Status
+
+# Generations whose spans are open, or that are still compacted: a replica has one or two.
+GENERATIONS_MAX: Final = 8
+
+
+class Work(Protocol):
+    """The local work on a generation (`snapshot.work.LocalWork`)."""
+
+    async def make_durable(self, cut: LocalCut, tasks: Sequence[Stage], report: Report) -> bytes:
+        """Write a generation and return its root."""
+        ...
+
+    async def delete(self, generation: int) -> None:
+        """Delete what is here of a generation."""
+        ...
+
+
+Adopt = Callable[[int], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Times:
+    """One generation; nanoseconds since 1970, 0 for what has not happened."""
+
+    start_ns: int
+    context: TraceContext = field(default_factory=new_root)
+    written_ns: int = 0
+    durable_ns: int = 0
+    bytes: int = 0
+    entities: int = 0
+
+
+class SnapshotWatch:
+    """Notes what becomes of generations; does nothing until `serving` is set."""
+
+    def __init__(self, recorder: Recorder | None, metrics: ReplicaMetrics | None) -> None:
+        """Tell `recorder` and `metrics`, if they are there."""
+        self.serving = False
+        self._recorder = recorder
+        self._metrics = metrics
+        self._generations: dict[int, _Times] = {}
+
+    def cut_taken(self, taken: CutTaken, admitted_ns: int, handed_over_ns: int) -> None:
+        """All stages are frozen; `admitted_ns` and `handed_over_ns` are of the cut's prepare."""
+        if not self.serving or self._recorder is None:
+            return
+        while len(self._generations) >= GENERATIONS_MAX:
+            del self._generations[next(iter(self._generations))]
+        times = self._generations[taken.generation] = _Times(admitted_ns)
+        attributes: dict[str, AttributeValue] = {"viewstamp.op": taken.op}
+        self._child(taken.generation, times, "cut", handed_over_ns, time.time_ns(), attributes)
+
+    def work(self, work: Work) -> Work:
+        """Return the work, watched."""
+        return work if self._recorder is None else _WatchedWork(work, self)
+
+    def adopt(self, adopt: Adopt) -> Adopt:
+        """Return the adoption, watched."""
+        if self._recorder is None:
+            return adopt
+
+        async def watched(generation: int) -> None:
+            started_ns = time.time_ns()
+            await adopt(generation)
+            self._adopted(generation, started_ns)
+
+        return watched
+
+    def begun(self, generation: int) -> None:
+        """The sections are being read."""
+        if (times := self._generations.get(generation)) is not None:
+            times.written_ns = time.time_ns()
+            times.bytes = times.entities = 0
+
+    def reported(self, generation: int, tasks: Iterable[TaskSnapshot]) -> None:
+        """Sections are durable here."""
+        times = self._generations.get(generation)
+        if times is None:
+            return
+        now_ns = time.time_ns()
+        for task in tasks:
+            name = task.stage.name.lower()
+            attributes: dict[str, AttributeValue] = {
+                "viewstamp.stage": name,
+                "viewstamp.bytes": task.size_bytes,
+                "viewstamp.entities": task.entities,
+            }
+            self._child(generation, times, f"section {name}", times.written_ns, now_ns, attributes)
+            times.bytes += task.size_bytes
+            times.entities += task.entities
+            times.durable_ns = now_ns  # the manifest begins after the last of them
+
+    def durable(self, generation: int) -> None:
+        """The manifest is durable here."""
+        if (times := self._generations.get(generation)) is not None:
+            now_ns = time.time_ns()
+            self._child(generation, times, "manifest", times.durable_ns, now_ns)
+            times.durable_ns = now_ns
+
+    def decided(self, snapshots: Iterable[Snapshot]) -> None:
+        """A prepare has changed the catalog."""
+        if not self.serving:
+            return
+        for snapshot in snapshots:
+            if snapshot.state is not SnapshotState.CREATED:
+                self._decided(snapshot)
+
+    def _decided(self, snapshot: Snapshot) -> None:
+        outcome = snapshot.state.name.lower()
+        if self._metrics is not None:
+            self._metrics.snapshots[outcome] = self._metrics.snapshots.get(outcome, 0) + 1
+        times = self._generations.get(snapshot.generation)
+        if times is None:
+            return
+        now_ns = time.time_ns()
+        start_ns = times.durable_ns or times.start_ns
+        attributes: dict[str, AttributeValue] = {"viewstamp.outcome": outcome}
+        self._child(snapshot.generation, times, "decide", start_ns, now_ns, attributes)
+        if snapshot.state is SnapshotState.FAILED:
+            self._root(snapshot.generation, times, now_ns, "FAILED", Status.ERROR)
+            del self._generations[snapshot.generation]
+
+    def _adopted(self, generation: int, started_ns: int) -> None:
+        if (times := self._generations.get(generation)) is not None:
+            now_ns = time.time_ns()
+            self._child(generation, times, "adopt", started_ns, now_ns)
+            self._root(generation, times, now_ns, OK, Status.UNSET)
+
+    def compacted(self, generation: int, stage: Stage, started_ns: int, size_bytes: int) -> None:
+        """A chain of the generation was merged into a base; its trace is over by then."""
+        if (times := self._generations.get(generation)) is not None:
+            name = stage.name.lower()
+            attributes: dict[str, AttributeValue] = {
+                "viewstamp.stage": name,
+                "viewstamp.bytes": size_bytes,
+            }
+            now_ns = time.time_ns()
+            self._child(generation, times, f"compact {name}", started_ns, now_ns, attributes)
+
+    def _child(
+        self,
+        generation: int,
+        times: _Times,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        more: dict[str, AttributeValue] | None = None,
+    ) -> None:
+        context = TraceContext(times.context.trace_id, new_span_id())
+        attributes = {"viewstamp.generation": generation, **(more or {})}
+        self._record(
+            Span(
+                name,
+                Kind.INTERNAL,
+                context,
+                times.context.span_id,
+                start_ns or end_ns,
+                end_ns,
+                attributes,
+            )
+        )
+
+    def _root(
+        self, generation: int, times: _Times, end_ns: int, outcome: str, status: Status
+    ) -> None:
+        attributes: dict[str, AttributeValue] = {
+            "viewstamp.generation": generation,
+            "viewstamp.bytes": times.bytes,
+            "viewstamp.entities": times.entities,
+            "viewstamp.outcome": outcome,
+        }
+        self._record(
+            Span(
+                "snapshot",
+                Kind.INTERNAL,
+                times.context,
+                "",
+                times.start_ns,
+                end_ns,
+                attributes,
+                status=status,
+            )
+        )
+
+    def _record(self, span: Span) -> None:
+        if self._recorder is not None:
+            self._recorder.record(span)
+
+
+class _WatchedWork:
+    def __init__(self, work: Work, watch: SnapshotWatch) -> None:
+        self._work = work
+        self._watch = watch
+
+    async def make_durable(self, cut: LocalCut, tasks: Sequence[Stage], report: Report) -> bytes:
+        generation = cut.taken.generation
+        self._watch.begun(generation)
+
+        def watched_report(generation: int, tasks: Sequence[TaskSnapshot]) -> None:
+            report(generation, tasks)
+            self._watch.reported(generation, tasks)
+
+        root = await self._work.make_durable(cut, tasks, watched_report)
+        self._watch.durable(generation)
+        return root
+
+    async def delete(self, generation: int) -> None:
+        await self._work.delete(generation)
