@@ -16,7 +16,7 @@ ARROWS = (
     ("coordinator/mux", ("coordinator.mux", "viewstamp.limits")),
     ("coordinator", ("coordinator", "viewstamp")),
     ("services", ("services", "viewstamp")),
-    ("analytics", ("analytics", "viewstamp.format", "viewstamp.limits")),
+    ("analytics", ("analytics", "viewstamp.api", "viewstamp.format", "viewstamp.limits")),
     ("examples", ("examples", "viewstamp")),
     ("tools", ("tools", "viewstamp")),
 )
