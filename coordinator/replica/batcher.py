@@ -9,7 +9,8 @@ loose callers without a session, whose commands are packed into requests of the 
 session. A lone command therefore never waits for company, and a crowd shares one prepare.
 
 What loose callers say about snapshots travels alone and first: a cut is a prepare of its own, and a
-full disk, which keeps everything else out, is what a snapshot frees.
+full disk, which keeps everything else out, is what a snapshot frees. What the replica itself says
+never waits; of others, one command at a time goes before those who wait as well.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ GATHERED_COMMANDS: Final = 128
 # ... or so many bytes, which cost more than the prepare itself.
 GATHERED_BYTES: Final = 256 * limits.KIB
 WAITING_BYTES_MAX: Final = 64 * limits.MIB
+# Of callers; each takes a prepare of its own, whether it is permitted or not.
+SNAPSHOT_COMMANDS_WAITING_MAX: Final = 64
 # The cut itself, its outcome, and what frees space.
 SNAPSHOT_COMMANDS: Final = frozenset(
     {"BeginSnapshot", "CompleteSnapshot", "FailSnapshot", "DeleteSnapshot", "PruneSnapshots"}
@@ -157,15 +160,18 @@ class Batcher:
         self._waiting: deque[SessionRequest | LooseCommand] = deque()
         self._waiting_bytes = 0
         self._waiting_commands = 0
-        self._snapshots: deque[LooseCommand] = deque()
+        # Commands about snapshots: the replica's own, and those of callers.
+        self._own: deque[LooseCommand] = deque()
+        self._asked: deque[LooseCommand] = deque()
+        self._was_asked = False  # whether the last prepare was one of these
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._snapshots)
+        return len(self._waiting) + len(self._own) + len(self._asked)
 
     @property
     def has_snapshot_command(self) -> bool:
         """Whether a command waits that goes first, and alone."""
-        return bool(self._snapshots)
+        return bool(self._own or self._asked)
 
     def is_worth_a_prepare(self, under_way: int) -> bool:
         """Whether enough waits for one more prepare beside those that are under way."""
@@ -178,12 +184,12 @@ class Batcher:
         """Queue a request.
 
         Raises Refusal COMMAND_TOO_LARGE if it could never fit into a prepare, OVERLOADED if too
-        many bytes wait already.
+        many bytes, or commands about snapshots, wait already.
         """
         size = _size(waiting)
         check_size(_command_count(waiting), size)
         if isinstance(waiting, LooseCommand) and waiting.code in SNAPSHOT_CODES:
-            self._snapshots.append(waiting)
+            self._add_snapshot_command(waiting)
             return
         size += WAITING_OVERHEAD_BYTES
         if self._waiting_bytes + size > WAITING_BYTES_MAX:
@@ -200,6 +206,7 @@ class Batcher:
         """Return the next prepare's worth, or None if nothing waits."""
         if not self._waiting:
             return None
+        self._was_asked = False
         builder = _Builder()
         while self._waiting and self._take_one(builder):
             pass
@@ -212,10 +219,13 @@ class Batcher:
         )
 
     def take_snapshot_command(self) -> Batch | None:
-        """Return a prepare of one command about snapshots, or None if none waits."""
-        if not self._snapshots:
+        """Return a prepare of one command about snapshots; None if none is due."""
+        if self._own:
+            command = self._own.popleft()
+        elif self._asked and not (self._was_asked and self._waiting):
+            command, self._was_asked = self._asked.popleft(), True
+        else:
             return None
-        command = self._snapshots.popleft()
         request = pack_loose([command])
         body = frame(request.SerializeToString())
         traces = () if command.trace is None else (command.trace,)
@@ -224,10 +234,11 @@ class Batcher:
     def refuse_all(self, refusal: Refusal) -> None:
         """Fail everything that waits."""
         self.refuse_ordinary(refusal)
-        while self._snapshots:
-            waiting = self._snapshots.popleft()
-            if not waiting.future.done():
-                waiting.future.set_exception(refusal)
+        for snapshots in (self._own, self._asked):
+            while snapshots:
+                waiting = snapshots.popleft()
+                if not waiting.future.done():
+                    waiting.future.set_exception(refusal)
 
     def refuse_ordinary(self, refusal: Refusal) -> None:
         """Fail what waits, but for commands about snapshots."""
@@ -235,6 +246,18 @@ class Batcher:
             waiting = self._pop()
             if not waiting.future.done():
                 waiting.future.set_exception(refusal)
+
+    def _add_snapshot_command(self, command: LooseCommand) -> None:
+        if command.user_id == limits.SYSTEM_USER_ID:
+            self._own.append(command)
+        elif len(self._asked) < SNAPSHOT_COMMANDS_WAITING_MAX:
+            self._asked.append(command)
+        else:
+            raise Refusal(
+                Reason.REASON_OVERLOADED,
+                f"{len(self._asked)} commands about snapshots wait already: try again",
+                waiting=len(self._asked),
+            )
 
     def _take_one(self, builder: _Builder) -> bool:
         first = self._waiting[0]

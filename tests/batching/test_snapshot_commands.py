@@ -5,19 +5,30 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from coordinator import vsr
-from coordinator.replica.batcher import SNAPSHOT_CODES, SNAPSHOT_COMMANDS, Batcher, LooseCommand
+from coordinator.replica.batcher import (
+    SNAPSHOT_CODES,
+    SNAPSHOT_COMMANDS,
+    SNAPSHOT_COMMANDS_WAITING_MAX,
+    Batcher,
+    LooseCommand,
+)
 from coordinator.replica.driver import Driver, DriverEvents, Room
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
+from viewstamp.limits import SYSTEM_USER_ID
 
 CREATE_TOPIC = 210
+DELETE_SNAPSHOT = 402
 BEGIN_SNAPSHOT = 405
 
 
 def loose(code: int) -> LooseCommand:
-    """Return a command of a caller without a session."""
-    return LooseCommand(code, b"", 1, 1, "", asyncio.get_running_loop().create_future())
+    """Return a command of a caller without a session, or of the replica itself."""
+    user_id = SYSTEM_USER_ID if code == BEGIN_SNAPSHOT else 1
+    return LooseCommand(code, b"", user_id, 1, "", asyncio.get_running_loop().create_future())
 
 
 def test_every_snapshot_command_exists() -> None:
@@ -45,6 +56,36 @@ async def test_a_cut_overtakes_what_waits_and_shares_no_prepare() -> None:
     assert crowd is not None
     assert crowd.command_count == 2
     assert not crowd.may_use_reserve
+    assert len(batcher) == 0
+
+
+async def test_callers_keep_nobody_out_by_commands_about_snapshots() -> None:
+    """One of theirs goes before those who wait, then it is these; the replica's own always may."""
+    batcher = Batcher()
+    for code in (DELETE_SNAPSHOT, DELETE_SNAPSHOT, CREATE_TOPIC):
+        batcher.add(loose(code))
+    assert batcher.take_snapshot_command() is not None
+    assert batcher.take_snapshot_command() is None
+    batcher.add(loose(BEGIN_SNAPSHOT))
+    assert batcher.take_snapshot_command() is not None
+    assert batcher.take_snapshot_command() is None
+    assert batcher.take() is not None
+    assert batcher.take_snapshot_command() is not None
+    batcher.add(loose(DELETE_SNAPSHOT))
+    assert batcher.take_snapshot_command() is not None, "nobody else waits"
+    assert len(batcher) == 0
+
+
+async def test_so_many_commands_about_snapshots_may_wait() -> None:
+    """Callers are told to come again; the replica itself is not."""
+    batcher = Batcher()
+    for _ in range(SNAPSHOT_COMMANDS_WAITING_MAX):
+        batcher.add(loose(DELETE_SNAPSHOT))
+    with pytest.raises(Refusal, match="commands about snapshots wait already") as caught:
+        batcher.add(loose(DELETE_SNAPSHOT))
+    assert caught.value.reason == Reason.REASON_OVERLOADED
+    batcher.add(loose(BEGIN_SNAPSHOT))
+    batcher.refuse_all(Refusal(Reason.REASON_VIEW_CHANGE, "not now"))
     assert len(batcher) == 0
 
 
@@ -96,4 +137,3 @@ async def test_a_full_disk_lets_only_snapshot_commands_in() -> None:
     assert refusal.reason == Reason.REASON_NO_SPACE
     assert len(core.admitted) == 1
     assert not begin.future.done()
-
