@@ -19,6 +19,7 @@ import socket
 import stat
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,9 +27,11 @@ import grpc
 
 from services.runtime.domain import Domain
 from services.runtime.server import DomainServer, new_server
+from services.runtime.watch import ApplyWatch
 from viewstamp.garbage import collect_when_quiet
 from viewstamp.limits import UNIX_SOCKET_PATH_BYTES_MAX
-from viewstamp.telemetry import LOG_LEVELS, configure_logging, fields
+from viewstamp.telemetry import LOG_LEVELS, configure_logging, fields, settings
+from viewstamp.telemetry.settings import Telemetry
 
 logger: Final = logging.getLogger(__name__)
 
@@ -61,7 +64,9 @@ def run(
     configure_logging(service, options.log_level)
     os.umask(0o077)  # the socket is for this user alone
     try:
-        return asyncio.run(_serve(service, _built(build, options), options.listen))
+        with closing(_telemetry(service, options)) as telemetry:
+            domain = _built(build, options)
+            return asyncio.run(_serve(service, domain, options.listen, telemetry))
     except CannotStart as error:
         print(f"{service}: {error}", file=sys.stderr)  # noqa: T201 - for the operator
         return EXIT_CANNOT_START
@@ -76,6 +81,27 @@ def _built(
         raise CannotStart(str(error)) from error
 
 
+def _telemetry(service: str, options: argparse.Namespace) -> Telemetry:
+    try:
+        return Telemetry(service.replace("_", "-"), settings.settings_of(options))
+    except (OSError, ValueError) as error:
+        raise CannotStart(str(error)) from error
+
+
+def _watch(service: str, telemetry: Telemetry) -> ApplyWatch | None:
+    """Return what looks on, None if nobody wants to know."""
+    if telemetry.recorder is None and not telemetry.is_metered:
+        return None
+    watch = ApplyWatch(service, telemetry)
+    try:
+        address = telemetry.serve_metrics([watch.families])
+    except (OSError, ValueError) as error:
+        raise CannotStart(str(error)) from error
+    if address is not None:
+        logger.info("metrics are served", extra=fields(address=address))
+    return watch
+
+
 def _parser(service: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python -m services.{service}",
@@ -85,15 +111,16 @@ def _parser(service: str) -> argparse.ArgumentParser:
         "--listen", required=True, metavar="unix:PATH|HOST:PORT", help="where to serve"
     )
     parser.add_argument("--log-level", default="info", choices=LOG_LEVELS, help="default: info")
+    settings.add_arguments(parser)
     return parser
 
 
-async def _serve(service: str, domain: Domain[Any], listen: str) -> int:
+async def _serve(service: str, domain: Domain[Any], listen: str, telemetry: Telemetry) -> int:
     """Serve until a signal or a failure; return the exit code. Raises CannotStart."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    domain_server, server = DomainServer(domain), new_server()
+    domain_server, server = DomainServer(domain, _watch(service, telemetry)), new_server()
     address = bind(server, listen)
     await domain_server.start(server)
     garbage = asyncio.create_task(collect_when_quiet(lambda: domain_server.batches))

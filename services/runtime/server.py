@@ -22,6 +22,7 @@ from services.runtime.failures import ProtocolError
 from services.runtime.machine import Machine
 from services.runtime.reading import ReadingOvertaken, SectionReading
 from services.runtime.stream import ApplyStream, Context, StreamEnded
+from services.runtime.watch import ApplyWatch
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import domain_service_pb2_grpc
 from viewstamp.limits import (
@@ -92,11 +93,12 @@ class Fence:
 class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
     """Serves one domain. `failure` is set to what made the machine unusable."""
 
-    def __init__(self, domain: Domain[Any]) -> None:
-        """Serve `domain`. Raises ValueError if it is not whole."""
+    def __init__(self, domain: Domain[Any], watch: ApplyWatch | None = None) -> None:
+        """Serve `domain`; tell `watch` of every batch. Raises ValueError if it is not whole."""
         self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.health = health.aio.HealthServicer()
         self._domain = domain
+        self._watch = watch
         self._description = Machine(domain).describe()
         self._fence = Fence()
         self._stream: ApplyStream | None = None
@@ -246,8 +248,10 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
                 coordinator_sequence=hello.coordinator_sequence,
             ),
         )
+        if self._watch is not None:
+            self._watch.opened(hello)
         machine: Machine[Any] = Machine(self._domain)
-        self._stream = ApplyStream(machine, context, self._read_threads, self._fail)
+        self._stream = ApplyStream(machine, context, self._read_threads, self._fail, self._watch)
         return self._stream
 
     async def _close(self, stream: ApplyStream) -> None:

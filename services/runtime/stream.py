@@ -19,6 +19,7 @@ from services.runtime.answers import DeferredQuery
 from services.runtime.failures import Alarm
 from services.runtime.install_stream import InstallRefused, InstallSteps
 from services.runtime.machine import Machine
+from services.runtime.watch import ApplyWatch
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
@@ -52,16 +53,19 @@ class ApplyStream:
         context: Context,
         threads: Executor,
         on_failure: Callable[[Exception], None],
+        watch: ApplyWatch | None = None,
     ) -> None:
         """Serve `machine`, which belongs to this stream alone; `threads` compute deferred reads.
 
-        `on_failure` is told what made the machine unusable; it must end this stream.
+        `on_failure` is told what made the machine unusable; it must end this stream. `watch` is
+        told of every batch.
         """
         self.machine = machine
         self.batches = 0
         self._context = context
         self._threads = threads
         self._on_failure = on_failure
+        self._watch = watch
         self._replies: asyncio.Queue[pb.ApplyResponse | None] = asyncio.Queue(
             APPLY_REPLIES_WAITING_MAX
         )
@@ -139,6 +143,7 @@ class ApplyStream:
             self._is_installed = True
 
     async def _apply(self, batch: pb.Batch, tasks: asyncio.TaskGroup) -> None:
+        begun_ns = 0 if self._watch is None else self._watch.begin(batch)
         try:
             applied = self.machine.apply(batch)
         except Exception as error:
@@ -146,6 +151,8 @@ class ApplyStream:
             return
         self.batches += 1
         self.log_alarms()
+        if self._watch is not None:
+            self._watch.end(batch, begun_ns)
         refused = [self._start(deferred, tasks) for deferred in applied.deferred]
         await self._replies.put(pb.ApplyResponse(batch=applied.reply))
         for answer in refused:

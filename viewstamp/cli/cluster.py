@@ -17,6 +17,7 @@ from viewstamp.cli.session import EXIT_REFUSED, EXIT_USAGE, Settings, fail, run,
 from viewstamp.cluster import ClusterFailed, LocalCluster, PreflightError
 from viewstamp.cluster.local import DEFAULT_LISTEN
 from viewstamp.cluster.preflight import write_secret
+from viewstamp.telemetry.settings import TELEMETRY_DIRECTORY, TRACE_RATIO, TelemetrySettings
 
 REPLICA_COLUMNS = ("replica_id", "status", "view", "op", "commit", "retired", "address")
 SERVICE_COLUMNS = ("stage", "connected", "settled_revision", "item_log_bytes", "restarts")
@@ -31,16 +32,31 @@ def up(
     listen: Annotated[
         str, typer.Option(help="HOST:PORT for clients; port 0 takes a free one.")
     ] = DEFAULT_LISTEN,
+    trace_ratio: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Of commands, so many are traced: 0 to 1.")
+    ] = TRACE_RATIO,
+    otlp_endpoint: Annotated[
+        str | None, typer.Option(help="Send traces to a collector too: http://HOST:PORT.")
+    ] = None,
+    metrics_listen: Annotated[
+        str | None, typer.Option(help="HOST:PORT of the coordinator's Prometheus page.")
+    ] = None,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
 
     Starts the coordinator and the three domain services, and restarts what dies. The processes
-    write their logs to DATA_DIRECTORY/log. Exit codes: 0 stopped, 1 a process was given up,
+    write their logs to DATA_DIRECTORY/log and their traces to DATA_DIRECTORY/telemetry. Exit codes: 0 stopped, 1 a process was given up,
     2 it could not start.
     """
     settings = settings_of(context)
+    telemetry = TelemetrySettings(
+        directory=data_directory / TELEMETRY_DIRECTORY,
+        trace_ratio=trace_ratio,
+        otlp_endpoint=otlp_endpoint,
+        metrics_listen=metrics_listen,
+    )
     try:
-        asyncio.run(_serve(settings, data_directory, listen))
+        asyncio.run(_serve(settings, LocalCluster(data_directory, listen, telemetry=telemetry)))
     except PreflightError as error:
         fail(settings, "CANNOT_START", str(error))
     except ClusterFailed as error:
@@ -50,11 +66,10 @@ def up(
         raise typer.Exit(EXIT_REFUSED) from error
 
 
-async def _serve(settings: Settings, data_directory: Path, listen: str) -> None:
+async def _serve(settings: Settings, cluster: LocalCluster) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    cluster = LocalCluster(data_directory, listen)
     tasks: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
     try:
         await cluster.start()

@@ -24,10 +24,12 @@ from viewstamp.client.snapshots import Snapshots
 from viewstamp.client.streaming import ServerStreams
 from viewstamp.client.streams import Streams, Topics
 from viewstamp.client.submitter import Submitter
+from viewstamp.client.tracing import ClientTracing
 from viewstamp.client.transport import Credentials, Endpoints, Identity
 from viewstamp.client.users import Tokens, Users
 from viewstamp.errors import Refusal
 from viewstamp.routing import MethodKind
+from viewstamp.telemetry.settings import Telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -50,12 +52,14 @@ async def connect(
     timeout_s: float | None = CALL_TIMEOUT_S,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     register_session: bool = True,
+    telemetry: Telemetry | None = None,
 ) -> Client:
     """Log in, register a session, open a stream, and return a client that keeps it open.
 
     `address` is one `host:port`, or those of several replicas. Give exactly one of `username` with
     `password`, `access_token`, `personal_access_token`. `timeout_s` is each call's deadline; None
     waits for ever. With `register_session` False the session is registered at the first command.
+    `telemetry` traces calls; it is the caller's, who closes it.
 
     Raises Refusal (INVALID_CREDENTIALS, UNAUTHENTICATED, SESSION_LIMIT, ...), CannotConnect.
     """
@@ -68,7 +72,11 @@ async def connect(
     except BaseException:
         await submitter.close()
         raise
-    return Client(submitter, timeout_s, ServerStreams(endpoints, identity))
+    tracing = None
+    if telemetry is not None and telemetry.recorder is not None:
+        telemetry.belongs_to(submitter.cluster_id)
+        tracing = ClientTracing(telemetry.recorder, telemetry.sampler)
+    return Client(submitter, timeout_s, ServerStreams(endpoints, identity), tracing)
 
 
 class Client:
@@ -83,9 +91,14 @@ class Client:
     """
 
     def __init__(
-        self, submitter: Submitter, timeout_s: float | None, server_streams: ServerStreams
+        self,
+        submitter: Submitter,
+        timeout_s: float | None,
+        server_streams: ServerStreams,
+        tracing: ClientTracing | None = None,
     ) -> None:
         self._submitter = submitter
+        self._tracing = tracing
         self._server_streams = server_streams
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
@@ -135,6 +148,8 @@ class Client:
         method = self._methods.get(type(request)) or method_of(request)
         future = self._loop.create_future()
         call = Call(method, encode(method, request), future, self._deadline(timeout_s))
+        if self._tracing is not None:
+            call.trace = self._tracing.begin(method, future)
         if method.kind is MethodKind.COMMAND:
             self._submitter.add_command(call)
         else:
@@ -167,6 +182,8 @@ class Client:
         framed = [(method, encode(method, request)) for method, request in commands]
         future: asyncio.Future[list[Result]] = self._loop.create_future()
         batch: Batch = batch_of(framed, future, self._deadline(timeout_s))
+        if self._tracing is not None:
+            batch.trace = self._tracing.begin(commands[0][0], future, len(commands))
         self._submitter.add_command(batch)
         return await future
 

@@ -184,7 +184,10 @@ class Commands:
 
     def _message(self, request: Request) -> submit_pb2.SubmitRequest:
         command = submit_pb2.CommandRequest(
-            number=request.number, acked=self.window.acked, spans=request.parcel.spans
+            number=request.number,
+            acked=self.window.acked,
+            spans=request.parcel.spans,
+            traces=request.parcel.traces,
         )
         return submit_pb2.SubmitRequest(command=command)
 

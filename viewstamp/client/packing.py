@@ -19,6 +19,7 @@ from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client.errors import ProtocolError
+from viewstamp.client.tracing import CallTrace
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
 from viewstamp.routing import Method, MethodKind, batch_class
@@ -41,6 +42,7 @@ class Call:
     deadline: float  # of the event loop's clock, seconds
     # Shares a request with nobody: a request that held it was refused as a whole.
     alone: bool = False
+    trace: CallTrace | None = None  # if it is sampled
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +53,7 @@ class Batch:
     methods: list[Method]
     future: asyncio.Future[list[Result]]
     deadline: float
+    trace: CallTrace | None = None  # if it is sampled
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +64,7 @@ class Parcel:
     methods: list[Method]
     owners: Sequence[Call | Batch]
     count: int
+    traces: Sequence[submit_pb2.CallTrace] = ()  # of sampled owners
 
     @property
     def is_shared(self) -> bool:
@@ -231,10 +235,13 @@ def _close_span(
 
 def _call_parcel(calls: list[Call]) -> Parcel:
     spans, methods = spans_of((call.method, call.framed) for call in calls)
-    return Parcel(spans, methods, calls, len(calls))
+    traces = [call.trace.at(index, 1) for index, call in enumerate(calls) if call.trace is not None]
+    return Parcel(spans, methods, calls, len(calls), traces)
 
 
 def _batch_parcel(waiting: deque[Call | Batch]) -> Parcel:
     batch = waiting.popleft()
     assert isinstance(batch, Batch)
-    return Parcel(batch.spans, batch.methods, [batch], sum(span.count for span in batch.spans))
+    count = sum(span.count for span in batch.spans)
+    traces = () if batch.trace is None else (batch.trace.at(0, count),)
+    return Parcel(batch.spans, batch.methods, [batch], count, traces)

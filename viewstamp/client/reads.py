@@ -141,7 +141,10 @@ class Reads:
         self._asked[read_id] = _Asked(parcel, consistency)
         self._asked_count += parcel.count
         read = submit_pb2.ReadRequest(
-            read_id=read_id, consistency=consistency.to_proto(), spans=parcel.spans
+            read_id=read_id,
+            consistency=consistency.to_proto(),
+            spans=parcel.spans,
+            traces=parcel.traces,
         )
         return submit_pb2.SubmitRequest(read=read)
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -22,6 +23,7 @@ from viewstamp.cluster.preflight import (
     socket_directory,
 )
 from viewstamp.cluster.process import Program, Supervised
+from viewstamp.telemetry.settings import TelemetrySettings, arguments_of
 
 COORDINATOR: Final = "coordinator"
 SERVICES: Final = ("users", "streams", "consumer_groups")
@@ -35,6 +37,7 @@ class LocalCluster:
     """Four processes: coordinator, users, streams, consumer_groups. What dies is restarted.
 
     With port 0 in `listen` a free port is taken and kept. `programs` stand in for the real ones.
+    `telemetry` goes to all of them, but for the Prometheus page, which is the coordinator's.
     All belong to this process: if it dies, the kernel kills them. Use `start`, `wait_ready`,
     `stop`, or `async with`, which does all three.
     """
@@ -48,6 +51,7 @@ class LocalCluster:
         environment: Mapping[str, str] | None = None,
         programs: Sequence[Program] | None = None,
         stop_grace_s: float = STOP_GRACE_S,
+        telemetry: TelemetrySettings | None = None,
     ) -> None:
         self.data_directory = Path(data_directory)
         self._listen = listen
@@ -55,6 +59,7 @@ class LocalCluster:
         self._environment = environment
         self._programs = programs
         self._stop_grace_s = stop_grace_s
+        self._telemetry = telemetry or TelemetrySettings()
         self._address: str | None = None
         self._lock: DirectoryLock | None = None
         self._sockets: Path | None = None
@@ -169,8 +174,9 @@ class LocalCluster:
         assert self._sockets is not None
         key = str((self.data_directory / KEY_FILE).resolve())
         targets = {name: f"unix:{self._sockets / name}.sock" for name in SERVICES}
+        traced = arguments_of(replace(self._telemetry, metrics_listen=None))
         programs = [
-            Program(name, (sys.executable, "-m", f"services.{name}", "--listen", target))
+            Program(name, (sys.executable, "-m", f"services.{name}", "--listen", target, *traced))
             for name, target in targets.items()
         ]
         users = programs[0]
@@ -179,7 +185,8 @@ class LocalCluster:
         command += ["--data-directory", str(self.data_directory.resolve()), "--cluster-key", key]
         for name, target in targets.items():
             command += ["--service", f"{name}={target}"]
-        programs.append(Program(COORDINATOR, (*command, *self._coordinator_arguments)))
+        command += [*arguments_of(self._telemetry), *self._coordinator_arguments]
+        programs.append(Program(COORDINATOR, tuple(command)))
         return programs
 
     def _child_environment(self) -> dict[str, str]:

@@ -19,6 +19,7 @@ from viewstamp.telemetry.spool import Spool
 
 # One command of a hundred: the cost is measured in benchmarks/telemetry.py.
 TRACE_RATIO: Final = 0.01
+TELEMETRY_DIRECTORY: Final = "telemetry"  # below a data directory, by default
 SERVICE_PREFIX: Final = "viewstamp-"
 
 
@@ -71,6 +72,18 @@ def settings_of(options: argparse.Namespace) -> TelemetrySettings:
         otlp_endpoint=options.otlp_endpoint,
         metrics_listen=options.metrics_listen,
     )
+
+
+def arguments_of(settings: TelemetrySettings) -> list[str]:
+    """Return the settings as flags, for a process that is to be started with them."""
+    flags = {
+        "telemetry-directory": settings.directory and settings.directory.resolve(),
+        "trace-ratio": settings.trace_ratio,
+        "prepare-trace-ratio": settings.prepare_ratio,
+        "otlp-endpoint": settings.otlp_endpoint,
+        "metrics-listen": settings.metrics_listen,
+    }
+    return [f"--{name}={value}" for name, value in flags.items() if value is not None]
 
 
 class Telemetry:

@@ -1,0 +1,117 @@
+"""CLIENT spans: one for each sampled call or batch, from the call to its result."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.client.errors import ClientClosed, OutcomeUnknown, TimedOut
+from viewstamp.errors import Refusal
+from viewstamp.routing import Method
+from viewstamp.telemetry import rpc
+from viewstamp.telemetry.sampling import (
+    CURRENT_SPAN,
+    Sampler,
+    TraceContext,
+    format_trace_parent,
+    new_root,
+    new_span_id,
+)
+from viewstamp.telemetry.spans import AttributeValue, Kind, Recorder, Span, Status
+
+# What the client itself found out, and how spans call it.
+_OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (OutcomeUnknown, "OUTCOME_UNKNOWN"),
+    (TimedOut, "TIMED_OUT"),
+    (ClientClosed, "CLIENT_CLOSED"),
+)
+
+
+class CallTrace:
+    """One sampled call."""
+
+    __slots__ = ("context", "parent_id", "names", "count", "started_ns")
+
+    def __init__(
+        self, context: TraceContext, parent_id: str, names: rpc.RpcNames, count: int
+    ) -> None:
+        """Begin; `parent_id` is empty for a root, `count` how many commands it holds."""
+        self.context = context
+        self.parent_id = parent_id
+        self.names = names
+        self.count = count
+        self.started_ns = time.time_ns()
+
+    def at(self, index: int, count: int) -> submit_pb2.CallTrace:
+        """Return the trace as a request carries it."""
+        trace_parent = format_trace_parent(self.context)
+        return submit_pb2.CallTrace(index=index, count=count, trace_parent=trace_parent)
+
+
+class ClientTracing:
+    """Decides which calls are sampled, and records how they ended."""
+
+    def __init__(self, recorder: Recorder, sampler: Sampler) -> None:
+        """Calls within a span that is current belong to its trace; `sampler` is for the others."""
+        self._recorder = recorder
+        self._sampler = sampler
+
+    def begin(
+        self, method: Method, future: asyncio.Future[Any], count: int = 1
+    ) -> CallTrace | None:
+        """Begin the span of a call if it is sampled; it ends when `future` is done."""
+        parent = CURRENT_SPAN.get()
+        if parent is None and not self._sampler.keeps():
+            return None
+        if parent is None:
+            context, parent_id = new_root(), ""
+        else:
+            context, parent_id = TraceContext(parent.trace_id, new_span_id()), parent.span_id
+        trace = CallTrace(context, parent_id, rpc.rpc_names(method.full_name), count)
+        future.add_done_callback(lambda done: self._end(trace, done))
+        return trace
+
+    def _end(self, trace: CallTrace, future: asyncio.Future[Any]) -> None:
+        attributes, status = _outcome(trace, future)
+        self._recorder.record(
+            Span(
+                trace.names.span_name,
+                Kind.CLIENT,
+                trace.context,
+                trace.parent_id,
+                trace.started_ns,
+                time.time_ns(),
+                {**trace.names.attributes, **attributes},
+                status=status,
+            )
+        )
+
+
+def _outcome(
+    trace: CallTrace, future: asyncio.Future[Any]
+) -> tuple[dict[str, AttributeValue], Status]:
+    if future.cancelled():
+        return {"viewstamp.outcome": "CANCELLED"}, Status.UNSET
+    error = future.exception()
+    if error is None:
+        return _answered(trace, future.result()), Status.UNSET
+    if isinstance(error, Refusal):
+        return rpc.refused_attributes(error.reason), rpc.refused_status(error.reason)
+    name = next((name for kind, name in _OUTCOMES if isinstance(error, kind)), "FAILED")
+    return {"viewstamp.outcome": name}, Status.ERROR
+
+
+def _answered(trace: CallTrace, result: Any) -> dict[str, AttributeValue]:
+    results: Sequence[Any] = result if isinstance(result, list) else [result]
+    attributes: dict[str, AttributeValue] = {"viewstamp.outcome": rpc.OK}
+    taken = [one for one in results if not isinstance(one, Refusal)]
+    if taken:
+        attributes["viewstamp.op"] = taken[0].header.op
+        attributes["viewstamp.revision"] = taken[0].header.revision
+    if trace.count > 1:
+        attributes["viewstamp.commands"] = trace.count
+        attributes["viewstamp.refused"] = len(results) - len(taken)
+    return attributes
