@@ -45,8 +45,8 @@ def up(
     """Run a cluster on this machine until Ctrl-C.
 
     Starts the coordinator and the three domain services, and restarts what dies. The processes
-    write their logs to DATA_DIRECTORY/log and their traces to DATA_DIRECTORY/telemetry. Exit codes: 0 stopped, 1 a process was given up,
-    2 it could not start.
+    write their logs to DATA_DIRECTORY/log and their traces to DATA_DIRECTORY/telemetry. Exit
+    codes: 0 stopped, 1 a process was given up, 2 it could not start.
     """
     settings = settings_of(context)
     telemetry = TelemetrySettings(
