@@ -1,0 +1,110 @@
+"""A disk that is full to the last byte: a snapshot completes, and makes room in the journal."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from tests.processes import snapshots
+from tests.processes.callers import Caller, Refused, refused
+from tests.processes.processes import (
+    COORDINATOR,
+    SEGMENT_BYTES,
+    SERVICES,
+    Replica,
+    eventually,
+    short_directory,
+)
+from tests.processes.small_disk import SmallDisk, small_disk
+from tests.processes.test_reads_over_grpc import get
+from viewstamp.framing import encode_varint
+from viewstamp.limits import KIB
+
+pytestmark = pytest.mark.xdist_group("processes-start")
+
+DISK_BYTES = 12 * SEGMENT_BYTES
+# More than two segments.
+BULKS = 100
+RESERVE_BYTES = 512 * KIB
+ATTEMPTS_MAX = 10_000
+# So small that the prepares that are always kept take less than a segment.
+BULK_BYTES = 100 * KIB
+BULK = b"\xa2\x06" + encode_varint(BULK_BYTES) + bytes(BULK_BYTES)
+
+
+def fill_up(path: Path) -> None:
+    """Leave not a byte."""
+    with (path / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError) as caught:
+        while True:
+            filler.write(bytes(4 * KIB))
+    assert caught.value.errno == errno.ENOSPC
+
+
+def write_bulk(root: Caller) -> Refused:
+    """Send a command that fills the journal and changes nothing; return why it was refused."""
+    with refused() as failure:
+        root.raw(snapshots.CREATE_STREAM, BULK)
+    return failure.it
+
+
+def write_until_completed(root: Caller, generation: int) -> None:
+    """Write, whether it is let in or not, until the disk was full and that snapshot completed."""
+    alarms: set[str] = set()
+    for _ in range(ATTEMPTS_MAX):
+        refusal = write_bulk(root)
+        assert refusal.reason in ("INVALID_STREAM_NAME", "NO_SPACE")
+        alarms.update(root.alarms())
+        newest = snapshots.current(root)
+        if newest.generation >= generation and newest.decided_at:
+            assert newest.state == snapshots.COMPLETED, newest
+            assert alarms == {"ALARM_KIND_NO_SPACE"}
+            return
+    raise AssertionError("no snapshot came")
+
+
+def reserves(view: Path) -> list[int]:
+    """Return how much is kept in each copy directory."""
+    return [path.stat().st_size for path in (view / "snapshots").glob("copy-*/reserve")]
+
+
+def check(replica: Replica, disk: SmallDisk) -> None:
+    """Fill the disk of a running replica, and see it make room for itself, again and again."""
+    view = disk.seen_through(replica.processes[COORDINATOR].pid)
+    with replica.channel() as channel:
+        password = (view / "root_password").read_text().strip()
+        root = Caller(channel).logged_in("root", password)
+        root.create_stream("before")
+        snapshots.take_and_adopt(replica, root)
+        eventually(lambda: reserves(view) == [RESERVE_BYTES] * 3)
+        # What is freed must be more than the snapshot takes.
+        for _ in range(BULKS):
+            write_bulk(root)
+        fill_up(view)
+        write_until_completed(root, 2)
+        eventually(lambda: root.create_stream("after"))
+        # More than the disk has room for, but for further snapshots.
+        for _ in range(BULKS):
+            eventually(lambda: write_bulk(root).reason == "INVALID_STREAM_NAME")
+        assert snapshots.current(root).generation > 2
+        eventually(lambda: not root.alarms())
+        assert get(root, "before").stream.name == "before"
+        assert snapshots.verified(root)[-1].is_intact
+
+
+def test_full_disk_and_snapshots() -> None:
+    """Read-only until the snapshot that a full disk begins has freed the journal behind it."""
+    with short_directory() as directory:
+        (directory / "data").mkdir()
+        with small_disk(directory / "data", DISK_BYTES) as disk:
+            replica = Replica(directory)
+            try:
+                replica.start(*SERVICES)
+                flags = [f"--snapshot-reserve-bytes={RESERVE_BYTES}"]
+                wrapped = Replica(directory, prefix=disk.prefix, flags=flags)
+                wrapped.processes = replica.processes
+                wrapped.start(COORDINATOR)
+                check(wrapped, disk)
+            finally:
+                replica.stop()

@@ -1,0 +1,93 @@
+"""Snapshots that nobody asked for: after so many commands, after some time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from coordinator.snapshot.orchestrator import CHECK_INTERVAL_MS
+from tests.processes import snapshots
+from tests.processes.callers import Caller
+from tests.processes.processes import (
+    COORDINATOR,
+    Replica,
+    eventually,
+    replica,
+    unique,
+)
+
+pytestmark = pytest.mark.xdist_group("processes-snapshot-triggers")
+
+COMMANDS = 40
+KEPT = 2
+
+
+@pytest.fixture(scope="module")
+def busy() -> Iterator[Replica]:
+    """A replica that takes a snapshot every few commands and keeps few."""
+    flags = [
+        "--snapshot-interval-ms=0",
+        f"--snapshot-commands={COMMANDS}",
+        f"--snapshot-keep-last={KEPT}",
+        "--snapshot-keep-daily=0",
+    ]
+    with replica(flags=flags) as running:
+        yield running
+
+
+def write(root: Caller, commands: int) -> None:
+    """Write some commands."""
+    for _ in range(commands):
+        root.create_stream(unique("s"))
+
+
+def completed(root: Caller, generation: int) -> bool:
+    """Whether a generation, or a later one, is completed."""
+    newest = snapshots.current(root)
+    return newest.generation >= generation and newest.state == snapshots.COMPLETED
+
+
+def test_commands(busy: Replica) -> None:
+    """Every so many commands there is a snapshot, and only the last ones are kept."""
+    with busy.root() as root:
+        for generation in range(1, KEPT + 3):
+            write(root, COMMANDS // 2)
+            assert snapshots.current(root).generation == generation - 1
+            write(root, COMMANDS // 2)
+            eventually(lambda: completed(root, generation))  # noqa: B023
+        kept = snapshots.listed(root)
+        assert len(kept) == KEPT
+        for directory in snapshots.copy_directories(busy):
+            manifests = directory / "manifests"
+            eventually(lambda: len(list(manifests.iterdir())) == KEPT)  # noqa: B023
+        assert snapshots.verified(root)[-1].is_intact
+
+
+def with_coordinator(running: Replica, *flags: str) -> Replica:
+    """Restart the coordinator with other flags."""
+    running.kill(COORDINATOR)
+    other = Replica(running.directory, flags=flags)
+    other.processes, other.ready = running.processes, running.ready
+    other.start(COORDINATOR)
+    return other
+
+
+def test_interval(busy: Replica) -> None:
+    """After some time there is a snapshot of what changed; where nothing changes there is none."""
+    timely = with_coordinator(busy, "--snapshot-interval-ms=100", "--snapshot-commands=0")
+    with timely.root() as root:
+        newest = snapshots.current(root).generation
+        write(root, 1)
+        eventually(lambda: completed(root, newest + 1))
+        settled = eventually(lambda: last_generation_adopted(timely, root))
+        # Nothing happens that could be waited for: give it time to happen.
+        time.sleep(2.5 * CHECK_INTERVAL_MS / 1000)
+        assert snapshots.current(root).generation == settled
+
+
+def last_generation_adopted(running: Replica, root: Caller) -> int:
+    """Return the newest generation once it is what the replica restarts from, else 0."""
+    newest = snapshots.current(root).generation
+    return newest if snapshots.is_adopted(running, newest) else 0
