@@ -36,13 +36,16 @@ class CommandTrace:
         names: RpcNames,
         started_ns: int,
         *,
-        user_id: int = 0,
+        user_id: int | None = None,
         index: int = 0,
         count: int = 1,
         span: int = 0,
         span_index: int = 0,
     ) -> None:
-        """Begin; `context` is that of the SERVER span, `parent_id` its caller's span or empty."""
+        """Begin; `context` is that of the SERVER span, `parent_id` its caller's span or empty.
+
+        `user_id` is None as long as nobody has looked at the token.
+        """
         self.context = context
         self.parent_id = parent_id
         self.names = names

@@ -171,7 +171,7 @@ class GatewayWatch:
         self, trace: CommandTrace, outcome: dict[str, AttributeValue], status: Status
     ) -> None:
         attributes = {**trace.names.attributes, **outcome}
-        if trace.user_id:
+        if trace.user_id is not None:
             attributes["viewstamp.user_id"] = trace.user_id
         assert self._recorder is not None, "a call is sampled where nothing is recorded"
         self._recorder.record(
