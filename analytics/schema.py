@@ -124,15 +124,23 @@ SNAPSHOT_TENANTS: Final = Table(
     "snapshot_tenants",
     "generation BIGINT, tenant STRING, kind STRING, entities BIGINT, bytes BIGINT",
 )
+# In entities: `per_hour` and `slope` (per generation) are medians of the slopes between any two
+# generations (Theil-Sen); `per_hour_low` to `per_hour_high` holds the true one at 95 %.
+# `confidence` is significant (that interval leaves 0 out), uncertain or too_few (generations).
 GROWTH: Final = Table(
     "growth",
-    "section STRING, per_hour DOUBLE, forecast_24h DOUBLE, days_to_limit DOUBLE, slope DOUBLE",
+    "section STRING, per_hour DOUBLE, forecast_24h DOUBLE, days_to_limit DOUBLE, slope DOUBLE,"
+    " limited_by STRING, per_hour_low DOUBLE, per_hour_high DOUBLE, confidence STRING,"
+    " generations BIGINT",
 )
 CHURN: Final = Table(
     "churn", "generation BIGINT, section STRING, added BIGINT, changed BIGINT, removed BIGINT"
 )
+# `ratio` is layer_bytes / log_bytes, `changed_ratio` layer_bytes / changed_bytes.
 AMPLIFICATION: Final = Table(
-    "amplification", "generation BIGINT, layer_bytes BIGINT, log_bytes BIGINT, ratio DOUBLE"
+    "amplification",
+    "generation BIGINT, layer_bytes BIGINT, log_bytes BIGINT, ratio DOUBLE, changed_bytes BIGINT,"
+    " changed_ratio DOUBLE",
 )
 RESTORE_ESTIMATE: Final = Table(
     "restore_estimate", "generation BIGINT, section STRING, seconds DOUBLE"
