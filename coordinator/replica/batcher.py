@@ -234,11 +234,8 @@ class Batcher:
     def refuse_all(self, refusal: Refusal) -> None:
         """Fail everything that waits."""
         self.refuse_ordinary(refusal)
-        for snapshots in (self._own, self._asked):
-            while snapshots:
-                waiting = snapshots.popleft()
-                if not waiting.future.done():
-                    waiting.future.set_exception(refusal)
+        _refuse(self._own, refusal)
+        self.refuse_asked(refusal)
 
     def refuse_ordinary(self, refusal: Refusal) -> None:
         """Fail what waits, but for commands about snapshots."""
@@ -246,6 +243,10 @@ class Batcher:
             waiting = self._pop()
             if not waiting.future.done():
                 waiting.future.set_exception(refusal)
+
+    def refuse_asked(self, refusal: Refusal) -> None:
+        """Fail what callers asked about snapshots: what is left of the reserve is the replica's."""
+        _refuse(self._asked, refusal)
 
     def _add_snapshot_command(self, command: LooseCommand) -> None:
         if command.user_id == limits.SYSTEM_USER_ID:
@@ -293,6 +294,13 @@ class Batcher:
         self._waiting_bytes -= _size(waiting) + WAITING_OVERHEAD_BYTES
         self._waiting_commands -= _command_count(waiting)
         return waiting
+
+
+def _refuse(commands: deque[LooseCommand], refusal: Refusal) -> None:
+    while commands:
+        waiting = commands.popleft()
+        if not waiting.future.done():
+            waiting.future.set_exception(refusal)
 
 
 def gathered_commands(under_way: int) -> int:

@@ -62,7 +62,8 @@ class Room(Enum):
 
     FREE = "free"
     SOON = "soon"  # a segment is being made
-    FULL = "full"  # the disk is full
+    FULL = "full"  # the disk is full; the reserve is whole
+    EXHAUSTED = "exhausted"  # the disk is full; part of the reserve is used
 
 
 @dataclass(slots=True)
@@ -255,8 +256,10 @@ class Driver:
                 self.batcher.refuse_all(self._not_serving(refusal))
                 return
             room = self._events.room()
-            if room is Room.FULL:
+            if room in _NO_ROOM:
                 self.batcher.refuse_ordinary(no_space())
+            if room is Room.EXHAUSTED:
+                self.batcher.refuse_asked(no_space())
             if refusal is not None:
                 return  # what makes room in the pipeline calls again
             batch = self.batcher.take_snapshot_command()
@@ -475,6 +478,7 @@ class HaltedError(Exception):
     """The replica can never go on by itself; the message says what the operator can do."""
 
 
+_NO_ROOM: Final = frozenset({Room.FULL, Room.EXHAUSTED})
 # Refusals that waiting does not cure; the others end as the pipeline moves.
 _NOT_SERVING: Final = frozenset(
     {

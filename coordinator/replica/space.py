@@ -48,7 +48,9 @@ class SpaceWatch:
         if free_bytes >= MARGIN_BYTES:
             return Room.FREE
         self._wake.set()
-        return Room.FULL if self.full else Room.SOON
+        if not self.full:
+            return Room.SOON
+        return Room.FULL if self._journal.space().reserve_intact else Room.EXHAUSTED
 
     def sent(self, prepares: Sequence[Any]) -> None:
         """Prepares are on their way to the journal."""

@@ -106,8 +106,15 @@ class OpenCore:
         return []
 
 
-async def test_a_full_disk_lets_only_snapshot_commands_in() -> None:
-    """What could free the disk is admitted, everything else is told NO_SPACE."""
+@pytest.mark.parametrize(
+    ("room", "admitted"),
+    [(Room.FULL, {BEGIN_SNAPSHOT, DELETE_SNAPSHOT}), (Room.EXHAUSTED, {BEGIN_SNAPSHOT})],
+)
+async def test_a_full_disk_lets_only_snapshot_commands_in(room: Room, admitted: set[int]) -> None:
+    """What could free the disk is admitted, everything else is told NO_SPACE.
+
+    Once part of the reserve is used, the rest is for what the replica itself has to say.
+    """
 
     def ignore(*_: object) -> Any:
         return None
@@ -119,7 +126,7 @@ async def test_a_full_disk_lets_only_snapshot_commands_in() -> None:
         cut_taken=ignore,
         catalog_changed=ignore,
         fatal=ignore,
-        room=lambda: Room.FULL,
+        room=lambda: room,
         persisting=ignore,
         persisted=ignore,
         local_read=ignore,
@@ -127,13 +134,15 @@ async def test_a_full_disk_lets_only_snapshot_commands_in() -> None:
     core: Any = OpenCore()
     unused: Any = None
     driver = Driver(core, unused, unused, events)
-    create, begin = loose(CREATE_TOPIC), loose(BEGIN_SNAPSHOT)
-    driver.submit(create)
-    driver.submit(begin)
+    commands = {code: loose(code) for code in (CREATE_TOPIC, BEGIN_SNAPSHOT, DELETE_SNAPSHOT)}
+    for command in commands.values():
+        driver.submit(command)
     driver.pump()
 
-    refusal = create.future.exception()
-    assert isinstance(refusal, Refusal)
-    assert refusal.reason == Reason.REASON_NO_SPACE
-    assert len(core.admitted) == 1
-    assert not begin.future.done()
+    assert len(core.admitted) == len(admitted)
+    for code, command in commands.items():
+        assert command.future.done() == (code not in admitted)
+        if command.future.done():
+            refusal = command.future.exception()
+            assert isinstance(refusal, Refusal)
+            assert refusal.reason == Reason.REASON_NO_SPACE
