@@ -1,0 +1,203 @@
+"""What the tables of snapshots say, as rules: size, growth, limits, latency around cuts, waste."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from analytics.report.overview import Names, newest, records
+from analytics.report.reading import Source, Tables
+from analytics.report.statements import (
+    CRITICAL,
+    GOOD,
+    NOTICE,
+    WARNING,
+    Finding,
+    Part,
+    Rule,
+    graded,
+    largest,
+    named,
+    only,
+    same,
+    total,
+)
+
+SECTIONS_TOLD_MAX: Final = 3
+CUTS_TOLD_MAX: Final = 2
+# How many times the baseline's p99 the p99 around a cut may be.
+CUT_RATIO_NOTICE: Final = 1.2
+CUT_RATIO_WARNING: Final = 1.5
+CUT_RATIO_CRITICAL: Final = 3.0
+DAYS_TO_LIMIT_CRITICAL: Final = 7
+DAYS_TO_LIMIT_WARNING: Final = 30
+GARBAGE_SHARE_NOTICE: Final = 0.05
+GARBAGE_SHARE_WARNING: Final = 0.3
+TENANT_SHARE_NOTICE: Final = 0.5
+AMPLIFICATION_WARNING: Final = 5.0
+RESTORE_WARNING_S: Final = 60
+RESTORE_CRITICAL_S: Final = 600
+
+
+def cuts(tables: Tables, names: Names) -> list[Finding]:
+    """Return the snapshots that made commands slower, each with the RPC that suffered most."""
+    rows = tables["cut_latency"].dropna(subset=["ratio"])
+    if rows.empty:
+        return []
+    rows = rows.sort_values("ratio", ascending=False, kind="stable").drop_duplicates("generation")
+    slow = rows[rows["ratio"] >= CUT_RATIO_NOTICE]
+    if slow.empty:
+        ratio = largest(tables, "times", "cut_latency", "ratio")
+        return [Finding(GOOD, ("No snapshot slowed commands: p99 around a cut is at most ", ratio))]
+    found = []
+    for row in records(slow.head(CUTS_TOLD_MAX)):
+        where = {"generation": row["generation"], "rpc": row["rpc"]}
+        ratio = only(tables, "times", "cut_latency", "ratio", **where)
+        words: tuple[Part, ...] = (
+            f"Snapshot {row['generation']:.0f} raised p99 of ",
+            named(names, row["rpc"]),
+            " ",
+            ratio,
+            ": ",
+            only(tables, "us", "cut_latency", "p99_us_around", **where),
+            " around the cut, else ",
+            only(tables, "us", "cut_latency", "p99_us_baseline", **where),
+        )
+        severity = graded(row["ratio"], CUT_RATIO_WARNING, CUT_RATIO_CRITICAL)
+        found.append(Finding(severity, words))
+    return found
+
+
+def growth(tables: Tables, names: Names) -> list[Finding]:
+    """Return the sections that grow, those first that reach their limit first."""
+    rows = tables["growth"].dropna(subset=["per_hour"])
+    rows = rows[rows["per_hour"] > 0].assign(days=rows["days_to_limit"].fillna(math.inf))
+    rows = rows.sort_values(["days", "per_hour", "section"], ascending=[True, False, True])
+    found = []
+    for row in records(rows.head(SECTIONS_TOLD_MAX)):
+        where = {"section": row["section"]}
+        words: list[Part] = ["Section ", same(row["section"]), " grows "]
+        words += [only(tables, "per_hour", "growth", "per_hour", **where)]
+        severity = NOTICE
+        if math.isfinite(row["days"]):
+            words += [": limit in ", only(tables, "days", "growth", "days_to_limit", **where)]
+            near = row["days"] < DAYS_TO_LIMIT_WARNING
+            severity = CRITICAL if row["days"] < DAYS_TO_LIMIT_CRITICAL else severity
+            severity = WARNING if near and severity == NOTICE else severity
+        found.append(Finding(severity, tuple(words)))
+    return found
+
+
+def size(tables: Tables, names: Names) -> list[Finding]:
+    """Return what the newest snapshot weighs, and its largest section."""
+    generation = newest(tables, "snapshot_sections")
+    if generation is None:
+        return []
+    rows = tables["snapshot_sections"]
+    by_section = rows[rows["generation"] == generation].groupby("section")["bytes"].sum()
+    section = by_section.idxmax()
+    where = (("generation", generation),)
+    part = Source("snapshot_sections", "bytes", (*where, ("section", section)), "sum")
+    words: tuple[Part, ...] = (
+        f"Snapshot {generation} has ",
+        total(tables, "count", "snapshot_sections", "entities", generation=generation),
+        " entities in ",
+        total(tables, "bytes", "snapshot_sections", "bytes", generation=generation),
+        "; ",
+        tables.number("share", _over(part, "bytes", "snapshot_sections", where)),
+        " of it is section ",
+        same(section),
+    )
+    return [Finding(NOTICE, words)]
+
+
+def garbage(tables: Tables, names: Names) -> list[Finding]:
+    """Return how much of the newest snapshot is waste, and what most of that is."""
+    generation = newest(tables, "garbage")
+    if generation is None:
+        return []
+    rows = tables["garbage"]
+    rows = rows[rows["generation"] == generation].dropna(subset=["bytes"])
+    if rows.empty:
+        return []
+    row = records(rows.sort_values(["bytes", "what"], ascending=[False, True]).head(1))[0]
+    where = (("generation", generation),)
+    waste = Source("garbage", "bytes", where, "sum")
+    part = tables.number("share", _over(waste, "bytes", "snapshot_sections", where))
+    words: list[Part] = [f"Garbage in snapshot {generation}: ", tables.number("bytes", waste)]
+    severity = NOTICE
+    if math.isfinite(part.value):
+        words += [", ", part, " of it"]
+        severity = GOOD if part.value < GARBAGE_SHARE_NOTICE else NOTICE
+        severity = WARNING if part.value >= GARBAGE_SHARE_WARNING else severity
+    count = only(tables, "count", "garbage", "count", generation=generation, what=row["what"])
+    words += ["; most of it is ", same(str(row["what"]).replace("_", " ")), " (", count, ")"]
+    return [Finding(severity, tuple(words))]
+
+
+def tenants(tables: Tables, names: Names) -> list[Finding]:
+    """Return the tenant that has most of the newest snapshot, if one has."""
+    generation = newest(tables, "snapshot_tenants")
+    if generation is None:
+        return []
+    rows = tables["snapshot_tenants"]
+    by_tenant = rows[rows["generation"] == generation].groupby("tenant")["bytes"].sum()
+    if len(by_tenant) < 2:
+        return []
+    tenant = by_tenant.idxmax()
+    where = (("generation", generation),)
+    source = Source("snapshot_tenants", "bytes", (*where, ("tenant", tenant)), "sum")
+    part = tables.number("share", _over(source, "bytes", "snapshot_tenants", where))
+    if not part.value >= TENANT_SHARE_NOTICE:
+        return []
+    words: tuple[Part, ...] = ("Tenant ", same(tenant), " has ", part, " of what tenants have")
+    return [Finding(NOTICE, words)]
+
+
+def amplification(tables: Tables, names: Names) -> list[Finding]:
+    """Return how many bytes of layers were written for each byte of the log."""
+    generation = newest(tables, "amplification")
+    ratio = only(tables, "times", "amplification", "ratio", generation=generation)
+    if not ratio.value >= AMPLIFICATION_WARNING:
+        return []
+    words: tuple[Part, ...] = (f"Snapshot {generation} wrote ", ratio, " the bytes of its log")
+    return [Finding(WARNING, words)]
+
+
+def restore(tables: Tables, names: Names) -> list[Finding]:
+    """Return how long a restart from the newest snapshot takes, and its slowest section."""
+    generation = newest(tables, "restore_estimate")
+    if generation is None:
+        return []
+    rows = tables["restore_estimate"]
+    rows = rows[rows["generation"] == generation].dropna(subset=["seconds"])
+    if rows.empty:
+        return []
+    row = records(rows.sort_values(["seconds", "section"], ascending=[False, True]).head(1))[0]
+    whole = total(tables, "s", "restore_estimate", "seconds", generation=generation)
+    slowest = {"generation": generation, "section": row["section"]}
+    words: tuple[Part, ...] = (
+        f"A restart from snapshot {generation} takes about ",
+        whole,
+        ", of which section ",
+        same(row["section"]),
+        " takes ",
+        only(tables, "s", "restore_estimate", "seconds", **slowest),
+    )
+    return [Finding(graded(whole.value, RESTORE_WARNING_S, RESTORE_CRITICAL_S), words)]
+
+
+RULES: Final = (
+    Rule("cuts", ("cut_latency",), cuts),
+    Rule("growth", ("growth",), growth),
+    Rule("size", ("snapshot_sections",), size),
+    Rule("garbage", ("garbage",), garbage),
+    Rule("tenants", ("snapshot_tenants",), tenants),
+    Rule("amplification", ("amplification",), amplification),
+    Rule("restore", ("restore_estimate",), restore),
+)
+
+
+def _over(source: Source, column: str, table: str, where: tuple[tuple[str, object], ...]) -> Source:
+    """Return the source divided by the sum of a column of another choice of rows."""
+    return Source(source.table, source.column, source.where, source.aggregate, column, table, where)
