@@ -157,24 +157,37 @@ class _Writer:
         self._revision += 1
         trace, base = self._ids()
         is_failed = self._random.random() < self._load.error_rate
-        add = self._resource(COORDINATOR).append
-        common = (
-            f"{_number('viewstamp.op', self._op)},{_number('viewstamp.revision', self._revision)}"
-        )
+        common = _number("viewstamp.op", self._op) + ","
+        common += _number("viewstamp.revision", self._revision)
         network_ns = self._draw("network")
-        at_ns = start_ns = self._now_ns + network_ns
-        for number, name in enumerate(("queue", "journal", "replicate", "commit"), start=2):
-            end_ns = at_ns + self._draw(name)
-            add(_span(trace, base, number, 1, name, INTERNAL_KIND, at_ns, end_ns, common))
-            # The journal's write and the way to the backups begin together.
-            journal_ns = max(end_ns, journal_ns) if name == "replicate" else end_ns
-            at_ns = at_ns if name == "journal" else journal_ns
+        start_ns = self._now_ns + network_ns
+        at_ns = self._logged(trace, base, start_ns, common)
         at_ns = self._stages(trace, base, method, at_ns, common, is_failed)
         end_ns = at_ns + self._draw("retire")
         number = 6 + 2 * len(method.stages)
-        add(_span(trace, base, number, 1, "retire", INTERNAL_KIND, at_ns, end_ns, common))
+        self._resource(COORDINATOR).append(
+            _span(trace, base, number, 1, "retire", INTERNAL_KIND, at_ns, end_ns, common)
+        )
         self._entry(trace, base, method, (start_ns, end_ns, network_ns), common, is_failed)
         return f'{{"traceId":"{trace}","spanId":"{base}0001"}}'
+
+    def _logged(self, trace: str, base: str, start_ns: int, common: str) -> int:
+        """Write a command's way through the log; return when the mux has it."""
+        queued_ns = start_ns + self._draw("queue")
+        # The write to the disk and the way to the backups begin together.
+        written_ns = queued_ns + self._draw("journal")
+        replicated_ns = queued_ns + self._draw("replicate")
+        decided_ns = max(written_ns, replicated_ns)
+        committed_ns = decided_ns + self._draw("commit")
+        add = self._resource(COORDINATOR).append
+        for number, name, from_ns, to_ns in (
+            (2, "queue", start_ns, queued_ns),
+            (3, "journal", queued_ns, written_ns),
+            (4, "replicate", queued_ns, replicated_ns),
+            (5, "commit", decided_ns, committed_ns),
+        ):
+            add(_span(trace, base, number, 1, name, INTERNAL_KIND, from_ns, to_ns, common))
+        return committed_ns
 
     def _stages(
         self, trace: str, base: str, method: Method, at_ns: int, common: str, is_failed: bool

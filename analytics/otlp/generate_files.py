@@ -113,7 +113,7 @@ class Files:
             file.close()
             path = self._directory / "telemetry" / service
             number = len(list(path.iterdir()))
-            (path / NAME).rename(path / f"traces-{number:06}.jsonl")
+            (path / NAME).rename(path / f"traces-20261120T{number:06}Z.jsonl")
             file = None
         if file is None:
             file = self._open[service] = self._create(service)

@@ -108,7 +108,7 @@ def conclude(spark: SparkSession, output: Path, counts: dict[str, int]) -> Inges
     """Measure the tables just written, write `data_quality`, and return what to say of it."""
     spans = tables.read(spark, SPANS, output)
     values = quality.measure(spans, tables.read(spark, QUARANTINE, output), counts)
-    rows = spark.createDataFrame(list(values.items()), DATA_QUALITY.columns)
+    rows = spark.createDataFrame(sorted(values.items()), DATA_QUALITY.columns)
     tables.write(rows.coalesce(1), DATA_QUALITY, output)
     return Ingested(values, tuple(notices(values, output)))
 

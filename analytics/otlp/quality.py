@@ -68,7 +68,7 @@ def measure(spans: DataFrame, quarantine: DataFrame, counts: Mapping[str, int]) 
         "without_service_rate": ("without_service", values["spans"]),
     }
     return values | {
-        name: values[part] / whole if whole else 0.0 for name, (part, whole) in rates.items()
+        name: values[part] / whole if whole > 0 else 0.0 for name, (part, whole) in rates.items()
     }
 
 
