@@ -34,6 +34,8 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client.methods import method_of
 from viewstamp.framing import frame
+from viewstamp.telemetry import settings
+from viewstamp.telemetry.settings import Telemetry
 
 VALUE_BYTES: Final = 256
 NAME_BYTES: Final = 32
@@ -131,6 +133,9 @@ class Target:
         self.password_file: Path | None = options.password_file
         self.duration_s: float = options.seconds
         self.request_bytes: int = options.request_bytes
+        self._telemetry: Telemetry | None = None
+        if options.telemetry_directory is not None:
+            self._telemetry = Telemetry("client", settings.settings_of(options))
 
     def samples(self) -> Samples:
         """Return empty samples whose time begins now."""
@@ -141,7 +146,9 @@ class Target:
         """Yield a client and streams to make topics in, which are deleted in the end."""
         assert self.password_file is not None, "this workload needs --password-file"
         password = self.password_file.read_text().strip()
-        client = await library.connect(self.address, username="root", password=password)
+        client = await library.connect(
+            self.address, username="root", password=password, telemetry=self._telemetry
+        )
         async with client:
             made = await client.batch(
                 streams_pb2.CreateStreamRequest(name=f"load-{os.getpid()}-{number}")
@@ -434,6 +441,7 @@ def main() -> int:
     parser.add_argument(
         "--request-bytes", type=int, default=0, help="size of a CreateTopic, from 160"
     )
+    settings.add_arguments(parser)
     options = parser.parse_args()
     # What a generator keeps lives as long as it: to look for garbage in it costs and finds none.
     gc.disable()

@@ -54,20 +54,24 @@ def format_trace_parent(context: TraceContext) -> str:
     return f"00-{context.trace_id}-{context.span_id}-01"
 
 
+# Not the module's own generator: an application that seeds that one must not repeat our ids.
+_random: Final = random.Random()
+
+
 def new_span_id() -> str:
     """Return the id of a new span; never all zeros."""
-    return f"{random.getrandbits(SPAN_ID_BITS) or 1:016x}"
+    return f"{_random.getrandbits(SPAN_ID_BITS) or 1:016x}"
 
 
 def new_root() -> TraceContext:
     """Return the first span of a new trace."""
-    return TraceContext(f"{random.getrandbits(TRACE_ID_BITS) or 1:032x}", new_span_id())
+    return TraceContext(f"{_random.getrandbits(TRACE_ID_BITS) or 1:032x}", new_span_id())
 
 
 class Sampler:
     """Decides about traces that begin here: a `ratio` of them, 0 to 1, is kept."""
 
-    def __init__(self, ratio: float, draw: Callable[[], float] = random.random) -> None:
+    def __init__(self, ratio: float, draw: Callable[[], float] = _random.random) -> None:
         """Raise ValueError for a ratio that is none. `draw` gives a number from 0 to below 1."""
         if not 0.0 <= ratio <= 1.0:
             raise ValueError(f"the trace ratio is {ratio}: give a number from 0 to 1")

@@ -1,0 +1,153 @@
+"""What traces and metrics cost: prints one JSON object.
+
+`python -m benchmarks.telemetry [--quick] [--rounds N] [--seconds S] [--only WORKLOAD ...]`. One
+cluster for each mode (off, 1 % of commands, all of them) is started here, on loopback. They are
+measured in turns, each round in another order, so that whatever else the machine does meets all.
+Load and cluster have the same mode. Ratios are of each round; their median is judged.
+
+Beside throughput stands the CPU time that the processes of the cluster spend per command: it hardly
+depends on what else the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import psutil
+
+from benchmarks.commands import machine
+from benchmarks.load import WORKLOADS
+from viewstamp.cluster import LocalCluster
+from viewstamp.telemetry.settings import TelemetrySettings, arguments_of
+
+MODES: Final[dict[str, float | None]] = {"off": None, "1 %": 0.01, "100 %": 1.0}
+MEASURED: Final = (
+    "create_concurrent",
+    "create_unary",
+    "create_sequential",
+    "submit_batches_100",
+)
+SECONDS: Final = 4.0
+ROUNDS: Final = 7
+QUICK_SECONDS: Final = 1.0
+QUICK_ROUNDS: Final = 2
+# Of throughput, at 1 %: what may be lost at most, and what is aimed at.
+LOSS_MUST: Final = 0.05
+LOSS_AIM: Final = 0.02
+
+
+def settings_of(mode: str, directory: Path) -> TelemetrySettings:
+    """Return the telemetry of a mode."""
+    ratio = MODES[mode]
+    if ratio is None:
+        return TelemetrySettings()
+    return TelemetrySettings(directory / "telemetry", ratio, metrics_listen="127.0.0.1:0")
+
+
+@asynccontextmanager
+async def clusters(directory: Path) -> AsyncIterator[dict[str, LocalCluster]]:
+    """Start one cluster for each mode."""
+    async with AsyncExitStack() as stack:
+        started = {}
+        for number, mode in enumerate(MODES):
+            own = directory / str(number)
+            own.mkdir()
+            telemetry = settings_of(mode, own)
+            cluster = LocalCluster(own / "data", "127.0.0.1:0", telemetry=telemetry)
+            started[mode] = await stack.enter_async_context(cluster)
+        yield started
+
+
+async def measure(
+    cluster: LocalCluster, mode: str, workload: str, seconds: float
+) -> dict[str, float]:
+    """Run one measurement; add the CPU time of the cluster's processes per command."""
+    command = [sys.executable, "-m", "benchmarks.load", workload, "--seconds", str(seconds)]
+    command += ["--address", cluster.address]
+    command += ["--password-file", str(cluster.root_password_path)]
+    # The load's own files are beside those of its cluster, whose page it must not take.
+    own = settings_of(mode, cluster.data_directory.parent)
+    command += arguments_of(TelemetrySettings(own.directory, own.trace_ratio))
+    before_s = cpu_seconds(cluster)
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    output, _ = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"the measurement {workload} failed, see above")
+    figures: dict[str, float] = json.loads(output)
+    # The warm-up and the end are in it as well: the same in every mode.
+    commands = figures["commands_per_s"] * seconds
+    figures["cluster_cpu_us"] = round((cpu_seconds(cluster) - before_s) / commands * 1e6, 2)
+    return figures
+
+
+def cpu_seconds(cluster: LocalCluster) -> float:
+    """Return what all processes of a cluster have used."""
+    times = [psutil.Process(pid).cpu_times() for pid in cluster.pids.values()]
+    return sum(spent.user + spent.system for spent in times)
+
+
+def compared(rounds: Sequence[dict[str, dict[str, float]]]) -> dict[str, Any]:
+    """Return medians by mode, and the ratios to `off` round by round."""
+    result: dict[str, Any] = {}
+    for mode in MODES:
+        row: dict[str, Any] = {
+            name: median(one[mode][name] for one in rounds) for name in rounds[0][mode]
+        }
+        for figure in ("commands_per_s", "cluster_cpu_us"):
+            ratios = [one[mode][figure] / one["off"][figure] for one in rounds]
+            row[f"{figure}_ratio"] = round(median(ratios), 4)
+            row[f"{figure}_ratios"] = [round(ratio, 3) for ratio in ratios]
+        result[mode] = row
+    loss = 1 - result["1 %"]["commands_per_s_ratio"]
+    result["loss_at_1_percent"] = round(loss, 4)
+    verdicts = ((LOSS_AIM, "aim"), (LOSS_MUST, "must"))
+    result["verdict"] = next((name for limit, name in verdicts if loss <= limit), "missed")
+    return result
+
+
+async def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure everything."""
+    result: dict[str, Any] = {"machine": machine(), "workloads": {}}
+    with tempfile.TemporaryDirectory(prefix="vs-telemetry") as name:
+        async with clusters(Path(name)) as started:
+            for workload in options.only or MEASURED:
+                rounds = []
+                for number in range(options.rounds):
+                    turn = number % len(MODES)
+                    order = [*MODES][turn:] + [*MODES][:turn]
+                    found = {
+                        mode: await measure(started[mode], mode, workload, options.seconds)
+                        for mode in order
+                    }
+                    rounds.append(found)
+                    rates = {mode: found[mode]["commands_per_s"] for mode in MODES}
+                    print(workload, number, rates, file=sys.stderr, flush=True)
+                result["workloads"][workload] = compared(rounds)
+    return result
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.telemetry", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="short and noisy")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--only", action="append", choices=WORKLOADS)
+    options = parser.parse_args()
+    options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    options.seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
+    print(json.dumps(asyncio.run(run(options)), indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
