@@ -10,6 +10,7 @@ import pytest
 
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+from viewstamp.client.consistency import LINEARIZABLE, Consistency
 from viewstamp.errors import Refusal
 from viewstamp.loadtest.cuts import CutKill, Moment, SnapshotRequests, moment_of, wall_clock_us
 from viewstamp.loadtest.generator import LoadGenerator, Restoration
@@ -33,14 +34,19 @@ CREATED, COMPLETED = (
 
 
 class Cluster:
-    """Snapshots that are decided as the test says, and processes that die and are back at once."""
+    """Snapshots that are decided as the test says, and processes that die and are back at once.
 
-    def __init__(self, decided_at: list[int]) -> None:
+    With `waits_for_kills` nothing is decided before a process was killed.
+    """
+
+    def __init__(self, decided_at: list[int], *, waits_for_kills: bool = False) -> None:
+        self.waits_for_kills = waits_for_kills
         self.created_at = 1
         self.decided_at = decided_at
         self.killed: list[str] = []
         self.refusals: list[Reason.ValueType] = []
         self.last_generation = 0
+        self.begun_by_itself = False
         self.in_flight = IN_FLIGHT_MIN
         self.may_decide = asyncio.Event()
         self.may_decide.set()
@@ -49,14 +55,22 @@ class Cluster:
         """Begin the next generation, unless a refusal is due."""
         await asyncio.sleep(0)
         if self.refusals:
+            self.begun_by_itself = True
             raise Refusal(self.refusals.pop(), "as the test wants it")
         self.last_generation += 1
+        if self.waits_for_kills:
+            self.may_decide.clear()
         return snapshots_pb2.CreateSnapshotResponse(generation=self.last_generation)
 
-    async def current(self) -> snapshots_pb2.Snapshot:
-        """Return one that the cluster began by itself."""
-        self.last_generation += 1
-        return snapshots_pb2.Snapshot(generation=self.last_generation, state=CREATED)
+    async def current(self, *, consistency: Consistency = LINEARIZABLE) -> snapshots_pb2.Snapshot:
+        """Return the last one; if a refusal told of one, the cluster began it by itself."""
+        await asyncio.sleep(0)
+        if self.begun_by_itself:
+            self.begun_by_itself = False
+            self.last_generation += 1
+        return snapshots_pb2.Snapshot(
+            generation=self.last_generation, state=CREATED, created_at=self.created_at
+        )
 
     async def decided(self, generation: int) -> snapshots_pb2.Snapshot:
         """Return a generation, with the next time that the test gave."""
@@ -72,6 +86,7 @@ class Cluster:
     def kill(self, name: str) -> None:
         """Note it."""
         self.killed.append(name)
+        self.may_decide.set()
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Everything is back."""
@@ -105,13 +120,13 @@ def test_log_times_say_where_a_kill_fell(created_at: int, decided_at: int, momen
 
 async def test_a_kill_that_comes_too_late_is_made_again() -> None:
     """Attempts after the decision do not count, and the first one before it is the last."""
-    cluster = Cluster([1, 1])
+    cluster = Cluster([1, 1], waits_for_kills=True)
     requests = SnapshotRequests(cluster, NEVER_S)
     requests.start()
     kills = await kill_during_cut(
         cluster, cast(LoadGenerator, cluster), requests, "users", random.Random(1)
     )
-    await requests.finish()
+    await requests.cancel()
 
     assert [kill.counts for kill in kills] == [False, False, True]
     assert cluster.killed == ["users"] * 3
@@ -124,7 +139,7 @@ async def test_a_kill_that_comes_too_late_is_made_again() -> None:
 
 async def test_kills_that_are_always_too_late_end() -> None:
     """After so many attempts it is given up, and none of them counts."""
-    cluster = Cluster([1] * CUT_ATTEMPTS_MAX)
+    cluster = Cluster([1] * CUT_ATTEMPTS_MAX, waits_for_kills=True)
     requests = SnapshotRequests(cluster, NEVER_S)
     requests.start()
     kills = await kill_during_cut(
@@ -134,6 +149,21 @@ async def test_kills_that_are_always_too_late_end() -> None:
 
     assert len(kills) == CUT_ATTEMPTS_MAX
     assert not any(kill.counts for kill in kills)
+
+
+async def test_nothing_is_killed_once_the_decision_is_known() -> None:
+    """A snapshot that was decided while the kill was prepared is left alone."""
+    cluster = Cluster([1] * 2 * CUT_ATTEMPTS_MAX)
+    requests = SnapshotRequests(cluster, NEVER_S)
+    requests.start()
+    kills = await kill_during_cut(
+        cluster, cast(LoadGenerator, cluster), requests, "users", random.Random(1)
+    )
+    await requests.finish()
+
+    assert kills == []
+    assert cluster.killed == []
+    assert cluster.last_generation >= CUT_ATTEMPTS_MAX
 
 
 async def test_asking_waits_for_what_the_cluster_began() -> None:
@@ -186,19 +216,17 @@ async def test_only_undisturbed_snapshots_say_how_long_one_takes() -> None:
     cluster.may_decide.clear()
     requests = SnapshotRequests(cluster, NEVER_S)
     requests.start()
-    before_s = requests.window_s
+    before_s = requests.duration_s
     asked = await requests.next_asked()
     asked.is_disturbed = True
     cluster.may_decide.set()
     await asked.decided
-    assert requests.window_s == before_s
+    assert requests.duration_s == before_s
     cluster.created_at = wall_clock_us() + 5_000_000
     cluster.decided_at = [cluster.created_at + 5_000_000]
     await (await requests.next_asked()).decided
     await requests.finish()
-    cut_s, decided_s = requests.window_s
-    assert 4.0 < cut_s < 5.1
-    assert decided_s == pytest.approx(cut_s + 5)
+    assert requests.duration_s == pytest.approx(5)
 
 
 def kill(process: str, moment: Moment | None = None) -> Kill:

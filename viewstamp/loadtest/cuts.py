@@ -12,13 +12,14 @@ from typing import Final, Protocol
 
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+from viewstamp.client.consistency import LINEARIZABLE, STALE, Consistency
 from viewstamp.errors import Refusal
 from viewstamp.loadtest.session import LoadFailed
 
-# How many of the last snapshots say when one is cut and decided.
-WINDOWS_KEPT: Final = 9
+# How many of the last snapshots say how long it is from cut to decision.
+DURATIONS_KEPT: Final = 9
 # Until one was taken.
-WINDOW_FIRST_S: Final = (0.01, 0.05)
+DURATION_FIRST_S: Final = 0.02
 
 
 class Moment(StrEnum):
@@ -44,7 +45,7 @@ class Asking(Protocol):
     async def create(self) -> snapshots_pb2.CreateSnapshotResponse:
         """Ask for a snapshot."""
 
-    async def current(self) -> snapshots_pb2.Snapshot:
+    async def current(self, *, consistency: Consistency = LINEARIZABLE) -> snapshots_pb2.Snapshot:
         """Return the newest generation."""
 
     async def decided(self, generation: int) -> snapshots_pb2.Snapshot:
@@ -53,9 +54,9 @@ class Asking(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """One request for a snapshot, sent at `asked_us` (wall clock), and later its decision."""
+    """One request for a snapshot: `cut` is done when it was seen to be cut, then it is decided."""
 
-    asked_us: int
+    cut: asyncio.Future[None]
     decided: asyncio.Future[snapshots_pb2.Snapshot]
     # A kill fell into it: its times say nothing about others.
     is_disturbed: bool = False
@@ -69,19 +70,16 @@ class SnapshotRequests:
         self.generations: set[int] = set()
         self._snapshots = snapshots
         self._pause_s = pause_s
-        self._windows_s: deque[tuple[float, float]] = deque(maxlen=WINDOWS_KEPT)
+        self._durations_s: deque[float] = deque(maxlen=DURATIONS_KEPT)
         self._waiting: list[asyncio.Future[Asked]] = []
         self._hurry = asyncio.Event()
         self._finishing = False
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def window_s(self) -> tuple[float, float]:
-        """How long after the request cut and decision come if nothing is killed."""
-        if not self._windows_s:
-            return WINDOW_FIRST_S
-        cuts, decisions = zip(*self._windows_s, strict=True)
-        return median(cuts), median(decisions)
+    def duration_s(self) -> float:
+        """How long it takes from cut to decision if nothing is killed."""
+        return median(self._durations_s) if self._durations_s else DURATION_FIRST_S
 
     def start(self) -> None:
         """Begin to ask."""
@@ -132,14 +130,19 @@ class SnapshotRequests:
             return
 
     async def _ask(self) -> None:
-        asked = Asked(wall_clock_us(), asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        asked = Asked(loop.create_future(), loop.create_future())
         # Most are waited for by nobody: an exception that only ends the task must not be warned of.
         asked.decided.add_done_callback(lambda future: future.exception())
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             future.set_result(asked)
         try:
-            snapshot = await self._decided()
+            generation = await self._create()
+            if waiting:
+                await self._until_cut(generation)
+                asked.cut.set_result(None)
+            snapshot = await self._snapshots.decided(generation)
         except BaseException as error:
             text = f"asking for snapshots ended: {type(error).__name__}: {error}"
             asked.decided.set_exception(LoadFailed(text))
@@ -147,21 +150,25 @@ class SnapshotRequests:
         self.generations.add(snapshot.generation)
         asked.decided.set_result(snapshot)
         if not asked.is_disturbed:
-            times_us = (snapshot.created_at, snapshot.decided_at)
-            cut_s, decided_s = ((time_us - asked.asked_us) / 1e6 for time_us in times_us)
-            self._windows_s.append((cut_s, decided_s))
+            self._durations_s.append((snapshot.decided_at - snapshot.created_at) / 1e6)
 
-    async def _decided(self) -> snapshots_pb2.Snapshot:
+    async def _create(self) -> int:
         while True:
             try:
-                created = await self._snapshots.create()
+                return (await self._snapshots.create()).generation
             except Refusal as refusal:
                 if refusal.reason != Reason.REASON_SNAPSHOT_IN_PROGRESS:
                     raise
                 # The cluster began one by itself: that one first.
                 await self._snapshots.decided((await self._snapshots.current()).generation)
-            else:
-                return await self._snapshots.decided(created.generation)
+
+    async def _until_cut(self, generation: int) -> None:
+        """Look until it was cut, or is over. Such a read waits for nothing itself."""
+        while True:
+            newest = await self._snapshots.current(consistency=STALE)
+            is_cut = newest.generation == generation and (newest.created_at or newest.decided_at)
+            if newest.generation > generation or is_cut:
+                return
 
 
 def moment_of(killed_us: int, snapshot: snapshots_pb2.Snapshot) -> Moment:

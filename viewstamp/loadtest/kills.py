@@ -11,16 +11,23 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
-from viewstamp.loadtest.cuts import CutKill, Moment, SnapshotRequests, moment_of, wall_clock_us
+from viewstamp.loadtest.cuts import (
+    Asked,
+    CutKill,
+    Moment,
+    SnapshotRequests,
+    moment_of,
+    wall_clock_us,
+)
 from viewstamp.loadtest.generator import SILENCE_MAX_S, LoadGenerator
 from viewstamp.loadtest.oracle import Check, Violation
 
 PROCESSES: Final = ("coordinator", "users", "streams", "consumer_groups")
 IN_FLIGHT_MIN: Final = 100
-# A kill meant for a cut that falls before or after it is made again, so many times at most.
-CUT_ATTEMPTS_MAX: Final = 12
-# Under its own load this process wakes up late: so much earlier a kill is aimed.
-EARLIER: Final = 0.7
+# If a kill meant for a cut falls after its decision the next cut is tried, so many at most.
+CUT_ATTEMPTS_MAX: Final = 30
+# Of the usual time from cut to decision: this process learns of the cut late, and wakes up late.
+EARLIER: Final = 0.5
 
 
 class PlannedKill(NamedTuple):
@@ -81,26 +88,36 @@ async def kill_during_cut(
 ) -> list[Kill]:
     """Kill a process between the cut of a snapshot and its decision; return all attempts.
 
-    All but the last came too early or too late; if that did too, it was the last allowed. Raises as
+    All but the last came too late; if that did too, it was the last allowed. Raises as
     `kill_under_load` does, and what asking for snapshots raised.
     """
     attempts: list[Kill] = []
-    while not (attempts and attempts[-1].counts) and len(attempts) < CUT_ATTEMPTS_MAX:
+    for _ in range(CUT_ATTEMPTS_MAX):
         await cluster.wait_ready(SILENCE_MAX_S)
         asked = await requests.next_asked()
-        await asyncio.sleep(EARLIER * chance.uniform(*requests.window_s))
+        await asyncio.wait((asked.cut, asked.decided), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(chance.uniform(0.0, EARLIER * requests.duration_s))
         while load.in_flight < IN_FLIGHT_MIN:
             await load.until_in_flight(IN_FLIGHT_MIN)
+        if asked.decided.done():
+            asked.decided.result()
+            continue
         asked.is_disturbed = True
-        killed_us = wall_clock_us()
-        kill = await _kill(cluster, load, process)
-        async with asyncio.timeout(SILENCE_MAX_S):
-            snapshot = await asked.decided
-        moment = moment_of(killed_us, snapshot)
-        state = snapshots_pb2.SnapshotState.Name(snapshot.state)
-        cut = CutKill(snapshot.generation, moment, state.removeprefix("SNAPSHOT_STATE_"))
-        attempts.append(replace(kill, cut=cut))
+        attempts.append(await _kill_during(cluster, load, asked, process))
+        if attempts[-1].counts:
+            break
     return attempts
+
+
+async def _kill_during(cluster: Killable, load: LoadGenerator, asked: Asked, process: str) -> Kill:
+    killed_us = wall_clock_us()
+    kill = await _kill(cluster, load, process)
+    async with asyncio.timeout(SILENCE_MAX_S):
+        snapshot = await asked.decided
+    state = snapshots_pb2.SnapshotState.Name(snapshot.state)
+    moment = moment_of(killed_us, snapshot)
+    cut = CutKill(snapshot.generation, moment, state.removeprefix("SNAPSHOT_STATE_"))
+    return replace(kill, cut=cut)
 
 
 async def _kill(cluster: Killable, load: LoadGenerator, process: str) -> Kill:
