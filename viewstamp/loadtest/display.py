@@ -88,6 +88,8 @@ def print_kills(console: Console, kills: Sequence[Kill]) -> None:
 def _cut(kill: Kill) -> str:
     if kill.cut is None:
         return ""
+    if not kill.counts:
+        return f"{kill.cut.generation} {kill.cut.moment}: made again"
     return f"{kill.cut.generation} {kill.cut.moment}, then {kill.cut.state}"
 
 
