@@ -13,11 +13,10 @@ from tests.processes import snapshots
 from tests.processes.callers import Caller, SubmitStream, refused, span
 from tests.processes.held_section import MODULES, held
 from tests.processes.processes import COORDINATOR, Replica, eventually, replica, unique
+from tests.processes.test_process_deaths import an_operator
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.routing.v1 import routing_pb2 as routing
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as pb
-from viewstamp.api.users.v1 import users_service_pb2 as users
-from viewstamp.api.users.v1.users_pb2 import GlobalPermissions, Permissions
 from viewstamp.framing import unframe
 
 pytestmark = pytest.mark.xdist_group("processes-snapshot-api")
@@ -231,20 +230,14 @@ def test_download(served: Replica) -> None:
         assert path.stem == blake3(path.read_bytes()).hexdigest()
 
 
-def user_with(root: Caller, permissions: Permissions | None) -> Caller:
-    """Return a new user, logged in."""
-    name = unique("user")
-    request = users.CreateUserRequest(username=name, password="password", permissions=permissions)
-    root.call(root.users.CreateUser, request)
-    return root.logged_in(name, "password")
-
-
 def test_permissions(served: Replica) -> None:
     """Reads need read_servers, everything else manage_servers; what is internal is nobody's."""
     with served.root() as root:
         generation = snapshots.take(root)
-        plain = user_with(root, None)
-        reader = user_with(root, Permissions(**{"global": GlobalPermissions(read_servers=True)}))
+        name = unique("plain")
+        root.create_user(name, "password")
+        plain = root.logged_in(name, "password")
+        reader = an_operator(served, root)
         reads: list[Callable[[Caller], Any]] = [
             snapshots.current,
             latest,

@@ -87,6 +87,8 @@ def test_everything_dies_after_a_snapshot(mortal: Replica) -> None:
         before_cut = member.create_stream(unique("s"), session=member.session, request=2, acked=1)
         generation = snapshots.take_and_adopt(mortal, root)
         assert snapshots.segments(mortal)[0] > 1
+        kept_bytes = [service.item_log_bytes for service in root.status().services]
+        assert max(kept_bytes) < snapshots.BULK_BYTES
         change_everything(root)
         request = {"session": member.session, "request": 3, "acked": 1}
         name = unique("after")
