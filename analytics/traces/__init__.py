@@ -26,9 +26,9 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
 from analytics import schema
-from analytics.traces import failures, graph, quality, red, stages, views
+from analytics.traces import comparison, failures, graph, quality, red, stages, views
 from analytics.traces.common import MINUTE_US
-from analytics.traces.comparison import Period, comparison
+from analytics.traces.comparison import Period
 from analytics.traces.walk import walked
 
 __all__ = ["Period", "tables"]
@@ -60,7 +60,7 @@ def tables(
         schema.VIEW_CHANGES.name: views.view_changes(spans),
     }
     if compare is not None:
-        frames[schema.COMPARISON.name] = comparison(requests, *compare)
+        frames[schema.COMPARISON.name] = comparison.comparison(requests, *compare)
     try:
         yield frames
     finally:

@@ -27,7 +27,8 @@ from analytics.traces import common
 from analytics.traces.common import MICROSECONDS_PER_SECOND, QUANTILES
 
 SIGNIFICANCE_LEVEL: Final = 0.01
-# Below, the normal distribution is no good stand-in for the exact ones.
+# Below so many requests in a period, or hits or misses that are to be expected there, the normal
+# distribution is no good stand-in for the exact ones.
 REQUESTS_MIN: Final = 20
 EXPECTED_MIN: Final = 5.0
 # Bins of durations: exact below 64 us, above that 64 to each doubling, at most 1/64 wide.
@@ -173,7 +174,7 @@ def _z_of_ranks(before: Column, after: Column) -> Column:
 
 
 def _z_of_parts(before_hits: Column, after_hits: Column, before: Column, after: Column) -> Column:
-    """Return z of the two-proportion test, or null where hits or misses are too few to expect."""
+    """Return z of the two-proportion test, or null where there is too little to test."""
     part = f.try_divide(before_hits + after_hits, before + after)
     smaller = f.least(before, after)
     expected = smaller * f.least(part, 1 - part)
@@ -181,12 +182,13 @@ def _z_of_parts(before_hits: Column, after_hits: Column, before: Column, after: 
         part * (1 - part) * (f.try_divide(f.lit(1), before) + f.try_divide(f.lit(1), after))
     )
     distance = f.abs(f.try_divide(before_hits, before) - f.try_divide(after_hits, after))
-    return f.when(expected >= EXPECTED_MIN, f.try_divide(distance, error))
+    enough = (smaller >= REQUESTS_MIN) & (expected >= EXPECTED_MIN)
+    return f.when(enough, f.try_divide(distance, error))
 
 
 def _judged(rows: DataFrame) -> DataFrame:
     """Return the rows with ratio, p-value and judgement; there are a few per RPC."""
-    p_value = f.udf(_two_sided, "double")(f.col("z")).alias("p_value")
+    p_value = f.udf(_two_sided, "double", useArrow=False)(f.col("z")).alias("p_value")
     ratio = f.try_divide("after", "before").alias("ratio")
     tested = rows.select("*", ratio, p_value)
     tests = f.count("p_value").over(Window.partitionBy(f.lit(0)))

@@ -18,20 +18,25 @@ from analytics.traces.tree import Tree
 SAVING_STEPS_MAX: Final = 2_000_000
 
 
-def critical_path(tree: Tree, stages: Sequence[str]) -> tuple[dict[str, int], bool]:
+def critical_path(
+    tree: Tree, stages: Sequence[str], span_ids: Sequence[str]
+) -> tuple[dict[str, int], bool]:
     """Return the microseconds on the path per stage, and whether work beside it was skipped.
 
-    Times of 0 are in it: that a stage is on the path is worth knowing.
+    Of children that return together the longest is on the path, then the one with the lowest
+    id. Times of 0 are in it: that a stage is on the path is worth knowing.
     """
+
+    def last_first(place: int) -> tuple[int, int, str]:
+        return -tree.ends_us[place], tree.starts_us[place], span_ids[place]
+
     on_path: dict[str, int] = {}
     parallel = False
     to_visit = [tree.root]
     while to_visit:
         parent = to_visit.pop()
         until, own = tree.ends_us[parent], 0
-        for child in sorted(
-            tree.children[parent], key=lambda place: (-tree.ends_us[place], tree.starts_us[place])
-        ):
+        for child in sorted(tree.children[parent], key=last_first):
             if tree.ends_us[child] <= until:
                 own += until - tree.ends_us[child]
                 until = tree.starts_us[child]

@@ -98,7 +98,7 @@ def walked(spans: DataFrame) -> DataFrame:
         f.col("duration_us").desc(),
         "span_id",
     )
-    return together.mapInArrow(_walk, WALKED_COLUMNS)
+    return together.mapInArrow(walk_batches, WALKED_COLUMNS)
 
 
 def reason() -> Column:
@@ -109,6 +109,23 @@ def reason() -> Column:
     message = f.substring("status_message", 1, REASON_CHARACTERS_MAX)
     known = [f.nullif(value, f.lit("")) for value in (*named, thrown, message)]
     return f.coalesce(*known, f.lit(REASON_UNKNOWN))
+
+
+def walk_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield a row with WALKED_COLUMNS per trace; runs in the Python workers of Spark.
+
+    The rows of one trace follow one another, also from one batch to the next; their columns are
+    those that `walked` selects.
+    """
+    rows = chain.from_iterable(map(_rows, batches))
+    results = (
+        _result(trace_id, list(islice(group, TRACE_SPANS_MAX)))
+        for trace_id, group in groupby(rows, key=itemgetter(0))
+    )
+    while some := list(islice(results, ROWS_PER_BATCH)):
+        columns = zip(zip(*some, strict=True), _ARROW, strict=True)
+        arrays = [pa.array(column, type=field.type) for column, field in columns]
+        yield pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
 
 
 def _sent() -> list[Column]:
@@ -130,19 +147,6 @@ def _sent() -> list[Column]:
         f.col("rpc"),
         f.coalesce("duration_us", f.lit(0.0)).alias("duration_us"),
     ]
-
-
-def _walk(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield a row per trace; the rows of one trace follow one another."""
-    rows = chain.from_iterable(map(_rows, batches))
-    results = (
-        _result(trace_id, list(islice(group, TRACE_SPANS_MAX)))
-        for trace_id, group in groupby(rows, key=itemgetter(0))
-    )
-    while some := list(islice(results, ROWS_PER_BATCH)):
-        columns = zip(zip(*some, strict=True), _ARROW, strict=True)
-        arrays = [pa.array(column, type=field.type) for column, field in columns]
-        yield pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
@@ -174,6 +178,6 @@ def _result(trace_id: str, rows: list[tuple[Any, ...]]) -> tuple[Any, ...]:
 def _path(trace: Trace, parents: list[int], root: int) -> list[tuple[str, int, int]]:
     """Return stage, microseconds on the path and microseconds to be saved, for each stage on it."""
     tree = tree_of(trace, parents, root)
-    on_path, parallel = critical_path(tree, trace.stages)
+    on_path, parallel = critical_path(tree, trace.stages, trace.span_ids)
     saved = savings(tree, trace.stages, on_path, parallel)
     return [(stage, us, saved[stage]) for stage, us in on_path.items()]

@@ -150,8 +150,8 @@ class Events:
             return moved
         if child["kind"] != "SERVER":
             return 0
-        early = parent["start_us"] + moved - child["start_us"]
-        late = child["end_us"] - parent["end_us"] - moved
+        early: int = parent["start_us"] + moved - child["start_us"]
+        late: int = child["end_us"] - parent["end_us"] - moved
         if early <= 0 and late <= 0:
             return 0
         # Both ways together take early + late less than nothing; each gets half.
