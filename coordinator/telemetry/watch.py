@@ -160,8 +160,13 @@ class ReplicaWatch:
             self._metrics.stages[stage].observe(now_ns - visit.sent_ns)
         name = stage.name.lower()
         for trace, context in visit.spans:
+            assert self._recorder is not None, "a command is sampled where nothing is recorded"
             trace.answered_ns = now_ns
-            self._record(visit.times, trace, f"stage {name}", visit.sent_ns, now_ns, context, name)
+            attributes = {**_place(visit.times, trace), "viewstamp.stage": name}
+            parent_id, sent_ns = trace.context.span_id, visit.sent_ns
+            self._recorder.record(
+                Span(f"stage {name}", Kind.CLIENT, context, parent_id, sent_ns, now_ns, attributes)
+            )
 
     # --- At the end ---
 
@@ -181,42 +186,22 @@ class ReplicaWatch:
             self._record_prepare(self._recorder, times, now_ns)
 
     def _record_steps(self, times: _PrepareTimes, trace: CommandTrace, now_ns: int) -> None:
+        assert self._recorder is not None, "a command is sampled where nothing is recorded"
         # Before this replica's own sync, if others were faster.
         replicating_ns = min(times.durable_ns, times.committed_ns) or times.committed_ns
-        durable_ns = times.durable_ns or now_ns
-        answered_ns = trace.answered_ns or times.handed_over_ns
+        attributes = _place(times, trace)
+        trace_id, parent_id = trace.context
         for name, start_ns, end_ns in (
             ("queue", trace.queued_ns, times.admitted_ns),
-            ("journal", times.admitted_ns, durable_ns),
+            ("journal", times.admitted_ns, times.durable_ns or now_ns),
             ("replicate", replicating_ns, times.committed_ns),
             ("commit", times.committed_ns, times.handed_over_ns),
-            ("retire", answered_ns, now_ns),
+            ("retire", trace.answered_ns or times.handed_over_ns, now_ns),
         ):
-            self._record(times, trace, name, start_ns, end_ns)
-
-    def _record(
-        self,
-        times: _PrepareTimes,
-        trace: CommandTrace,
-        name: str,
-        start_ns: int,
-        end_ns: int,
-        context: TraceContext | None = None,
-        stage: str = "",
-    ) -> None:
-        assert self._recorder is not None, "a command is sampled where nothing is recorded"
-        attributes: dict[str, AttributeValue] = {
-            "viewstamp.op": times.prepare.op,
-            "viewstamp.revision": times.revision_of(trace),
-        }
-        if stage:
-            attributes["viewstamp.stage"] = stage
-        if context is None:
-            context = TraceContext(trace.context.trace_id, new_span_id())
-        kind = Kind.CLIENT if stage else Kind.INTERNAL
-        self._recorder.record(
-            Span(name, kind, context, trace.context.span_id, start_ns, end_ns, attributes)
-        )
+            context = TraceContext(trace_id, new_span_id())
+            self._recorder.record(
+                Span(name, Kind.INTERNAL, context, parent_id, start_ns, end_ns, attributes)
+            )
 
     def _keeps_prepare(self, now_ns: int) -> bool:
         if not self._prepare_sampler.keeps():
@@ -262,6 +247,13 @@ class WatchedLink:
     def send(self, batch: domain_pb2.Batch) -> None:
         """Send a batch, in order."""
         self._link.send(batch, self._watch.sent(self._stage, batch))
+
+
+def _place(times: _PrepareTimes, trace: CommandTrace) -> dict[str, AttributeValue]:
+    return {
+        "viewstamp.op": times.prepare.header.op,
+        "viewstamp.revision": times.revision_of(trace),
+    }
 
 
 def _spans_in(

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from viewstamp.telemetry.sampling import TraceContext
-from viewstamp.telemetry.spans import Attributes, AttributeValue, Span, Status
+from viewstamp.telemetry.spans import Attributes, AttributeValue, Span
 
 SCOPE: Final = "viewstamp"
+NAMES_CACHED: Final = 1_024
 # W3C trace flags of a span as OTLP carries them: it is sampled.
 FLAGS_SAMPLED: Final = 1
 
@@ -24,7 +26,8 @@ _quoted: Final = json.JSONEncoder(ensure_ascii=True).encode
 def encode_line(resource: Attributes, spans: Sequence[Span]) -> bytes:
     """Return spans of one process as a line, with its end. There must be at least one."""
     assert spans, "an empty line says nothing"
-    encoded = ",".join(map(encode_span, spans))
+    known: dict[int, str] = {}  # spans of one command share their attributes
+    encoded = ",".join([_encode(span, known) for span in spans])
     line = (
         f'{{"resourceSpans":[{{"resource":{{"attributes":{_attributes(resource)}}},'
         f'"scopeSpans":[{{"scope":{{"name":"{SCOPE}"}},"spans":[{encoded}]}}]}}]}}\n'
@@ -32,27 +35,31 @@ def encode_line(resource: Attributes, spans: Sequence[Span]) -> bytes:
     return line.encode("ascii")
 
 
-def encode_span(span: Span) -> str:
-    """Return one span as JSON."""
-    context = span.context
-    parts = [
-        f'{{"traceId":"{context.trace_id}","spanId":"{context.span_id}","flags":{FLAGS_SAMPLED}'
-    ]
-    if span.parent_id:
-        parts.append(f',"parentSpanId":"{span.parent_id}"')
-    parts.append(
-        f',"name":{_quoted(span.name)},"kind":{int(span.kind)}'
-        f',"startTimeUnixNano":"{span.start_ns}","endTimeUnixNano":"{span.end_ns}"'
-    )
+def _encode(span: Span, known: dict[int, str]) -> str:
+    context, parent_id = span.context, span.parent_id
+    parent = f'"parentSpanId":"{parent_id}",' if parent_id else ""
+    more = ""
     if span.attributes:
-        parts.append(f',"attributes":{_attributes(span.attributes)}')
+        # The group keeps them alive, so that an id is one object's.
+        attributes = known.get(id(span.attributes))
+        if attributes is None:
+            attributes = known[id(span.attributes)] = _attributes(span.attributes)
+        more = f',"attributes":{attributes}'
     if span.links:
-        parts.append(f',"links":[{_links(span.links)}]')
-    if span.status is not Status.UNSET:
+        more += f',"links":[{_links(span.links)}]'
+    if span.status:
         message = f',"message":{_quoted(span.message)}' if span.message else ""
-        parts.append(f',"status":{{"code":{int(span.status)}{message}}}')
-    parts.append("}")
-    return "".join(parts)
+        more += f',"status":{{"code":{span.status:d}{message}}}'
+    return (
+        f'{{"traceId":"{context.trace_id}","spanId":"{context.span_id}",{parent}'
+        f'"flags":{FLAGS_SAMPLED},"name":{_name(span.name)},"kind":{span.kind:d},'
+        f'"startTimeUnixNano":"{span.start_ns}","endTimeUnixNano":"{span.end_ns}"{more}}}'
+    )
+
+
+@lru_cache(maxsize=NAMES_CACHED)
+def _name(name: str) -> str:
+    return _quoted(name)
 
 
 def _links(links: Iterable[TraceContext]) -> str:
