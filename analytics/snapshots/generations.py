@@ -72,11 +72,17 @@ class SnapshotWriter:
         self._manifest = SnapshotManifest()
 
     def snapshot(
-        self, changes: Mapping[int, Changes], *, timestamp_us: int, generation: int = 0
+        self,
+        changes: Mapping[int, Changes],
+        *,
+        timestamp_us: int,
+        generation: int = 0,
+        is_rebased: bool = False,
     ) -> SnapshotManifest:
         """Write a generation, the next one unless it is given; return its manifest.
 
         `changes` are those since the last one, by stage. Tombstones of what never was are written.
+        With `is_rebased` each section is a new base, as after a new section version.
         """
         parent = self._manifest
         number = generation or parent.generation + 1
@@ -93,7 +99,9 @@ class SnapshotWriter:
             parent_root=parent.root,
         )
         for stage in SECTION_NAMES:
-            self._add_delta(stage, number, changes.get(stage, {}))
+            self._change(stage, number, changes.get(stage, {}))
+            if is_rebased:
+                self._chains[stage] = self._base(stage, number)
             self._describe(manifest, stage)
         manifest.root = root_of(manifest)
         self._write(f"{MANIFESTS}/{manifest_name(number)}", encode_manifest(manifest))
@@ -104,11 +112,14 @@ class SnapshotWriter:
         """Merge the chains that are due, or all, into new bases; the next generation has them."""
         for stage, chain in self._chains.items():
             if len(chain) > 1 and (is_forced or _is_due(chain)):
-                entries = (Entry(*place, value) for place, value in self.states[stage].items())
-                entries_sorted = sorted(entries)
-                self._chains[stage] = [self._layer(stage, chain[-1].generation, 0, entries_sorted)]
+                self._chains[stage] = self._base(stage, chain[-1].generation)
 
-    def _add_delta(self, stage: int, generation: int, changes: Changes) -> None:
+    def _base(self, stage: int, generation: int) -> list[LayerReference]:
+        state = sorted(self.states[stage].items())
+        entries = [Entry(*position, value) for position, value in state]
+        return [self._layer(stage, generation, 0, entries)] if entries else []
+
+    def _change(self, stage: int, generation: int, changes: Changes) -> None:
         state, tally = self.states[stage], self._tallies[stage]
         entries = []
         for (kind, key), new in sorted(changes.items(), key=lambda change: change[0]):
