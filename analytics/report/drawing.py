@@ -18,7 +18,7 @@ from analytics.report.markup import Markup, element
 NARROW: Final = 380
 WIDE: Final = 800
 # The mean width of a character of the page's font at the size of labels.
-CHARACTER_WIDTH: Final = 6.1
+CHARACTER_WIDTH: Final = 6.6
 # Categories with a colour of their own; the rest shares one.
 COLOURS: Final = 8
 OTHER: Final = "other"
@@ -161,7 +161,9 @@ def byte_ticks(high: float, most: int = 5) -> list[float]:
 
 
 def tick_label(value: float, unit: str) -> str:
-    """Return a value as it stands at an axis: without decimals that are 0."""
+    """Return a value as it stands at an axis: without decimals that are 0, and 0 without unit."""
+    if value == 0:
+        return "0"
     return re.sub(r"(\.\d*?)0+(?=\D|$)", r"\1", units.show(value, unit)).replace(
         f".{units.SPACE}", units.SPACE
     )
@@ -171,7 +173,7 @@ def x_axis(canvas: Canvas, scale: Scale, ticks: Sequence[float], unit: str, bott
     """Draw vertical grid lines from the top to `bottom`, and their labels below."""
     for tick in ticks:
         x = scale(tick)
-        anchor = "end" if x > canvas.width - 20 else "middle"
+        anchor = "end" if x > canvas.width - 20 else "start" if x < 20 else "middle"
         canvas.line(x, 4, x, bottom, class_="grid")
         canvas.text(x, bottom + 14, tick_label(tick, unit), class_="tick", text_anchor=anchor)
 

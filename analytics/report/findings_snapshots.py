@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Any, Final
 
 from analytics.report.overview import Names, newest, records
 from analytics.report.reading import Source, Tables
@@ -31,6 +31,8 @@ CUT_RATIO_WARNING: Final = 1.5
 CUT_RATIO_CRITICAL: Final = 3.0
 DAYS_TO_LIMIT_CRITICAL: Final = 7
 DAYS_TO_LIMIT_WARNING: Final = 30
+# `growth.confidence` of a slope that is not chance.
+CONFIDENT: Final = "significant"
 GARBAGE_SHARE_NOTICE: Final = 0.05
 GARBAGE_SHARE_WARNING: Final = 0.3
 TENANT_SHARE_NOTICE: Final = 0.5
@@ -70,22 +72,30 @@ def cuts(tables: Tables, names: Names) -> list[Finding]:
 
 def growth(tables: Tables, names: Names) -> list[Finding]:
     """Return the sections that grow, those first that reach their limit first."""
-    rows = tables["growth"].dropna(subset=["per_hour"])
-    rows = rows[rows["per_hour"] > 0].assign(days=rows["days_to_limit"].fillna(math.inf))
+    rows = tables["growth"]
+    rows = rows.assign(days=rows["days_to_limit"].astype("float64").fillna(math.inf))
+    rows = rows[(rows["per_hour"] > 0) | rows["days"].map(math.isfinite)]
     rows = rows.sort_values(["days", "per_hour", "section"], ascending=[True, False, True])
-    found = []
-    for row in records(rows.head(SECTIONS_TOLD_MAX)):
-        where = {"section": row["section"]}
-        words: list[Part] = ["Section ", same(row["section"]), " grows "]
-        words += [only(tables, "per_hour", "growth", "per_hour", **where)]
-        severity = NOTICE
-        if math.isfinite(row["days"]):
-            words += [": limit in ", only(tables, "days", "growth", "days_to_limit", **where)]
-            near = row["days"] < DAYS_TO_LIMIT_WARNING
-            severity = CRITICAL if row["days"] < DAYS_TO_LIMIT_CRITICAL else severity
-            severity = WARNING if near and severity == NOTICE else severity
-        found.append(Finding(severity, tuple(words)))
-    return found
+    return [_growing(tables, row) for row in records(rows.head(SECTIONS_TOLD_MAX))]
+
+
+def _growing(tables: Tables, row: dict[str, Any]) -> Finding:
+    """Return how fast a section grows, and where to. What may be chance alarms nobody."""
+    where = {"section": row["section"]}
+    is_sure = row["confidence"] == CONFIDENT
+    words: list[Part] = ["Section ", same(row["section"]), " grows by "]
+    words += [only(tables, "entities_per_hour", "growth", "per_hour", **where)]
+    if not is_sure:
+        words += [f" ({str(row['confidence']).replace('_', ' ')}: "]
+        words += [only(tables, "count", "growth", "generations", **where), " snapshots)"]
+    if not math.isfinite(row["days"]):
+        return Finding(NOTICE, tuple(words))
+    limit = only(tables, "days", "growth", "days_to_limit", **where)
+    words += [": limit ", same(row["limited_by"]), " in ", limit]
+    if not is_sure or row["days"] >= DAYS_TO_LIMIT_WARNING:
+        return Finding(NOTICE, tuple(words))
+    severity = CRITICAL if row["days"] < DAYS_TO_LIMIT_CRITICAL else WARNING
+    return Finding(severity, tuple(words))
 
 
 def size(tables: Tables, names: Names) -> list[Finding]:
@@ -118,20 +128,19 @@ def garbage(tables: Tables, names: Names) -> list[Finding]:
         return []
     rows = tables["garbage"]
     rows = rows[rows["generation"] == generation].dropna(subset=["bytes"])
-    if rows.empty:
-        return []
-    row = records(rows.sort_values(["bytes", "what"], ascending=[False, True]).head(1))[0]
     where = (("generation", generation),)
     waste = Source("garbage", "bytes", where, "sum")
-    part = tables.number("share", _over(waste, "bytes", "snapshot_sections", where))
+    part = tables.number("share", _over(waste, "raw_bytes", "snapshot_sections", where))
     words: list[Part] = [f"Garbage in snapshot {generation}: ", tables.number("bytes", waste)]
     severity = NOTICE
     if math.isfinite(part.value):
-        words += [", ", part, " of it"]
+        words += [", ", part, " of its entities' bytes"]
         severity = GOOD if part.value < GARBAGE_SHARE_NOTICE else NOTICE
         severity = WARNING if part.value >= GARBAGE_SHARE_WARNING else severity
-    count = only(tables, "count", "garbage", "count", generation=generation, what=row["what"])
-    words += ["; most of it is ", same(str(row["what"]).replace("_", " ")), " (", count, ")"]
+    rows = rows[rows["bytes"] > 0].sort_values(["bytes", "what"], ascending=[False, True])
+    for row in records(rows.head(1)):
+        count = only(tables, "count", "garbage", "count", generation=generation, what=row["what"])
+        words += ["; most of it is ", same(row["what"].replace("_", " ")), " (", count, ")"]
     return [Finding(severity, tuple(words))]
 
 
@@ -155,13 +164,14 @@ def tenants(tables: Tables, names: Names) -> list[Finding]:
 
 
 def amplification(tables: Tables, names: Names) -> list[Finding]:
-    """Return how many bytes of layers were written for each byte of the log."""
+    """Return how many bytes of layers were written for each byte of the log, or else of changes."""
     generation = newest(tables, "amplification")
-    ratio = only(tables, "times", "amplification", "ratio", generation=generation)
-    if not ratio.value >= AMPLIFICATION_WARNING:
-        return []
-    words: tuple[Part, ...] = (f"Snapshot {generation} wrote ", ratio, " the bytes of its log")
-    return [Finding(WARNING, words)]
+    for column, what in (("ratio", " the bytes of its log"), ("changed_ratio", " what changed")):
+        ratio = only(tables, "times", "amplification", column, generation=generation)
+        if math.isfinite(ratio.value):
+            severity = WARNING if ratio.value >= AMPLIFICATION_WARNING else GOOD
+            return [Finding(severity, (f"Snapshot {generation} wrote ", ratio, what))]
+    return []
 
 
 def restore(tables: Tables, names: Names) -> list[Finding]:

@@ -31,6 +31,13 @@ STRAGGLER_RATIO_NOTICE: Final = 3.0
 STRAGGLER_RATIO_WARNING: Final = 20.0
 UNAVAILABLE_WARNING_US: Final = 1_000_000
 UNAVAILABLE_CRITICAL_US: Final = 10_000_000
+# What the bands of `critical_path` have, in words.
+CALLS_OF_BAND: Final = {
+    "p50": "usual calls",
+    "p90": "slow calls",
+    "p99": "the slowest calls",
+    "all": "all calls",
+}
 
 
 class Trust(NamedTuple):
@@ -134,11 +141,10 @@ def stragglers(tables: Tables, names: Names) -> list[Finding]:
     longest = largest(tables, "us", "stragglers", "max_us", slowest_stage=stage)
     severity = WARNING if ratio.value >= STRAGGLER_RATIO_WARNING else NOTICE
     words: tuple[Part, ...] = (
-        "Others wait for stage ",
         same(stage),
-        " (worst fan-outs: ",
+        " is what fan-outs wait for: slowest in ",
         count,
-        "): it took up to ",
+        " of the worst, up to ",
         ratio,
         " the median of its siblings, ",
         longest,
@@ -247,12 +253,7 @@ def _heaviest_stage(tables: Tables, rpc: str) -> list[Part]:
     rows = rows[rows["band"] == band]
     stage = rows.sort_values(["share", "stage"], ascending=[False, True])["stage"].iloc[0]
     part = only(tables, "share", "critical_path", "share", rpc=rpc, band=band, stage=stage)
-    slow = (
-        " of all calls' time is in stage "
-        if band == "all"
-        else f" of {band} calls' time is in stage "
-    )
-    return ["; ", part, slow, same(stage)]
+    return ["; ", part, f" of the time of {CALLS_OF_BAND[band]} is in stage ", same(stage)]
 
 
 def _reason(tables: Tables, rpc: str) -> list[Part]:

@@ -34,9 +34,9 @@ SECTIONS: Final[tuple[tuple[str, str, tuple[Plot, ...]], ...]] = (
             plots_traces.percentiles,
             plots_traces.critical_path,
             plots_traces.stages,
-            plots_traces.errors,
             plots_traces.heatmap,
             service_graph.service_graph,
+            plots_traces.errors,
         ),
     ),
     (
@@ -48,7 +48,6 @@ SECTIONS: Final[tuple[tuple[str, str, tuple[Plot, ...]], ...]] = (
             plots_snapshots.cuts,
             plots_snapshots.tenants,
             plots_snapshots.restore,
-            plots_snapshots.garbage,
         ),
     ),
 )
@@ -78,7 +77,7 @@ def page(tables: Tables) -> str:
             _headlines(headlines(tables, names)),
             _findings(findings(tables, names)),
             (_plots(title, key, plots, tables, names) for title, key, plots in SECTIONS),
-            _tables(tables),
+            _tables(tables, names),
             _missing(tables),
         ),
         element("div", id="tip", role="presentation", hidden=True),
@@ -237,7 +236,7 @@ def _figure(drawing: Drawing) -> Markup:
         join([drawing.narrow, drawing.wide or Markup()]),
         element(
             "button",
-            "Save as PNG",
+            "PNG",
             type="button",
             class_="save",
             data_name=f"{drawing.key}.png",
@@ -249,10 +248,10 @@ def _figure(drawing: Drawing) -> Markup:
     )
 
 
-def _tables(tables: Tables) -> Markup:
+def _tables(tables: Tables, names: Names) -> Markup:
     """Return all tables that have rows."""
     shown = [shown for shown in columns.SHOWN if not tables[shown.name].empty]
-    body: Child = [tabular.table(tables, table) for table in shown]
+    body: Child = [tabular.table(tables, names, table) for table in shown]
     if not shown:
         body = element("p", "No table has a row.", class_="muted")
     return element("section", element("h2", "Tables"), body, id="tables")

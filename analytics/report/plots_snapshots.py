@@ -1,4 +1,4 @@
-"""Plots of the tables of snapshots: size, churn, latency around cuts, tenants, restart, garbage."""
+"""Plots of the tables of snapshots: size, churn, latency around cuts, tenants, restart."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from analytics.report.drawing import (
     Scale,
     byte_ticks,
     colour,
-    decades,
-    log_ticks,
     round_ticks,
     x_axis,
     y_axis,
@@ -127,11 +125,11 @@ def cuts(tables: Tables, names: Names) -> Drawing | None:
         return None
     rows = rows.sort_values("ratio", ascending=False, kind="stable").drop_duplicates("generation")
     rows = rows.sort_values("generation", ascending=False).head(CUTS_DRAWN_MAX)
-    low, high = decades([*rows["p99_us_around"], *rows["p99_us_baseline"]])
+    ticks = round_ticks(float(rows[["p99_us_around", "p99_us_baseline"]].max().max()), 4)
     bottom = len(rows) * ROW_HEIGHT + 6
     canvas = Canvas(NARROW, bottom + AXIS_HEIGHT)
-    scale = Scale(low, high, LABEL_WIDTH + 8, NARROW - 12, logarithmic=True)
-    x_axis(canvas, scale, log_ticks(low, high), "us", bottom)
+    scale = Scale(0, ticks[-1], LABEL_WIDTH + 8, NARROW - 14)
+    x_axis(canvas, scale, ticks, "us", bottom)
     for place, row in enumerate(records(rows)):
         y = place * ROW_HEIGHT + ROW_HEIGHT / 2 + 4
         around, baseline = row["p99_us_around"], row["p99_us_baseline"]
@@ -191,22 +189,6 @@ def restore(tables: Tables, names: Names) -> Drawing | None:
             "section",
             "seconds",
             "s",
-        ),
-    )
-
-
-def garbage(tables: Tables, names: Names) -> Drawing | None:
-    """Draw what the garbage in the newest snapshot is."""
-    return _newest_bars(
-        tables,
-        _Bars(
-            "garbage",
-            "Garbage",
-            "Bytes in the newest snapshot that nobody can use any more.",
-            "garbage",
-            "what",
-            "bytes",
-            "bytes",
         ),
     )
 

@@ -31,8 +31,10 @@ from analytics.report.reading import Tables
 RPCS_DRAWN_MAX: Final = 10
 PATHS_DRAWN_MAX: Final = 5
 LINES_DRAWN_MAX: Final = 5
-HEATMAP_COLUMNS_MAX: Final = {NARROW: 40, WIDE: 96}
-# Shades of the heatmap, each for about twice as many calls as the one before, or more.
+# Lines of more points have small ones without a rim, which would cut the line up.
+DOTS_LARGE_MAX: Final = 40
+HEATMAP_COLUMNS_MAX: Final = 48
+# Shades of the heatmap, the first for the fewest calls.
 HEATMAP_SHADES: Final = 6
 LABEL_WIDTH: Final = 128
 ROW_HEIGHT: Final = 24
@@ -110,9 +112,8 @@ def _p99_lines(lines: list[tuple[str, pd.DataFrame]], width: int) -> Markup:
         for x, y, row in points:
             tip = f"{name}, {units.show(row['window_start'], 'moment')}: p99 "
             tip += units.show(row["p99_us"], "us")
-            canvas.circle(
-                x, y, 2.5 if len(points) > 40 else 4, class_=f"mark c{place}", data_tip=tip
-            )
+            size, kind = (2.0, "dot") if len(points) > DOTS_LARGE_MAX else (4.0, "")
+            canvas.circle(x, y, size, class_=f"mark c{place} {kind}".rstrip(), data_tip=tip)
     return canvas.svg("narrow" if width == NARROW else "wide")
 
 
@@ -190,13 +191,13 @@ def _path_bars(
     bars: list[tuple[str, str, pd.DataFrame]], places: dict[str, int], names: Names
 ) -> Markup:
     """Return one bar per RPC and band, cut into stages; names stand above their bars."""
-    height, gap = 40, 0
+    height = 40
     bottom = len(bars) * height + 4
     canvas = Canvas(NARROW, bottom + AXIS_HEIGHT)
     scale = Scale(0, 1, 2, NARROW - 4)
     x_axis(canvas, scale, [0, 0.25, 0.5, 0.75, 1], "share", bottom)
     for place, (rpc, band, rows) in enumerate(bars):
-        y = place * height + gap
+        y = place * height
         label = f"{names.short(rpc)}, {'all calls' if band == 'all' else band}"
         canvas.text(2, y + 15, label, NARROW - 8, class_="label halo")
         shares = {str(row["stage"]): row for row in records(rows)}
@@ -222,34 +223,32 @@ def heatmap(tables: Tables, names: Names) -> Drawing | None:
     return Drawing(
         "heatmap",
         "Latency heatmap",
-        "Calls of all RPCs by time (UTC) and duration; darker is more. Each row is twice as long "
-        "as the one below.",
-        _heat(rows, NARROW),
-        _heat(rows, WIDE),
+        "Calls of all RPCs by time (UTC) and duration. Each row is twice as long as the one below.",
+        _heat(rows),
         legend=(("h1", "few calls"), ("h3", "more"), (f"h{HEATMAP_SHADES}", "most")),
     )
 
 
-def _heat(rows: pd.DataFrame, width: int) -> Markup:
-    """Return a cell per column of minutes and power of two; shades are logarithmic."""
+def _heat(rows: pd.DataFrame) -> Markup:
+    """Return a cell per column of minutes and power of two; darker is more."""
     low, high = int(rows["bucket_log2_us"].min()), int(rows["bucket_log2_us"].max())
     height = min(18, 220 / (high - low + 1))
     bottom = height * (high - low + 1) + 6
-    canvas = Canvas(width, bottom + AXIS_HEIGHT)
+    canvas = Canvas(NARROW, bottom + AXIS_HEIGHT)
     first, last = int(rows["minute"].min()), int(rows["minute"].max())
     minutes = (last - first) // (60 * units.MICROSECONDS_PER_SECOND) + 1
-    columns = min(minutes, HEATMAP_COLUMNS_MAX[width])
+    columns = min(minutes, HEATMAP_COLUMNS_MAX)
     column_us = -(-minutes // columns) * 60 * units.MICROSECONDS_PER_SECOND
     columns = (last - first) // column_us + 1
     counts = rows.assign(column=(rows["minute"] - first) // column_us)
     counts = counts.groupby(["column", "bucket_log2_us"], as_index=False)["count"].sum()
-    most = math.log2(max(2, counts["count"].max()))
-    step = (width - 64) / columns
+    most = max(1, counts["count"].max())
+    step = (NARROW - 64) / columns
     for row in records(counts):
         x, bucket = 58 + row["column"] * step, int(row["bucket_log2_us"])
         y = 6 + (high - bucket) * height
-        # The smallest count has the first shade, the largest the last.
-        shade = 1 + round((HEATMAP_SHADES - 1) * math.log2(max(1, row["count"])) / most)
+        # By the root, so that a few slow calls are still seen beside many fast ones.
+        shade = max(1, math.ceil(HEATMAP_SHADES * math.sqrt(row["count"] / most)))
         tip = f"{units.show(first + row['column'] * column_us, 'moment')}, "
         tip += f"{units.show(2.0**bucket, 'us')} to {units.show(2.0 ** (bucket + 1), 'us')}: "
         tip += f"{row['count']:,} calls"
@@ -259,9 +258,9 @@ def _heat(rows: pd.DataFrame, width: int) -> Markup:
         y = 6 + (high - bucket + 1) * height + 4
         label = tick_label(float(f"{2.0**bucket:.2g}"), "us")
         canvas.text(52, y, label, class_="tick", text_anchor="end")
-    scale = Scale(first, first + columns * column_us, 58, width - 6)
+    scale = Scale(first, first + columns * column_us, 58, NARROW - 6)
     _time_ticks(canvas, scale, bottom + 16)
-    return canvas.svg("narrow" if width == NARROW else "wide")
+    return canvas.svg("narrow")
 
 
 def errors(tables: Tables, names: Names) -> Drawing | None:

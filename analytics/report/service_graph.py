@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from analytics.report import units
 from analytics.report.drawing import CHARACTER_WIDTH, NARROW, WIDE, Canvas, Drawing
@@ -24,7 +24,9 @@ PADDING: Final = 8
 LINE_WIDTH_MAX: Final = 7
 ERROR_RATE_DRAWN: Final = 0.01
 
-Layers = list[list[str]]
+Layers: TypeAlias = list[list[str]]
+Point: TypeAlias = tuple[float, float]
+Curve: TypeAlias = tuple[Point, Point, Point, Point]
 
 
 def service_graph(tables: Tables, names: Names) -> Drawing | None:
@@ -35,7 +37,7 @@ def service_graph(tables: Tables, names: Names) -> Drawing | None:
     order = ["calls", "parent", "child"]
     rows = rows.sort_values(order, ascending=[False, True, True]).head(EDGES_DRAWN_MAX)
     calls = records(rows)
-    layers = layered([(str(call["parent"]), str(call["child"])) for call in calls])
+    layers = layered([(call["parent"], call["child"]) for call in calls])
     return Drawing(
         "service-graph",
         "Service graph",
@@ -69,6 +71,15 @@ def layered(edges: list[tuple[str, str]]) -> Layers:
     return [layer for layer in layers if layer]
 
 
+def shared_prefix(services: list[str]) -> str:
+    """Return what all services begin with, up to a dash or dot: it tells none from another."""
+    if len(services) < 2:
+        return ""
+    first, last = min(services), max(services)
+    same = next((i for i in range(len(first)) if first[i] != last[i : i + 1]), len(first))
+    return first[: max(first.rfind("-", 0, same), first.rfind(".", 0, same)) + 1]
+
+
 def _descend(root: str, callees: dict[str, list[str]], depth: dict[str, int]) -> None:
     """Set the depths below a root; where two ways lead to a service the longer one counts."""
     waiting = [(root, 0, frozenset[str]())]
@@ -84,13 +95,15 @@ def _descend(root: str, callees: dict[str, list[str]], depth: dict[str, int]) ->
 def _drawn(calls: list[dict[str, Any]], layers: Layers, width: int) -> Markup:
     """Return boxes and curves: layers from left to right, or from top to bottom if narrow."""
     is_wide = width == WIDE
-    longest = max(len(name) for layer in layers for name in layer)
+    services = [service for layer in layers for service in layer]
+    shared = shared_prefix(services)
+    longest = max(len(service) for service in services) - len(shared)
     across = max(len(layer) for layer in layers)
     room = width / (len(layers) if is_wide else across) - (26 if is_wide else 10)
     box = min(BOX_WIDTH_MAX, room, longest * CHARACTER_WIDTH + 2 * PADDING + 8)
     step = 64 if is_wide else 100
     height = (across if is_wide else len(layers)) * step + 8
-    places: dict[str, tuple[float, float]] = {}
+    places: dict[str, Point] = {}
     for depth, layer in enumerate(layers):
         for place, service in enumerate(layer):
             along = (depth + 0.5) / len(layers)
@@ -99,62 +112,54 @@ def _drawn(calls: list[dict[str, Any]], layers: Layers, width: int) -> Markup:
             places[service] = (x * width, y * height)
     canvas = Canvas(width, height)
     most = math.log2(1 + max(call["calls"] for call in calls))
-    for call in calls:
-        _curve(canvas, call, places, box, most, is_wide=is_wide)
+    curves = [_curve(places[c["parent"]], places[c["child"]], box, is_wide=is_wide) for c in calls]
+    for call, curve in zip(calls, curves, strict=True):
+        _draw_call(canvas, call, curve, most)
     for service, (x, y) in sorted(places.items()):
         canvas.rect(x - box / 2, y - BOX_HEIGHT / 2, box, BOX_HEIGHT, rx=6, class_="box")
-        canvas.text(x, y + 4, service, box - PADDING, class_="label", text_anchor="middle")
-    for call in calls:
-        _told(canvas, call, places, is_wide=is_wide)
+        words = service.removeprefix(shared)
+        canvas.text(x, y + 4, words, box - PADDING, class_="label", text_anchor="middle")
+    for call, curve in zip(calls, curves, strict=True):
+        x, y = curve[-1]
+        told = units.show(call["p99_us"], "us")
+        # At the called end curves lie apart; in wide drawings they arrive from the left.
+        if is_wide:
+            canvas.text(x - 8, y - 8, told, class_="tick halo", text_anchor="end")
+        else:
+            canvas.text(x + 8, y - 6, told, class_="tick halo")
     return canvas.svg("wide" if is_wide else "narrow")
 
 
-def _curve(
-    canvas: Canvas,
-    call: dict[str, Any],
-    places: dict[str, tuple[float, float]],
-    box: float,
-    most: float,
-    *,
-    is_wide: bool,
-) -> None:
-    """Draw a call from the edge of one box to that of the other."""
-    (x1, y1), (x2, y2) = places[str(call["parent"])], places[str(call["child"])]
+def _curve(caller: Point, called: Point, box: float, *, is_wide: bool) -> Curve:
+    """Return the Bezier curve from the edge of one box to that of the other."""
+    (x1, y1), (x2, y2) = caller, called
+    half = BOX_HEIGHT / 2
+    if caller == called:
+        # A loop below the box.
+        y1 += half
+        return (
+            (x1 - box / 4, y1),
+            (x1 - box / 4, y1 + 24),
+            (x1 + box / 4, y1 + 24),
+            (x1 + box / 4, y1),
+        )
+    if is_wide:
+        x1, x2 = (x1 + box / 2, x2 - box / 2) if x1 < x2 else (x1 - box / 2, x2 + box / 2)
+        return (x1, y1), ((x1 + x2) / 2, y1), ((x1 + x2) / 2, y2), (x2, y2)
+    y1, y2 = (y1 + half, y2 - half) if y1 < y2 else (y1 - half, y2 + half)
+    return (x1, y1), (x1, (y1 + y2) / 2), (x2, (y1 + y2) / 2), (x2, y2)
+
+
+def _draw_call(canvas: Canvas, call: dict[str, Any], curve: Curve, most: float) -> None:
+    """Draw the calls from one service to another as one curve."""
     failed = call["errors"] / call["calls"] if call["calls"] else 0.0
-    thickness = 1 + (LINE_WIDTH_MAX - 1) * math.log2(1 + call["calls"]) / most
     tip = f"{call['parent']} calls {call['child']}: {units.show(call['calls'], 'count')} calls, "
     tip += f"{units.show(failed, 'share')} failed, p50 {units.show(call['p50_us'], 'us')}, "
     tip += f"p99 {units.show(call['p99_us'], 'us')}"
-    if is_wide:
-        x1, x2 = (x1 + box / 2, x2 - box / 2) if x1 < x2 else (x1 - box / 2, x2 + box / 2)
-        middle = (x1 + x2) / 2
-        bends = f"{middle:.1f},{y1:.1f} {middle:.1f},{y2:.1f}"
-    else:
-        half = BOX_HEIGHT / 2
-        y1, y2 = (y1 + half, y2 - half) if y1 < y2 else (y1 - half, y2 + half)
-        middle = (y1 + y2) / 2
-        bends = f"{x1:.1f},{middle:.1f} {x2:.1f},{middle:.1f}"
-    kind = "edge bad-edge" if failed >= ERROR_RATE_DRAWN else "edge"
+    start, *bends = (f"{x:.1f},{y:.1f}" for x, y in curve)
     canvas.path(
-        f"M{x1:.1f},{y1:.1f}C{bends} {x2:.1f},{y2:.1f}",
-        class_=kind,
-        stroke_width=float(thickness),
+        f"M{start}C{' '.join(bends)}",
+        class_="edge bad-edge" if failed >= ERROR_RATE_DRAWN else "edge",
+        stroke_width=1 + (LINE_WIDTH_MAX - 1) * math.log2(1 + call["calls"]) / most,
         data_tip=tip,
     )
-
-
-def _told(
-    canvas: Canvas,
-    call: dict[str, Any],
-    places: dict[str, tuple[float, float]],
-    *,
-    is_wide: bool,
-) -> None:
-    """Write the p99 of a call on its curve, nearer to the called, where curves lie apart."""
-    (x1, y1), (x2, y2) = places[str(call["parent"])], places[str(call["child"])]
-    part = 0.5 if is_wide else 0.56
-    x, y = x1 + part * (x2 - x1), y1 + part * (y2 - y1)
-    if call["parent"] == call["child"]:
-        x, y = x1, y1 + BOX_HEIGHT / 2 + 13
-    told = units.show(call["p99_us"], "us")
-    canvas.text(x, y + 4, told, class_="tick halo", text_anchor="middle")

@@ -12,14 +12,14 @@ from analytics.report import units
 from analytics.report.columns import ROWS_SHOWN_MAX, Shown, title_of, unit_of
 from analytics.report.drawing import CHARACTER_WIDTH, fit
 from analytics.report.markup import Markup, element
-from analytics.report.overview import records
+from analytics.report.overview import Names, records
 from analytics.report.reading import Tables
 
 # A longer text is cut in the middle; half a screen of one attribute helps nobody.
 CELL_CHARACTERS_MAX: Final = 160
 
 
-def table(tables: Tables, shown: Shown) -> Markup:
+def table(tables: Tables, names: Names, shown: Shown) -> Markup:
     """Return a table in a part of the page that can be opened, with its filter."""
     rows, row_count = tables[shown.name], tables.row_counts[shown.name]
     # All columns break ties, so that the same tables give the same page.
@@ -36,7 +36,7 @@ def table(tables: Tables, shown: Shown) -> Markup:
         element("summary", element("h3", shown.title), " ", element("span", told, class_="muted")),
         element("p", note, class_="muted") if note else None,
         _filter(key, len(rows)),
-        _grid(key, shown.title, rows),
+        _grid(key, shown.title, rows, names),
         class_="table",
         id=key,
     )
@@ -54,7 +54,7 @@ def _filter(key: str, count: int) -> Markup:
     )
 
 
-def _grid(key: str, title: str, rows: pd.DataFrame) -> Markup:
+def _grid(key: str, title: str, rows: pd.DataFrame, names: Names) -> Markup:
     """Return the table itself, in a frame that scrolls sideways and can be reached by keyboard."""
     numeric = {
         name: is_numeric_dtype(kind) and not is_bool_dtype(kind)
@@ -67,7 +67,7 @@ def _grid(key: str, title: str, rows: pd.DataFrame) -> Markup:
             for name in rows.columns
         ),
     )
-    body = (_row(row, numeric) for row in records(rows))
+    body = (_row(row, numeric, names) for row in records(rows))
     return element(
         "div",
         element(
@@ -84,7 +84,7 @@ def _grid(key: str, title: str, rows: pd.DataFrame) -> Markup:
     )
 
 
-def _row(row: dict[str, Any], numeric: dict[str, bool]) -> Markup:
+def _row(row: dict[str, Any], numeric: dict[str, bool], names: Names) -> Markup:
     """Return a row. Numbers bear their raw value for the script to sort by."""
     metric = str(row.get("metric", ""))
     cells = []
@@ -93,6 +93,8 @@ def _row(row: dict[str, Any], numeric: dict[str, bool]) -> Markup:
             told = units.show(value, unit_of(name, metric))
             raw = repr_of(value) if math.isfinite(value) else None
             cells.append(element("td", told, class_="number", data_raw=raw))
+        elif name == "rpc" and isinstance(value, str):
+            cells.append(element("td", _text(names.short(value)), title=_text(value)))
         else:
             cells.append(element("td", _text(value)))
     return element("tr", cells)

@@ -74,9 +74,10 @@ def rate_per_s(value: float) -> str:
     return f"{_digits(value)}{SPACE}/s"
 
 
-def rate_per_hour(value: float) -> str:
-    """Return a rate per hour."""
-    return f"{count(round(value)) if abs(value) >= 100 else _digits(value)}{SPACE}/h"
+def entities_per_hour(value: float) -> str:
+    """Return a rate of entities per hour."""
+    told = count(round(value)) if abs(value) >= 100 or float(value).is_integer() else _digits(value)
+    return f"{told}{SPACE}entities/h"
 
 
 def days(value: float) -> str:
@@ -117,7 +118,7 @@ UNITS: Final[dict[str, Callable[[float], str]]] = {
     "share": share,
     "times": times,
     "per_s": rate_per_s,
-    "per_hour": rate_per_hour,
+    "entities_per_hour": entities_per_hour,
     "days": days,
     "moment": moment,
     "plain": plain,

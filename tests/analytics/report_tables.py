@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,13 +70,11 @@ def sample(directory: Path) -> Path:
 
 def _fields(table: Table) -> list[pa.Field]:
     """Return the plain columns of a table as fields; nested ones are left out."""
-    kinds = dict(piece.split(maxsplit=1) for piece in _pieces(table.columns))
+    columns = table.columns
+    while "<" in columns:
+        columns = re.sub("<[^<>]*>", "", columns)
+    kinds = dict(column.split(maxsplit=1) for column in columns.split(", "))
     return [pa.field(name, ARROW[kind]) for name, kind in kinds.items() if kind in ARROW]
-
-
-def _pieces(columns: str) -> list[str]:
-    """Return `name TYPE` of each column that is not nested."""
-    return [piece.strip() for piece in columns.split(", ") if "<" not in piece and ">" not in piece]
 
 
 def _wave(place: int, period: int = 12) -> float:
@@ -133,8 +132,8 @@ def _paths() -> list[Row]:
         },
         LOGIN: {"viewstamp-users": 0.92, COORDINATOR: 0.05, "journal": 0.03},
     }
+    rows: list[Row] = []
     means = {"p50": 3_600.0, "p90": 8_000.0, "p99": 14_000.0, "all": 4_400.0}
-    rows = []
     for rpc, stages in shares.items():
         for place, (band, mean) in enumerate(means.items()):
             # In slower bands the journal has less of the time, the first stage named more.
@@ -150,7 +149,7 @@ def _paths() -> list[Row]:
     return rows
 
 
-def _traces() -> dict[str, list[Row]]:
+def _traces() -> dict[str, Sequence[Row]]:
     """Return the rows of the trace tables."""
     stages = {
         "queue": (150.0, 900.0, 0.08),
@@ -237,7 +236,7 @@ def _traces() -> dict[str, list[Row]]:
     }
 
 
-def _snapshots() -> dict[str, list[Row]]:
+def _snapshots() -> dict[str, Sequence[Row]]:
     """Return the rows of the snapshot tables: twelve generations, the last of them 12."""
     sizes = {"sessions": 600, "users": 2_100, "streams": 21_000, "consumer_groups": 9_000}
     sections = [
@@ -253,14 +252,24 @@ def _snapshots() -> dict[str, list[Row]]:
         "snapshot_sections": sections,
         "snapshot_tenants": [
             {"generation": 12, "tenant": tenant, "kind": "topics", "entities": size, "bytes": size}
-            for tenant, size in (("orders", 900_000), ("clicks", 310_000), ("billing", 41_000))
+            for tenant, size in (
+                ("stream 5 (orders)", 900_000),
+                ("stream 9", 310_000),
+                ("user 3 (ana)", 41_000),
+            )
         ],
         "growth": [
             {"section": "streams", "per_hour": 120.0, "forecast_24h": 44_000.0}
-            | {"days_to_limit": 200.0, "slope": 0.0333},
+            | {"days_to_limit": 200.0, "slope": 1_680.0, "limited_by": "STREAMS_MAX"}
+            | {"per_hour_low": 110.0, "per_hour_high": 131.0}
+            | {"confidence": "significant", "generations": 12},
+            {"section": "sessions", "per_hour": 4.5, "forecast_24h": 708.0}
+            | {"days_to_limit": 21.0, "slope": 0.4, "limited_by": "SESSIONS_MAX"}
+            | {"confidence": "significant", "generations": 12},
             {"section": "consumer_groups", "per_hour": 31.0, "forecast_24h": 18_400.0}
-            | {"days_to_limit": 21.0, "slope": 0.0086},
-            {"section": "users", "per_hour": 0.0, "forecast_24h": 4_100.0, "slope": 0.0},
+            | {"slope": 2.6, "confidence": "uncertain", "generations": 12},
+            {"section": "users", "per_hour": 0.0, "forecast_24h": 4_100.0, "slope": 0.0}
+            | {"confidence": "uncertain", "generations": 12},
         ],
         "churn": [
             {"generation": generation, "section": "streams", "added": 1_700 + 90 * generation}

@@ -1,0 +1,128 @@
+"""The page as a whole: complete, well-formed, repeatable, and true to the tables."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from analytics import report
+from analytics.report import columns
+from analytics.schema import TABLES
+from tests.analytics import report_pages, report_tables
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with every table."""
+    return report_tables.sample(tmp_path_factory.mktemp("report") / "tables")
+
+
+@pytest.fixture(scope="module")
+def html(tables: Path) -> str:
+    """Return the page on all tables."""
+    return report.write(tables, tables.parent / "out" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def page(html: str) -> report_pages.Page:
+    """Return the page on all tables, taken apart."""
+    return report_pages.parse(html)
+
+
+def test_page_is_well_formed(page: report_pages.Page) -> None:
+    """Every element is closed where it should be, and no id is there twice."""
+    assert page.faults == []
+    ids = [e.attributes["id"] for e in page.elements if "id" in e.attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_every_number_is_that_of_the_tables(page: report_pages.Page, tables: Path) -> None:
+    """Each number in headlines and findings, computed again from the tables, is what is shown."""
+    assert len(page.all("data")) > 40
+    assert list(report_pages.wrong_numbers(page, tables)) == []
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [("value", "1"), ("data-column", "count"), ("data-where", "{}"), ("data-unit", "bytes")],
+)
+def test_wrong_number_is_seen(
+    page: report_pages.Page, tables: Path, attribute: str, value: str
+) -> None:
+    """The check above fails for a wrong value, column, condition or unit."""
+    number = next(e for e in page.all("data") if e.attributes["data-column"] == "p99_us")
+    planted = report_pages.Element("data", {**number.attributes, attribute: value}, number.text)
+    assert list(report_pages.wrong_numbers(report_pages.Page(elements=[planted]), tables))
+
+
+def test_all_parts_are_there(page: report_pages.Page) -> None:
+    """All tables have rows, so each is shown, nothing is missing, and every plot is drawn."""
+    shown = {e.attributes["id"] for e in page.all("details")}
+    assert shown == {f"table-{name}" for name in TABLES if name != "spans"}
+    assert {shown.name for shown in columns.SHOWN} == TABLES.keys() - {"spans"}
+    assert not any("data-missing" in e.attributes for e in page.elements)
+    assert [e.attributes["id"] for e in page.all("figure")] == [
+        "plot-p99-over-time",
+        "plot-percentiles",
+        "plot-critical-path",
+        "plot-stages",
+        "plot-heatmap",
+        "plot-service-graph",
+        "plot-errors",
+        "plot-growth",
+        "plot-churn",
+        "plot-cuts",
+        "plot-tenants",
+        "plot-restore",
+    ]
+
+
+def test_tables_have_semantics(page: report_pages.Page) -> None:
+    """Each table has a caption, headings with a scope, and numbers with their raw value."""
+    assert len(page.all("caption")) == len(page.all("table")) == len(TABLES) - 1
+    assert all(e.attributes.get("scope") == "col" for e in page.all("th"))
+    cells = [e for e in page.all("td") if e.attributes.get("class") == "number"]
+    assert cells
+    assert all(float(e.attributes["data-raw"] or "nan") is not None for e in cells if e.text != "–")  # noqa: RUF001
+
+
+def test_long_table_is_cut_and_says_so(page: report_pages.Page) -> None:
+    """Of 360 rows the first 200 by their measure are shown, and the page says so."""
+    red = next(e for e in page.all("details") if e.attributes["id"] == "table-rpc_red")
+    assert "The 200 with the largest p99, of 360." in red.text
+    assert "200 shown" in red.text
+
+
+def test_page_is_repeatable(tables: Path, html: str, tmp_path: Path) -> None:
+    """The same tables give the same page, byte for byte."""
+    again = report.write(tables, tmp_path / "again.html")
+    assert again.read_text(encoding="utf-8") == html
+    assert [path.name for path in tmp_path.iterdir()] == ["again.html"]
+
+
+def test_page_loads_nothing(html: str, page: report_pages.Page) -> None:
+    """No element points outside, and the policy allows the style and the script in it alone."""
+    assert "://" not in re.sub(r"http://www\.w3\.org/2000/svg", "", html)
+    assert "url(" not in html
+    links = [
+        e.attributes[key] for e in page.elements for key in ("href", "src") if key in e.attributes
+    ]
+    assert all(str(link).startswith("#") for link in links)
+    policy = next(e for e in page.all("meta") if "http-equiv" in e.attributes).attributes["content"]
+    for tag in ("style", "script"):
+        (asset,) = page.all(tag)
+        digest = base64.b64encode(hashlib.sha256(asset.text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in str(policy)
+    assert str(policy).startswith("default-src 'none'")
+    assert not any("style" in e.attributes for e in page.elements)
+
+
+def test_plots_are_described(page: report_pages.Page) -> None:
+    """Each plot has a heading and a sentence; its drawing is left out for screen readers."""
+    assert len(page.all("figcaption")) == len(page.all("figure"))
+    assert all(e.attributes.get("aria-hidden") == "true" for e in page.all("svg"))
+    assert all(len(e.text) > 30 for e in page.all("figcaption"))
