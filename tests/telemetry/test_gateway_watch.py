@@ -1,0 +1,223 @@
+"""Where traces begin at the gateway, how calls end, and which prepares have a span."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coordinator.gateway.routes import Routes
+from coordinator.mux import types as mux_types
+from coordinator.replica.batcher import Batch, Reply, SpanReply
+from coordinator.stages.client import traced
+from coordinator.telemetry.commands import CommandTrace
+from coordinator.telemetry.gateway import GatewayWatch
+from coordinator.telemetry.metrics import ReplicaMetrics
+from coordinator.telemetry.watch import PREPARE_SPANS_PER_SECOND_MAX, ReplicaWatch
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.errors import Refusal
+from viewstamp.telemetry.rpc import rpc_names
+from viewstamp.telemetry.sampling import Sampler, new_root
+from viewstamp.telemetry.spans import Recorder, Span, Status
+
+REGISTER = "/viewstamp.api.sessions.v1.SessionsService/RegisterSession"
+REGISTER_CODE, END_CODE, UNKNOWN_CODE = 1, 2, 9_999
+PARENT = f"00-{32 * 'a'}-{16 * 'b'}"
+RATIOS = {"all": 1.0, "none": 0.0}
+
+
+class Kept:
+    """Keeps spans."""
+
+    def __init__(self) -> None:
+        """Keep none yet."""
+        self.spans: list[Span] = []
+
+    def put(self, span: Span) -> None:
+        """Keep one."""
+        self.spans.append(span)
+
+
+def watch(ratio: float, metrics: ReplicaMetrics | None = None) -> tuple[GatewayWatch, Kept]:
+    """Return a gateway's watch, and what it records."""
+    kept = Kept()
+    return GatewayWatch(Routes(), Recorder([kept]), Sampler(ratio), metrics), kept
+
+
+def request(*traces: tuple[int, int, str]) -> submit_pb2.CommandRequest:
+    """Return two registrations and three ends of sessions, with these traces."""
+    return submit_pb2.CommandRequest(
+        spans=[
+            submit_pb2.Span(code=REGISTER_CODE, count=2),
+            submit_pb2.Span(code=END_CODE, count=3),
+        ],
+        traces=[
+            submit_pb2.CallTrace(index=index, count=count, trace_parent=parent)
+            for index, count, parent in traces
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("trace_parent", "ratio", "parent_id"),
+    [
+        (PARENT + "-01", "none", 16 * "b"),
+        (PARENT + "-00", "all", None),
+        ("", "all", ""),
+        ("", "none", None),
+        ("malformed", "all", ""),
+        ("malformed", "none", None),
+    ],
+)
+def test_parent_decides_before_the_ratio(
+    trace_parent: str, ratio: str, parent_id: str | None
+) -> None:
+    """A caller's decision is followed; only where there is none the ratio decides."""
+    begun = watch(RATIOS[ratio])[0].unary(REGISTER, trace_parent)
+    assert (None if begun is None else begun.parent_id) == parent_id
+    if begun is not None:
+        assert (begun.context.trace_id == 32 * "a") == bool(parent_id)
+
+
+def test_unknown_paths_are_not_named() -> None:
+    """A path that nobody serves comes from the caller, and gets into no span."""
+    assert watch(1.0)[0].unary("/some.Service/WithASecretInIt", PARENT + "-01") is None
+
+
+def test_calls_of_a_request_are_followed() -> None:
+    """Each sampled call is traced under its own method; calls that are none are ignored."""
+    traces = (
+        (1, 1, PARENT + "-01"),
+        (2, 3, PARENT + "-03"),
+        (0, 1, PARENT + "-00"),
+        (5, 1, PARENT + "-01"),
+        (3, 1, "malformed"),
+    )
+    begun = watch(1.0)[0].packed(request(*traces), user_id=7)
+    assert [(one.names.attributes["rpc.method"], one.index, one.count) for one in begun] == [
+        ("RegisterSession", 1, 1),
+        ("EndSession", 2, 3),
+    ]
+    assert {one.user_id for one in begun} == {7}
+
+
+def test_no_more_traces_than_calls() -> None:
+    """A request cannot ask for more spans than it has calls."""
+    traces = [(0, 1, PARENT + "-01")] * 50
+    assert len(watch(0.0)[0].packed(request(*traces), user_id=7)) == 5
+
+
+def test_request_without_traces_is_one_call() -> None:
+    """What names no sampled calls is sampled as a whole; an acknowledgement is no call."""
+    gateway = watch(1.0)[0]
+    (begun,) = gateway.packed(request(), user_id=7)
+    assert (begun.index, begun.count) == (0, 5)
+    assert not gateway.packed(submit_pb2.CommandRequest(acked=3), user_id=7)
+    unknown = submit_pb2.CommandRequest(spans=[submit_pb2.Span(code=UNKNOWN_CODE, count=1)])
+    assert not gateway.packed(unknown, user_id=7)
+
+
+def test_answers_are_told_apart() -> None:
+    """Of one request, each call's span says its own revision and its own refusal."""
+    gateway, kept = watch(0.0)
+    parents = [(index, 1, PARENT + "-01") for index in (1, 2, 4)]
+    begun = gateway.packed(request(*parents), user_id=7)
+    error = errors_pb2.IndexedError(
+        index=2, error=errors_pb2.Error(reason=Reason.REASON_INTERNAL, message="secret")
+    )
+    reply = Reply(0, 9, 100, (SpanReply(b"", ()), SpanReply(b"", (error,))))
+    gateway.answered(begun, reply)
+    told = [
+        (s.attributes["viewstamp.revision"], s.attributes["viewstamp.outcome"], s.status)
+        for s in kept.spans
+    ]
+    assert told == [
+        (101, "ok", Status.UNSET),
+        (102, "ok", Status.UNSET),
+        (104, "INTERNAL", Status.ERROR),
+    ]
+    assert "secret" not in repr(kept.spans)
+
+
+def test_refusals_before_the_log_are_counted() -> None:
+    """A refusal has its span where the call is sampled, and counts whether it is or not."""
+    metrics = ReplicaMetrics(str)
+    gateway, kept = watch(1.0, metrics)
+    refusal = Refusal(Reason.REASON_OVERLOADED, "try again")
+    gateway.refused(gateway.packed(request(), user_id=7), refusal)
+    gateway.refused((), refusal)
+    (span,) = kept.spans
+    assert (span.attributes["viewstamp.reason"], span.status) == ("OVERLOADED", Status.ERROR)
+    samples = {s.name: s.value for family in metrics.families() for s in family.samples}
+    assert samples["viewstamp_refusals_total"] == 2
+
+
+class Retiring:
+    """A replica's watch that is told of prepares."""
+
+    def __init__(self) -> None:
+        """Trace every prepare."""
+        self.kept = Kept()
+        self.watch = ReplicaWatch(Recorder([self.kept]), None, Sampler(1.0), is_alone=True)
+
+    def retire(self, op: int, batch: Batch | None) -> None:
+        """Lead a prepare from admission to retirement."""
+        prepares: list[Any] = [prepare(op)]
+        self.watch.persisting(prepares, lambda _: batch)
+        self.watch.persisted(prepares)
+        self.watch.committed(op)
+        self.watch.handed_over(op)
+        self.watch.retired(mux_types.Retired(op, 0, op, (), ()))
+
+
+def prepare(op: int) -> Any:
+    """Return a prepare of one command."""
+    header = SimpleNamespace(op=op, view=0, first_revision=op, command_count=1, size=3)
+    return SimpleNamespace(op=op, header=header)
+
+
+def sampled() -> CommandTrace:
+    """Return a sampled command."""
+    return CommandTrace(new_root(), "", rpc_names("a.B/C"), time.time_ns())
+
+
+def test_replayed_prepares_leave_nothing() -> None:
+    """A prepare that nobody here waits for, as in a replay, has no span."""
+    replica = Retiring()
+    replica.retire(1, None)
+    assert not replica.kept.spans
+
+
+def test_prepares_are_bounded_and_sampled_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one second only so many prepares have a span, but every one with a sampled command."""
+    monkeypatch.setattr(time, "time_ns", lambda: 1_700_000_000_000_000_000)
+    replica = Retiring()
+    for op in range(PREPARE_SPANS_PER_SECOND_MAX + 10):
+        replica.retire(op, Batch(b"abc", 1, [], []))
+    assert len(replica.kept.spans) == PREPARE_SPANS_PER_SECOND_MAX
+    replica.retire(9_999, Batch(b"abc", 1, [], [], traces=[sampled()]))
+    assert [span.name for span in replica.kept.spans[PREPARE_SPANS_PER_SECOND_MAX:]] == [
+        "queue",
+        "journal",
+        "replicate",
+        "commit",
+        "retire",
+        "prepare",
+    ]
+
+
+def test_traceparents_are_added_without_the_log() -> None:
+    """What is added to an encoded batch makes the same batch with traceparents, in one message."""
+    batch = domain_pb2.Batch(
+        sequence=3, op=4, items=[domain_pb2.Item(cut=domain_pb2.CutItem(generation=2))]
+    )
+    logged = domain_pb2.ApplyRequest(batch=batch).SerializeToString()
+    sent = domain_pb2.ApplyRequest.FromString(logged + traced(["one", "two"])).batch
+    assert list(sent.trace_parents) == ["one", "two"]
+    sent.ClearField("trace_parents")
+    assert sent == batch and traced([]) == b""
