@@ -221,3 +221,45 @@ def test_traceparents_are_added_without_the_log() -> None:
     assert list(sent.trace_parents) == ["one", "two"]
     sent.ClearField("trace_parents")
     assert sent == batch and traced([]) == b""
+
+
+STREAMS = mux_types.Stage.STREAMS
+
+
+@pytest.mark.parametrize(
+    ("item", "concerned"),
+    [
+        (domain_pb2.Item(command=domain_pb2.CommandItem(first_revision=8, count=2)), [0]),
+        (domain_pb2.Item(command=domain_pb2.CommandItem(first_revision=8, count=5)), [0, 3]),
+        (domain_pb2.Item(resolve=domain_pb2.ResolveItem(first_revision=11, count=1)), [3]),
+        (domain_pb2.Item(effect=domain_pb2.EffectItem(revision=9)), [0]),
+        (domain_pb2.Item(effect=domain_pb2.EffectItem(revision=10)), []),
+        (domain_pb2.Item(cut=domain_pb2.CutItem(generation=1)), []),
+    ],
+)
+def test_only_concerned_commands_visit(item: domain_pb2.Item, concerned: list[int]) -> None:
+    """A batch belongs to the traces of the commands that it says something about, and no others.
+
+    The prepare begins at revision 8; two commands from its start and one at offset 3 are sampled.
+    """
+    replica = Retiring()
+    traces = [sampled(), sampled()]
+    traces[0].count, traces[1].offset = 2, 3
+    batch = Batch(b"abc", 4, [], [], traces=traces)
+    replica.watch.persisting([prepare(8)], lambda _: batch)
+    sent = replica.watch.sent(STREAMS, domain_pb2.Batch(sequence=1, op=8, items=[item]))
+    replica.watch.answered(STREAMS, 1)
+    found = {trace.offset for trace in traces for text in sent if trace.context.trace_id in text}
+    assert sorted(found) == concerned and len(sent) == len(concerned)
+    spans = [(span.name, span.parent_id) for span in replica.kept.spans]
+    above = {trace.offset: trace.context.span_id for trace in traces}
+    assert spans == [("stage streams", above[offset]) for offset in concerned]
+
+
+def test_batches_of_reads_are_not_traced() -> None:
+    """Reads travel without a sequence and belong to no prepare, whatever op they come behind."""
+    replica = Retiring()
+    batch = Batch(b"abc", 1, [], [], traces=[sampled()])
+    replica.watch.persisting([prepare(8)], lambda _: batch)
+    item = domain_pb2.Item(command=domain_pb2.CommandItem(first_revision=8, count=1))
+    assert not replica.watch.sent(STREAMS, domain_pb2.Batch(op=8, items=[item]))
