@@ -1,8 +1,10 @@
-"""The cut: the one run that waits for everything before it, and holds back everything behind it.
+"""The cut: the one run that waits for everything before it, at every stage.
 
 It begins once its prepare is the oldest that has not retired and no earlier run needs any stage.
-Then, in one step, the catalog decides and the sections inside the mux are frozen; the services
-freeze when their message comes. Only when all have answered may anything else enter a stage.
+Then, in one step, the catalog decides, the sections inside the mux are frozen, and the services are
+told; each freezes when the message comes, before whatever was sent behind it. So what comes later
+may enter a stage as soon as that stage was told: a service that hangs holds back its own commands
+and reads, and nobody else's. Replies change at retirement alone, which is in op order.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class CutRun(Run):
         self._left: list[Stage] = [Stage.SESSIONS]
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return all stages: nothing passes anywhere."""
+        """Return all stages: the cut is the same place of the log for each."""
         return STAGES
 
     def wanted(self) -> Stage | None:
@@ -49,8 +51,8 @@ class CutRun(Run):
         return self._left[0] if self._left else None
 
     def needs(self, stage: Stage) -> bool:
-        """Return whether any service has yet to answer: until then every stage is held."""
-        return not self.is_done()
+        """Return whether the stage was not told yet; behind the cut it is free."""
+        return not self.has_begun or stage in self._left
 
     def is_ready(self) -> bool:
         """Return True: the answers of the services do not depend on one another."""
