@@ -62,9 +62,15 @@ class SpaceWatch:
         if self._journal.space().spare_segments < SPARE_SEGMENTS:
             self._wake.set()
 
-    def look_again(self) -> None:
-        """Segments were dropped, or files removed: there may be room."""
-        self._wake.set()
+    async def look_again(self) -> None:
+        """Segments were dropped, or files removed: make spare segments of the room, if any."""
+        try:
+            await asyncio.to_thread(self._journal.prepare_spares)
+        except NoSpace:
+            self._wake.set()
+        else:
+            self.full = False
+            self._has_room()
 
     async def run(self) -> None:
         """Make segments as they are used up, until cancelled. Raises JournalFailed."""

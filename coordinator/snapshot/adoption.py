@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -54,7 +54,8 @@ class AdoptionPorts:
 
     `record` makes (generation, cut op) durable in the superblock, `truncate` drops the journal
     before an op; both block. `release` is told of the generation, `kept` returns those whose files
-    must stay, `copied` is told where a generation lies, `freed` that there may be room again.
+    must stay, `copied` is told where a generation lies; `freed` returns once the journal has taken
+    what room there is, before the reserve for snapshots does.
     `start` runs work in the background, and ends the process with what it raises. `compacted` is
     told of the generation, the stage, when the merge began (nanoseconds since 1970) and its bytes.
     """
@@ -66,7 +67,7 @@ class AdoptionPorts:
     release: Callable[[int], None]
     kept: Callable[[], Collection[int]]
     copied: Callable[[int, Sequence[str]], None]
-    freed: Callable[[], None]
+    freed: Callable[[], Awaitable[None]]
     start: Callable[[Coroutine[Any, Any, None]], None]
     compacted: Callable[[int, Stage, int, int], None] = lambda *_: None
 
@@ -123,11 +124,11 @@ class Adoption:
                 await asyncio.to_thread(self._files.collect_garbage, kept, adopted.generation)
             except (AllCopiesBad, CopyNotWritten) as error:
                 _log.error("garbage of snapshots stays", exc_info=error)
+            await self._ports.freed()
             try:
                 await asyncio.to_thread(self._files.rebuild_reserve, adopted)
             except CopyNotWritten as error:
                 _log.error("the reserve for snapshots is not whole", exc_info=error)
-        self._ports.freed()
         self._compact(adopted)
 
     def _compact(self, manifest: SnapshotManifest) -> None:

@@ -38,7 +38,7 @@ class Space(Protocol):
 
     full: bool
 
-    def look_again(self) -> None:
+    async def look_again(self) -> None:
         """There may be room again."""
 
 

@@ -85,6 +85,9 @@ def _ports() -> tuple[AdoptionPorts, list[bool]]:
     """Return ports of which cleaning uses only the last ones, and when room was announced."""
     freed: list[bool] = []
 
+    async def has_room() -> None:
+        freed.append(True)
+
     def unused(*_: object) -> Any:
         raise AssertionError("nothing is adopted here")
 
@@ -99,7 +102,7 @@ def _ports() -> tuple[AdoptionPorts, list[bool]]:
         release=unused,
         kept=lambda: {1},
         copied=unused,
-        freed=lambda: freed.append(True),
+        freed=has_room,
         start=start,
     )
     return ports, freed
