@@ -43,8 +43,10 @@ demo: $(RUNTIME) ## Run the guided demonstration
 	$(PYTHON) examples/demo.py
 
 test: lint ## Lint, run the tests, hold the coverage gate
-	CI=true $(PYTHON) -m pytest -n 2 --dist loadgroup --cov --cov-report=json:.coverage.json
+	CI=true $(PYTHON) -m pytest -n 2 --dist loadfile --ignore tests/analytics \
+	    --cov --cov-report=json:.coverage.json
 	$(PYTHON) tools/coverage_gate.py .coverage.json
+	CI=true $(PYTHON) -m pytest tests/analytics
 
 test-long: $(DEV) ## Run the tests that take minutes, and a short crash test
 	CI=true $(PYTHON) -m pytest -m long
