@@ -36,13 +36,16 @@ def critical_path(
     while to_visit:
         parent = to_visit.pop()
         until, own = tree.ends_us[parent], 0
+        returned: int | None = None
         for child in sorted(tree.children[parent], key=last_first):
-            if tree.ends_us[child] <= until:
-                own += until - tree.ends_us[child]
-                until = tree.starts_us[child]
+            start, end = tree.starts_us[child], tree.ends_us[child]
+            if end <= until:
+                own += until - end
+                until, returned = start, end
                 to_visit.append(child)
-            else:
-                parallel = parallel or tree.ends_us[child] > tree.starts_us[child]
+            # What takes no time, just when another returned, is beside nothing.
+            elif start != returned:
+                parallel = True
         own += until - tree.starts_us[parent]
         on_path[stages[parent]] = on_path.get(stages[parent], 0) + own
     return on_path, parallel
