@@ -91,14 +91,17 @@ def _replayed(
     durations = [0] * len(stages)
     for parent, by_start, by_end in plan:
         own = 0 if stages[parent] == without else 1
-        durations[parent] = _duration(tree, parent, by_start, by_end, durations, own)
+        if by_start:
+            durations[parent] = _duration(tree, parent, by_start, by_end, durations, own)
+        else:
+            durations[parent] = own * (tree.ends_us[parent] - tree.starts_us[parent])
     return durations[tree.root]
 
 
 def _duration(
     tree: Tree, parent: int, by_start: list[int], by_end: list[int], durations: list[int], own: int
 ) -> int:
-    """Return how long a span takes, given how long its children take now.
+    """Return how long a span with children takes, given how long those take now.
 
     A child waits for the parent's start and for each sibling that had returned before it began,
     then for the parent's own work in between; the parent waits for all. `own` is 0 if the
@@ -116,5 +119,4 @@ def _duration(
             seen += 1
         gap = starts[child] - ready_before
         returned[child] = ready + own * gap + durations[child]
-    last_before = ends[by_end[-1]] if by_end else starts[parent]
-    return max(returned.values(), default=0) + own * (ends[parent] - last_before)
+    return max(returned.values()) + own * (ends[parent] - ends[by_end[-1]])

@@ -112,7 +112,13 @@ ROOT = span("t", "root", None, 0, 100)
             {"a": 80, "orphan": 20},
             {"a": 80, "orphan": 20},
         ),
-        # Zero-length spans are on the path, and are no parallel work.
+        # A span of no length is on the path.
+        (
+            [span("t", "quorum", "root", 40, 40)],
+            {"a": 100, "quorum": 0},
+            {"a": 100, "quorum": 0},
+        ),
+        # But not where another returned just then; nor is it work beside that.
         (
             [
                 span("t", "x", "root", 10, 40),
