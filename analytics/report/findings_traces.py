@@ -86,7 +86,10 @@ def latency(tables: Tables, names: Names) -> list[Finding]:
 def errors(tables: Tables, names: Names) -> list[Finding]:
     """Return the RPCs that fail most often, and why; or that none does."""
     rows = entries(tables)
-    failing = rows[rows["errors"] > 0].assign(rate=rows["errors"] / rows["calls"])
+    if rows.empty:
+        return []
+    rows = rows.assign(rate=rows["errors"] / rows["calls"])
+    failing = rows[rows["errors"] > 0]
     if failing.empty:
         failures = total(tables, "count", "rpc_red", "errors")
         return [Finding(GOOD, ("Calls that failed: ", failures))]
@@ -156,7 +159,7 @@ def stragglers(tables: Tables, names: Names) -> list[Finding]:
 def comparison(tables: Tables, names: Names) -> list[Finding]:
     """Return what changed most between the two periods, beyond chance."""
     rows = tables["comparison"]
-    rows = rows[rows["significant"].fillna(False).astype(bool)].dropna(subset=["ratio"])
+    rows = rows[rows["significant"].eq(True)].dropna(subset=["ratio"])
     rows = rows[(rows["ratio"] > 0) & (rows["metric"] != "mean_us")]
     distance = rows["ratio"].map(lambda ratio: max(ratio, 1 / ratio))
     rows = rows.assign(distance=distance).sort_values("distance", ascending=False)

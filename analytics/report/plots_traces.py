@@ -266,7 +266,8 @@ def _heat(rows: pd.DataFrame) -> Markup:
 def errors(tables: Tables, names: Names) -> Drawing | None:
     """Draw the error rate of the RPCs that failed."""
     rows = entries(tables)
-    rows = rows[rows["errors"] > 0].assign(rate=rows["errors"] / rows["calls"])
+    rows = rows.assign(rate=rows["errors"] / rows["calls"])
+    rows = rows[rows["errors"] > 0]
     if rows.empty:
         return None
     rows = rows.sort_values("rate", ascending=False).head(RPCS_DRAWN_MAX)

@@ -19,6 +19,7 @@ from tests.analytics import report_tables
 VOID = frozenset({"meta", "input", "br", "hr"})
 Attributes = Mapping[str, str | None]
 
+TIMES = "\N{MULTIPLICATION SIGN}"
 # Unit as it is shown, and what one of it is in the unit of the table.
 FACTORS: dict[str, dict[str, float]] = {
     "us": {"µs": 1, "ms": 1e3, "s": 1e6, "min": 6e7, "h": 3.6e9},
@@ -26,7 +27,7 @@ FACTORS: dict[str, dict[str, float]] = {
     "bytes": {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40},
     "count": {"": 1, "million": 1e6, "billion": 1e9, "trillion": 1e12},
     "share": {"%": 0.01},
-    "times": {"×": 1},  # noqa: RUF001
+    "times": {TIMES: 1},
     "per_s": {"/s": 1},
     "entities_per_hour": {"entities/h": 1},
     "days": {"days": 1, "years": 365},
@@ -78,9 +79,9 @@ class Page(HTMLParser):
         return [e for e in self.elements if name in (e.attributes.get("class") or "").split()]
 
     def findings(self) -> list[tuple[str, str]]:
-        """Return severity and sentence of each finding, spaces made plain."""
+        """Return severity and sentence of each finding, in plain characters."""
         lists = [e for e in self.elements if e.attributes.get("data-rule")]
-        words = [element.text.replace("\u202f", " ") for element in lists]
+        words = [e.text.replace("\u202f", " ").replace(TIMES, "x") for e in lists]
         return [
             (str(element.attributes["class"]), text.split(str(element.attributes["class"]), 1)[1])
             for element, text in zip(lists, words, strict=True)
