@@ -5,8 +5,10 @@ cluster for each mode (off, 1 % of commands, all of them) is started here, on lo
 measured in turns, each round in another order, so that whatever else the machine does meets all.
 Load and cluster have the same mode. Ratios are of each round; their median is judged.
 
-Beside throughput stands the CPU time that the processes of the cluster spend per command: it hardly
-depends on what else the machine does.
+Beside throughput stands the CPU time that the processes of the cluster spend per command. Both
+depend on what else the machine does, since fuller prepares are cheaper. `direct` does not: it is
+the CPU time of one thread for all that telemetry adds to a command, from the client's decision to
+the encoded lines, without a cluster (`--direct` for nothing else).
 """
 
 from __future__ import annotations
@@ -16,19 +18,35 @@ import asyncio
 import json
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any, Final
 
 import psutil
 
 from benchmarks.commands import machine
 from benchmarks.load import WORKLOADS
+from coordinator.gateway.routes import Routes
+from coordinator.mux import types as mux_types
+from coordinator.replica.batcher import Batch, Reply, SpanReply
+from coordinator.telemetry.gateway import GatewayWatch
+from coordinator.telemetry.watch import ReplicaWatch
+from services.runtime.watch import ApplyWatch
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client import connect
+from viewstamp.client.tracing import CallTrace
 from viewstamp.cluster import LocalCluster
-from viewstamp.telemetry.settings import TelemetrySettings, arguments_of
+from viewstamp.telemetry.otlp import encode_line
+from viewstamp.telemetry.rpc import rpc_names
+from viewstamp.telemetry.sampling import Sampler, new_root
+from viewstamp.telemetry.settings import Telemetry, TelemetrySettings, arguments_of
+from viewstamp.telemetry.spans import Recorder, Span
+from viewstamp.telemetry.spool import SPANS_PER_GROUP_MAX
 
 MODES: Final[dict[str, float | None]] = {"off": None, "1 %": 0.01, "100 %": 1.0}
 MEASURED: Final = ("create_concurrent", "create_unary", "create_sequential")
@@ -36,6 +54,9 @@ SECONDS: Final = 4.0
 ROUNDS: Final = 7
 QUICK_SECONDS: Final = 1.0
 QUICK_ROUNDS: Final = 2
+DIRECT_PREPARES: Final = 200
+DIRECT_COMMANDS: Final = 128
+REGISTER_SESSION_CODE: Final = 1  # any that the coordinator knows by itself
 # Of throughput, at 1 %: what may be lost at most, and what is aimed at.
 LOSS_MUST: Final = 0.05
 LOSS_AIM: Final = 0.02
@@ -140,9 +161,78 @@ async def rounds_of(workload: str, options: argparse.Namespace) -> list[Any]:
     return rounds
 
 
+def direct(ratio: float) -> float:
+    """Return the microseconds of CPU that telemetry adds to a command, in requests of 128."""
+    kept = _Kept()
+    recorder = Recorder([kept])
+    gateway = GatewayWatch(Routes(), recorder, Sampler(0.0), None)
+    watch = ReplicaWatch(recorder, None, Sampler(1.0), is_alone=True)
+    telemetry = Telemetry("streams", TelemetrySettings())
+    telemetry.recorder = recorder
+    service = ApplyWatch("streams", telemetry)
+    sampler, names = Sampler(ratio), rpc_names("a.Service/Method")
+    span = submit_pb2.Span(code=REGISTER_SESSION_CODE, count=DIRECT_COMMANDS)
+    begun_s = time.thread_time()
+    for op in range(DIRECT_PREPARES):
+        sampled = [index for index in range(DIRECT_COMMANDS) if sampler.keeps()]
+        calls = [CallTrace(new_root(), "", names, 1).at(index, 1) for index in sampled]
+        request = submit_pb2.CommandRequest(spans=[span], traces=calls)
+        lead(gateway, watch, service, request, op)
+        kept.encode()
+    return (time.thread_time() - begun_s) / DIRECT_PREPARES / DIRECT_COMMANDS * 1e6
+
+
+def lead(
+    gateway: GatewayWatch,
+    watch: ReplicaWatch,
+    service: ApplyWatch,
+    request: submit_pb2.CommandRequest,
+    op: int,
+) -> None:
+    """Lead one request through the hooks, as gateway, driver and one stage do."""
+    traces = gateway.packed(request, 1)
+    header: Any = SimpleNamespace(op=op, view=0, first_revision=op, command_count=1, size=1)
+    prepares: list[Any] = [SimpleNamespace(op=op, header=header)]
+    batch = Batch(b"", DIRECT_COMMANDS, [], [], traces=traces)
+    watch.persisting(prepares, lambda _: batch)
+    watch.persisted(prepares)
+    watch.committed(op)
+    watch.handed_over(op)
+    item = domain_pb2.CommandItem(first_revision=op, count=DIRECT_COMMANDS)
+    sent = domain_pb2.Batch(sequence=op + 1, op=op, items=[domain_pb2.Item(command=item)])
+    for trace in traces:
+        trace.offset = 0
+    sent.trace_parents.extend(watch.sent(mux_types.Stage.STREAMS, sent))
+    service.end(sent, service.begin(sent))
+    watch.answered(mux_types.Stage.STREAMS, op + 1)
+    watch.retired(mux_types.Retired(op, 0, op, (), ()))
+    gateway.answered(traces, Reply(0, op, op, (SpanReply(b"", ()),)))
+
+
+class _Kept:
+    """Takes spans, and encodes them as the writing thread does."""
+
+    def __init__(self) -> None:
+        self._spans: list[Span] = []
+
+    def put(self, span: Span) -> None:
+        self._spans.append(span)
+
+    def encode(self) -> None:
+        for start in range(0, len(self._spans), SPANS_PER_GROUP_MAX):
+            encode_line({}, self._spans[start : start + SPANS_PER_GROUP_MAX])
+        self._spans.clear()
+
+
 async def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure everything."""
     result: dict[str, Any] = {"machine": machine(), "workloads": {}}
+    result["direct_us_per_command"] = {
+        f"{ratio:.0%}": round(median(direct(ratio) for _ in range(options.rounds)), 3)
+        for ratio in (0.0, 0.01, 1.0)
+    }
+    if options.direct:
+        return result
     for workload in options.only or MEASURED:
         result["workloads"][workload] = compared(await rounds_of(workload, options))
     return result
@@ -152,6 +242,7 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.telemetry", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short and noisy")
+    parser.add_argument("--direct", action="store_true", help="without clusters")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--only", action="append", choices=WORKLOADS)
