@@ -114,6 +114,18 @@ def test_whole_sections_are_compared_where_there_is_no_delta(tmp_path: Path) -> 
     assert change_rows() == []
 
 
+def test_changes_at_the_edges_of_blocks_are_found(tmp_path: Path) -> None:
+    """An entity is found in an earlier layer also where it is the first or last of a block."""
+    writer = SnapshotWriter(tmp_path)
+    keys = [(1, bytes([number])) for number in range(4)]
+    writer.snapshot({STAGE: {key: b"x" * LARGE for key in keys}}, timestamp_us=1)
+    for number, key in enumerate(keys, 2):
+        writer.snapshot({STAGE: {key: b"y"}}, timestamp_us=number)
+        found = rows(tmp_path, "changes", generation=str(number), section="streams")
+        assert [row["changed"] for row in found] == [0, 1]
+        assert not any(row["added"] for row in found)
+
+
 def test_kind_selects_its_keys_alone(tmp_path: Path) -> None:
     """With a kind no partition reaches into another kind, and blocks of others are not planned."""
     large = {(kind, bytes([key])): b"x" * LARGE for kind in (1, 2, 3) for key in range(9)}

@@ -115,6 +115,16 @@ def test_copies_with_different_bad_blocks_make_a_whole(tmp_path: Path) -> None:
     assert [row["bytes"] for row in want] == [12 + 1 + 200 * KIB] * 3
 
 
+def test_bad_copy_is_told_of_once(tmp_path: Path) -> None:
+    """A copy that cannot be opened is warned of when planning and when reading, not per block."""
+    large = {(2, bytes([key])): b"x" * 200 * KIB for key in range(5)}
+    SnapshotWriter(tmp_path).snapshot({3: large}, timestamp_us=1)
+    snapshot_cases.layer_paths(tmp_path, 0)[0].unlink()
+    with pytest.warns(SnapshotCopyWarning) as caught:
+        assert len(rows(tmp_path, "facts", section="streams")) == 5
+    assert len(caught) == 2
+
+
 def test_missing_copy_directory_is_told(directory: Path) -> None:
     """A disk that is gone costs a warning, not an answer."""
     want = rows(directory)

@@ -146,6 +146,7 @@ def test_garbage_is_what_nobody_uses(spark: SparkSession, directory: Path) -> No
     assert table(garbage.garbage(facts), "garbage") == sorted(want, key=repr)
 
 
+@pytest.mark.long
 def test_no_garbage_is_said_too(spark: SparkSession, tmp_path: Path) -> None:
     """A snapshot without garbage has a row of zeros for each sort."""
     SnapshotWriter(tmp_path).snapshot(changes_of([ROOT, COUNTERS]), timestamp_us=NOW_US)
@@ -206,6 +207,7 @@ def test_amplification_counts_new_files(spark: SparkSession, directory: Path) ->
     assert found[3] == (5, 0, None, None, 0, None)
 
 
+@pytest.mark.long
 def test_oldest_generation_did_not_write_what_it_took_over(
     spark: SparkSession, directory: Path
 ) -> None:
