@@ -101,6 +101,8 @@ SNAPSHOT_KEEP_DAILY: Final = 7
 # A chain of deltas is merged into a new base beyond this part of the base's bytes, or so many.
 COMPACT_DELTAS_PERCENT: Final = 50
 COMPACT_LAYERS_MAX: Final = 16
+# Below, merging would cost more at every snapshot than the layers cost at a restart.
+COMPACT_DELTAS_BYTES_MIN: Final = 256 * KIB
 # Kept free on each copy directory, to be given up when the disk is full.
 SNAPSHOT_RESERVE_BYTES_MIN: Final = 64 * MIB
 SNAPSHOT_RESERVE_PERCENT: Final = 125

@@ -34,6 +34,7 @@ from viewstamp.format.layer import LayerHeader
 from viewstamp.format.merge import merge
 from viewstamp.format.section import Entry, SectionTally
 from viewstamp.limits import (
+    COMPACT_DELTAS_BYTES_MIN,
     COMPACT_DELTAS_PERCENT,
     COMPACT_LAYERS_MAX,
     LAYER_BLOCK_BYTES_MAX,
@@ -78,16 +79,17 @@ def job_from_json(text: str) -> tuple[CompactionJob, list[str]]:
     return job, fields["directories"]
 
 
-def needs_compaction(section: SectionManifest) -> bool:
-    """Whether the deltas have grown beyond their part of the base, or are too many."""
+def needs_compaction(section: SectionManifest, bytes_min: int = COMPACT_DELTAS_BYTES_MIN) -> bool:
+    """Whether the deltas have grown beyond their part of the base, or are too many.
+
+    Up to `bytes_min` only their number counts.
+    """
     if len(section.layers) < 2:
         return False
     base_bytes = section.layers[0].size_bytes
     deltas_bytes = sum(layer.size_bytes for layer in section.layers[1:])
-    return (
-        len(section.layers) >= COMPACT_LAYERS_MAX
-        or deltas_bytes * _PERCENT > base_bytes * COMPACT_DELTAS_PERCENT
-    )
+    has_grown = deltas_bytes * _PERCENT > base_bytes * COMPACT_DELTAS_PERCENT
+    return len(section.layers) >= COMPACT_LAYERS_MAX or (has_grown and deltas_bytes > bytes_min)
 
 
 def merge_chain(copies: Copies, job: CompactionJob) -> LayerReference:

@@ -57,7 +57,7 @@ from viewstamp.api.snapshots.v1.manifest_pb2 import (
 )
 from viewstamp.format.layer import LayerHeader
 from viewstamp.format.manifest import encode_manifest, sections
-from viewstamp.limits import SNAPSHOT_RESERVE_BYTES_MIN
+from viewstamp.limits import COMPACT_DELTAS_BYTES_MIN, SNAPSHOT_RESERVE_BYTES_MIN
 
 TAG: Final = "coordinator"
 
@@ -94,6 +94,7 @@ class SnapshotFiles:
         report: Report,
         reserve_bytes_min: int = SNAPSHOT_RESERVE_BYTES_MIN,
         compactor: Compactor | None = None,
+        compact_bytes_min: int = COMPACT_DELTAS_BYTES_MIN,
     ) -> None:
         """Open the directories, making those that are new; a temporary file of a crash goes.
 
@@ -120,6 +121,9 @@ class SnapshotFiles:
         self._pins = Pins()
         self._merged: dict[int, MergedBase] = {}
         self._compacting = 0
+        self._compact_bytes_min = compact_bytes_min
+        # Manifests do not change, so what a kept one names is read once.
+        self._named: dict[int, frozenset[bytes]] = {}
 
     @property
     def directories(self) -> tuple[str, ...]:
@@ -221,6 +225,7 @@ class SnapshotFiles:
         with self._pins.mutex:
             self._copies.delete([manifest_file(generation)])
             self._pins.release(generation)
+            self._named.pop(generation, None)
 
     def collect_garbage(self, live: Collection[int], adopted: int) -> Collected:
         """Remove what nobody keeps. `live` are the generations of the catalog, `adopted` is the
@@ -236,6 +241,7 @@ class SnapshotFiles:
                 self._pins,
                 live,
                 adopted,
+                self._named,
                 is_compacting=self._compacting > 0,
             )
 
@@ -257,7 +263,9 @@ class SnapshotFiles:
         return [
             stage
             for stage, section in sections(manifest)
-            if needs_compaction(SectionManifest(layers=self.chain(stage, section)))
+            if needs_compaction(
+                SectionManifest(layers=self.chain(stage, section)), self._compact_bytes_min
+            )
         ]
 
     def compact(self, manifest: SnapshotManifest, stage: int) -> LayerReference:

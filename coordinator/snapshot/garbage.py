@@ -98,11 +98,13 @@ def collect(
     pins: Pins,
     live: Collection[int],
     adopted: int,
+    known: dict[int, frozenset[bytes]],
     *,
     is_compacting: bool,
 ) -> Collected:
     """Remove what has no root, durably, in every directory.
 
+    `known` are the layers of kept manifests that were read before; it is brought up to date.
     Raises AllCopiesBad, and removes no layer, if a manifest that is kept cannot be read: nobody
     knows then what it names.
     """
@@ -114,10 +116,16 @@ def collect(
             copies.delete([manifest_file(generation) for generation in dead])
         if is_compacting:
             return Collected(tuple(dead), (), postponed=True)
+        for generation in dead:
+            known.pop(generation, None)
         named = pins.digests()
         for generation in stored:
-            if generation not in dead:
-                named.update(layers_of(read_manifest(copies, cluster_id, generation)))
+            if generation in dead:
+                continue
+            if generation not in known:
+                manifest = read_manifest(copies, cluster_id, generation)
+                known[generation] = frozenset(layers_of(manifest))
+            named.update(known[generation])
         unnamed = [digest for digest in stored_layers(copies) if digest not in named]
         if unnamed:
             copies.delete([layer_file(digest) for digest in unnamed])

@@ -71,6 +71,7 @@ def open_files(
         SnapshotDirectories(tuple(paths), cluster_id, replica_id),
         report=report or Repairs(),
         reserve_bytes_min=reserve_bytes_min,
+        compact_bytes_min=0,
         compactor=compactor or CompactorHere(),
     )
 

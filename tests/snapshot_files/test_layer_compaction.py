@@ -40,7 +40,11 @@ from viewstamp.api.snapshots.v1.manifest_pb2 import (
     SnapshotManifest,
 )
 from viewstamp.format.manifest import section_of
-from viewstamp.limits import COMPACT_DELTAS_PERCENT, COMPACT_LAYERS_MAX
+from viewstamp.limits import (
+    COMPACT_DELTAS_BYTES_MIN,
+    COMPACT_DELTAS_PERCENT,
+    COMPACT_LAYERS_MAX,
+)
 
 NEEDS: list[tuple[list[int], bool]] = [
     ([], False),
@@ -60,7 +64,18 @@ def test_a_chain_is_merged_beyond_half_of_its_base_or_sixteen_layers(
 ) -> None:
     """The limits of bytes and of layers, on both sides."""
     layers = [LayerReference(size_bytes=size_bytes) for size_bytes in sizes]
-    assert needs_compaction(SectionManifest(layers=layers)) is expected
+    assert needs_compaction(SectionManifest(layers=layers), bytes_min=0) is expected
+
+
+def test_small_deltas_are_merged_for_their_number_alone() -> None:
+    """Up to a limit their bytes do not count: merging them would be most of a small snapshot."""
+    sizes = (100, COMPACT_DELTAS_BYTES_MIN), (100, COMPACT_DELTAS_BYTES_MIN + 1)
+    small, grown = (
+        SectionManifest(layers=[LayerReference(size_bytes=size) for size in chain])
+        for chain in sizes
+    )
+    assert not needs_compaction(small)
+    assert needs_compaction(grown)
 
 
 def chained(storage: MemoryStorage) -> Sections:
