@@ -7,13 +7,18 @@ in steps gives what deduplicating at once gives.
 
 from __future__ import annotations
 
+import functools
+import operator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from analytics.schema import SPANS
+from analytics import tables
+from analytics.schema import KINDS, SPANS, STATUSES, UNKNOWN_SERVICE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+REPEATED: Final = "repeated"
 ID: Final = ("trace_id", "span_id")
 # Above this, the hashes of repeated spans are not sent to every task, but joined by a shuffle.
 BROADCAST_ROWS_MAX: Final = 2_000_000
@@ -26,18 +31,20 @@ def key() -> Column:
     return f.xxhash64(*ID)
 
 
-def deduplicate(rows: DataFrame) -> DataFrame:
-    """Return one row per span. `rows` has `filled` and the columns of `spans`, and is read twice.
+def deduplicate(rows: DataFrame, output: Path) -> DataFrame:
+    """Return one row per span. `rows` has the columns of `spans`, in files: it is read again.
 
     Rows that are single are neither sorted nor shuffled: only those that share a key with another.
+    The keys of the others are kept in the output's scratch space until the caller is done.
     """
     from pyspark.sql import functions as f
 
     hashes = rows.select(key().alias("key"))
-    repeated = hashes.groupBy("key").count().where(f.col("count") > 1).select("key").persist()
+    path = str(tables.scratch(output, REPEATED))
+    hashes.groupBy("key").count().where("count > 1").select("key").write.parquet(path)
+    repeated = rows.sparkSession.read.schema("key BIGINT").parquet(path)
     count = repeated.count()
     if count == 0:
-        repeated.unpersist()
         return rows
     small = f.broadcast(repeated) if count <= BROADCAST_ROWS_MAX else repeated
     keyed = rows.withColumn("key", key())
@@ -52,6 +59,23 @@ def best(rows: DataFrame) -> DataFrame:
 
     # The last word is the whole content: no two different rows are equal.
     content = f.to_json(f.struct(*SPANS.column_names()))
-    order = [f.desc("filled"), f.desc("duration_us"), content]
+    order = [filled().desc(), f.desc("duration_us"), content]
     place = f.row_number().over(Window.partitionBy(*ID).orderBy(*order))
     return rows.withColumn("place", place).where(f.col("place") == 1).drop("place")
+
+
+def filled() -> Column:
+    """Return how much a span says: of two copies of one span the one that says more is kept."""
+    from pyspark.sql import functions as f
+
+    said = (
+        f.col("parent_span_id").isNotNull(),
+        f.col("name") != "",
+        f.col("service") != UNKNOWN_SERVICE,
+        f.col("instance").isNotNull(),
+        f.col("kind") != KINDS[0],
+        f.col("status") != STATUSES[0],
+        f.col("status_message").isNotNull(),
+    )
+    sizes = [f.size(name) for name in ("attributes", "events", "links")]
+    return functools.reduce(operator.add, [*sizes, *(one.cast("int") for one in said)])

@@ -7,13 +7,11 @@ every line, so that lines can be counted.
 
 from __future__ import annotations
 
-import functools
-import operator
 from typing import TYPE_CHECKING, Final
 
 from analytics.otlp import otlp_json
 from analytics.otlp.lines import EXCERPT_BYTES, PLACE
-from analytics.schema import KINDS, SPANS, STATUSES, UNKNOWN_SERVICE
+from analytics.schema import SPANS, UNKNOWN_SERVICE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -46,7 +44,7 @@ MICROSECONDS_PER_DAY: Final = 86_400_000_000
 
 
 def flatten(lines: DataFrame, late_before_us: int | None = None) -> DataFrame:
-    """Return PLACE, `is_first`, `problem`, `excerpt`, `filled` and the columns of `spans`.
+    """Return PLACE, `is_first`, `problem`, `excerpt` and the columns of `spans`.
 
     `lines` has `lines.COLUMNS`. Spans that start before `late_before_us` are a problem, `late`.
     """
@@ -54,7 +52,7 @@ def flatten(lines: DataFrame, late_before_us: int | None = None) -> DataFrame:
 
     spans = _exploded(_parsed(lines))
     typed = _typed(_timed(spans), late_before_us)
-    names = (*PLACE, "is_first", "problem", "excerpt", "filled", *SPANS.column_names())
+    names = (*PLACE, "is_first", "problem", "excerpt", *SPANS.column_names())
     return typed.select(*(f.col(name) for name in names))
 
 
@@ -147,7 +145,7 @@ def _timed(spans: DataFrame) -> DataFrame:
 
 
 def _typed(spans: DataFrame, late_before_us: int | None) -> DataFrame:
-    """Add the columns of the table, the span's own problem, and how much it says."""
+    """Add the columns of the table and the span's own problem."""
     from pyspark.sql import functions as f
 
     attributes, name = f.col("attributes"), f.coalesce(f.col("span.name"), f.lit(""))
@@ -182,9 +180,7 @@ def _typed(spans: DataFrame, late_before_us: int | None) -> DataFrame:
         "excerpt": f.coalesce(f.col("line_excerpt"), _words_of_span()),
     }
     typed = spans.withColumns(columns)
-    return typed.withColumn("filled", _filled()).withColumn(
-        "excerpt", f.when(f.col("problem").isNotNull(), f.col("excerpt"))
-    )
+    return typed.withColumn("excerpt", f.when(f.col("problem").isNotNull(), f.col("excerpt")))
 
 
 def _microseconds(nanoseconds: Column) -> Column:
@@ -272,20 +268,3 @@ def _words_of_span() -> Column:
     fields = ("traceId", "spanId", "name", "startTimeUnixNano", "endTimeUnixNano")
     words = [f.concat(f.lit(f"{name}="), f.col(f"span.{name}")) for name in fields]
     return f.substring(f.concat_ws(" ", *words), 1, EXCERPT_BYTES)
-
-
-def _filled() -> Column:
-    """Return how much a span says: of two copies of one span the one that says more is kept."""
-    from pyspark.sql import functions as f
-
-    said = (
-        f.col("parent_span_id").isNotNull(),
-        f.col("name") != "",
-        f.col("service") != UNKNOWN_SERVICE,
-        f.col("instance").isNotNull(),
-        f.col("kind") != KINDS[0],
-        f.col("status") != STATUSES[0],
-        f.col("status_message").isNotNull(),
-    )
-    sizes = [f.size(name) for name in ("attributes", "events", "links")]
-    return functools.reduce(operator.add, [*sizes, *(one.cast("int") for one in said)])

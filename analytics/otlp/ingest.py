@@ -54,14 +54,10 @@ def ingest(
     plan = files.plan(inputs)
     staged = stage(spark, read(spark, plan), output, late_before_us)
     counts = count(staged)
-    spans = deduplicate(staged.where("problem IS NULL")).select(*SPANS.column_names())
-    tables.write(spans, SPANS, output)
+    tables.write(deduplicate(spans_of(staged), output), SPANS, output)
     tables.write(quarantined(staged).distinct(), QUARANTINE, output)
-    spark.catalog.clearCache()
-    counts |= {"files": plan.files, "files_unreadable": len(plan.unreadable)}
-    done = conclude(spark, output, counts)
     shutil.rmtree(output / tables.WORK / STAGED)
-    return done
+    return conclude(spark, output, counts | {"files": plan.files})
 
 
 def read(spark: SparkSession, plan: files.Plan) -> DataFrame:
@@ -78,6 +74,11 @@ def stage(
     flat = flatten(rows, late_before_us)
     flat.write.parquet(path)
     return spark.read.schema(flat.schema).parquet(path)
+
+
+def spans_of(staged: DataFrame) -> DataFrame:
+    """Return the staged rows that are spans, as the table has them, not yet deduplicated."""
+    return staged.where("problem IS NULL").select(*SPANS.column_names())
 
 
 def count(staged: DataFrame) -> dict[str, int]:

@@ -15,8 +15,8 @@ from analytics.otlp.files import PLAIN, Split
 if TYPE_CHECKING:
     import pyarrow
 
-# Rows that leave a task: where the line is, its text, or why there is none. `split_start` is in
-# bytes, `line` counts from 0 within the split.
+# Rows that leave a task: where the line is, its text, or why there is none. `split_start` is
+# where the first line of the split begins, in bytes; `line` counts from 0 from there.
 COLUMNS: Final = "source STRING, split_start BIGINT, line BIGINT, text STRING, problem STRING"
 
 NAMES: Final = ("source", "split_start", "line", "text", "problem")
@@ -46,17 +46,19 @@ def read(split: Split) -> Iterator[pyarrow.RecordBatch]:
     """Yield the lines of a split; what cannot be read becomes a row with a problem, no error."""
     line = 0
     blocks = Blocks(split)
+    begin = split.start
     try:
         for block in blocks:
-            batch = _batch(split, line, block)
+            begin = blocks.begin
+            batch = _batch(split.path, begin, line, block)
             line += batch.num_rows
             yield batch
             if blocks.overlong is not None:
-                yield _problem(split, line, TOO_LONG, blocks.overlong)
+                yield _problem(split.path, begin, line, TOO_LONG, blocks.overlong)
                 line += 1
     except OSError as error:
         # The file is damaged from here on; what was before is an answer all the same.
-        yield _problem(split, line or WHOLE_FILE, UNREADABLE, str(error).encode())
+        yield _problem(split.path, begin, line or WHOLE_FILE, UNREADABLE, str(error).encode())
 
 
 class Blocks:
@@ -74,12 +76,15 @@ class Blocks:
         # How long a compressed file is once it is read is not known before.
         self._end = split.end if is_plain else None
         self.overlong: bytes | None = None
+        # Where the first line begins; known with the first block.
+        self.begin = split.start
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the blocks; only the last one of a file may lack its newline."""
         with open(self._split.path, "rb") as raw:
             stream = raw if self._end is not None else _decompressed(raw, self._split.compression)
-            blocks = self._lines_from(stream, self._first_line(stream))
+            self.begin = self._first_line(stream)
+            blocks = self._lines_from(stream, self.begin)
             if self._split.start > 0:
                 yield from blocks
             else:
@@ -141,7 +146,7 @@ def _skip_line(stream: BinaryIO) -> int:
     return skipped
 
 
-def _batch(split: Split, line: int, block: bytes) -> pyarrow.RecordBatch:
+def _batch(source: str, begin: int, line: int, block: bytes) -> pyarrow.RecordBatch:
     """Return the block's lines as rows; the text is the block itself, cut by offsets."""
     import numpy
     import pyarrow
@@ -155,25 +160,29 @@ def _batch(split: Split, line: int, block: bytes) -> pyarrow.RecordBatch:
         pyarrow.string(), count, [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(block)]
     )
     lines = pyarrow.array(numpy.arange(line, line + count, dtype=numpy.int64))
-    return _rows(split, lines, text, pyarrow.nulls(count, pyarrow.string()))
+    return _rows(source, begin, lines, text, pyarrow.nulls(count, pyarrow.string()))
 
 
-def _problem(split: Split, line: int, problem: str, excerpt: bytes) -> pyarrow.RecordBatch:
+def _problem(
+    source: str, begin: int, line: int, problem: str, excerpt: bytes
+) -> pyarrow.RecordBatch:
     """Return one row that says why there is no text; the excerpt stands in its place."""
     import pyarrow
 
     text = pyarrow.array([excerpt.decode(errors="replace")], pyarrow.string())
-    return _rows(split, pyarrow.array([line], pyarrow.int64()), text, pyarrow.array([problem]))
+    return _rows(
+        source, begin, pyarrow.array([line], pyarrow.int64()), text, pyarrow.array([problem])
+    )
 
 
-def _rows(split: Split, lines: Any, text: Any, problems: Any) -> pyarrow.RecordBatch:
+def _rows(source: str, begin: int, lines: Any, text: Any, problems: Any) -> pyarrow.RecordBatch:
     """Return rows of COLUMNS."""
     import pyarrow
 
     count = len(lines)
     arrays = [
-        pyarrow.repeat(pyarrow.scalar(split.path), count),
-        pyarrow.repeat(pyarrow.scalar(split.start, pyarrow.int64()), count),
+        pyarrow.repeat(pyarrow.scalar(source), count),
+        pyarrow.repeat(pyarrow.scalar(begin, pyarrow.int64()), count),
         lines,
         text,
         problems,

@@ -1,0 +1,110 @@
+"""Rows join a table that is there already, in one step and with no effect if they did before.
+
+The new table shares the files that did not change with the old one, by hard links. Only partitions
+that hold another copy of a new span are written again, and those of too many small files.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+from analytics import tables
+from analytics.otlp.deduplicate import deduplicate, key
+from analytics.schema import QUARANTINE, SPANS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MERGED: Final = "merged"
+# Each merge adds files to the partitions it concerns; so many are then made one.
+PARTITION_FILES_MAX: Final = 32
+# File systems without hard links say one of these.
+NO_LINKS: Final = frozenset({errno.EPERM, errno.EXDEV, errno.ENOTSUP, errno.EMLINK})
+
+
+def merge_spans(fresh: DataFrame, output: Path) -> None:
+    """Add spans to the table `spans`, of two copies of one keeping the fuller. Read several times.
+
+    Merging the same rows again changes nothing, so a merge cut short may simply be repeated.
+    """
+    if not tables.exists(SPANS, output):
+        tables.write(deduplicate(fresh, output), SPANS, output)
+        return
+    tables.check(SPANS, output)
+    place = output / SPANS.name
+    again = sorted(_colliding(fresh, place) | _crowded(place))
+    rows = fresh
+    if again:
+        rows = fresh.unionByName(_read(fresh, place, again))
+    merged = tables.scratch(output, MERGED)
+    conformed = tables.conform(deduplicate(rows, output), SPANS)
+    conformed.write.partitionBy(*SPANS.partition_by).parquet(str(merged))
+    _link_others(place, merged, set(again))
+    tables.publish(merged, SPANS, output)
+
+
+def merge_quarantine(fresh: DataFrame, output: Path) -> None:
+    """Add rows to the table `quarantine`, each once."""
+    rows = fresh
+    if tables.exists(QUARANTINE, output):
+        rows = fresh.unionByName(tables.read(fresh.sparkSession, QUARANTINE, output))
+    tables.write(rows.distinct(), QUARANTINE, output)
+
+
+def _colliding(fresh: DataFrame, place: Path) -> set[str]:
+    """Return the partitions that may hold a copy of one of the spans, as paths in the table.
+
+    Reads the ids of all spans there are, and nothing else of them.
+    """
+    from pyspark.sql import functions as f
+
+    there = fresh.sparkSession.read.schema(SPANS.struct()).parquet(str(place))
+    keyed = there.select(key().alias("key"), f.col("_metadata.file_path").alias("path"))
+    new = fresh.select(key().alias("key")).distinct()
+    paths = keyed.join(new, "key", "left_semi").select("path").distinct().collect()
+    return {_partition(Path(unquote(urlsplit(row.path).path)), place) for row in paths}
+
+
+def _crowded(place: Path) -> set[str]:
+    """Return the partitions of so many files that they are better written again."""
+    counts: dict[str, int] = {}
+    for path in place.rglob("*.parquet"):
+        partition = _partition(path, place)
+        counts[partition] = counts.get(partition, 0) + 1
+    return {partition for partition, count in counts.items() if count >= PARTITION_FILES_MAX}
+
+
+def _partition(path: Path, place: Path) -> str:
+    """Return the folder of a file below the table."""
+    return str(path.parent.relative_to(place.absolute() if path.is_absolute() else place))
+
+
+def _read(like: DataFrame, place: Path, partitions: list[str]) -> DataFrame:
+    """Return the rows of some partitions of the table."""
+    reader = like.sparkSession.read.schema(SPANS.struct()).option("basePath", str(place))
+    paths = [str(place / partition) for partition in partitions]
+    return reader.parquet(*paths).select(*SPANS.column_names())
+
+
+def _link_others(place: Path, merged: Path, again: set[str]) -> None:
+    """Give the new table the files of all partitions that were not written again."""
+    for path in sorted(place.rglob("*.parquet")):
+        partition = str(path.parent.relative_to(place))
+        if partition not in again:
+            (merged / partition).mkdir(parents=True, exist_ok=True)
+            _link(path, merged / partition / path.name)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Make the target the same file, or a copy of it where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        shutil.copyfile(source, target)

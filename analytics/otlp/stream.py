@@ -1,0 +1,106 @@
+"""The same tables, kept up to date while files grow: Structured Streaming over `source`.
+
+Exactly once: Spark's checkpoint names the bytes of each batch before it is read, so a batch that
+was cut short is read again the same; joining it to the tables again changes nothing (`merge`); what
+it counted is kept under the batch's number. All is below the output, so that it goes together:
+
+    <output>/.stream/checkpoint/        Spark's
+    <output>/.stream/ledger/<n>.json    what batch n counted
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from analytics import tables
+from analytics.otlp import ingest, merge
+from analytics.otlp.source import (
+    BATCH_BYTES_DEFAULT,
+    FORMAT,
+    SETTLED_MS_DEFAULT,
+    LinesSource,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+STATE: Final = ".stream"
+CHECKPOINT: Final = "checkpoint"
+LEDGER: Final = "ledger"
+
+
+def start(
+    spark: SparkSession,
+    inputs: Sequence[Path],
+    output: Path,
+    *,
+    every_s: int | None = None,
+    settled_ms: int = SETTLED_MS_DEFAULT,
+    batch_bytes: int = BATCH_BYTES_DEFAULT,
+    late_before_us: int | None = None,
+    after_batch: Callable[[int], None] | None = None,
+) -> StreamingQuery:
+    """Return a query that keeps `spans` and `quarantine` up to date; the caller awaits or stops it.
+
+    Looks for new lines every `every_s` seconds; None reads what is there and ends. A last line
+    without its end, and a compressed file, wait until their file was left alone for `settled_ms`.
+    `after_batch` is called with the batch's number when its rows are in the tables. The caller
+    holds `tables.claim(output)`; `conclude` writes `data_quality`.
+    """
+    spark.dataSource.register(LinesSource)
+    options = {
+        "inputs": json.dumps([str(path.absolute()) for path in inputs]),
+        "settled_ms": str(settled_ms),
+        "batch_bytes": str(batch_bytes),
+    }
+    rows = spark.readStream.format(FORMAT).options(**options).load()
+    absorb = functools.partial(_absorb, output, late_before_us, after_batch)
+    writer = rows.writeStream.foreachBatch(absorb)
+    writer = writer.option("checkpointLocation", str(output / STATE / CHECKPOINT))
+    if every_s is None:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{every_s} seconds").start()
+
+
+def conclude(spark: SparkSession, output: Path) -> ingest.Ingested:
+    """Write `data_quality` for all batches so far, and return what to say of them."""
+    totals: dict[str, int] = {}
+    for path in sorted((output / STATE / LEDGER).glob("*.json")):
+        for name, value in json.loads(path.read_text()).items():
+            totals[name] = totals.get(name, 0) + value
+    return ingest.conclude(spark, output, totals)
+
+
+def _absorb(
+    output: Path,
+    late_before_us: int | None,
+    after_batch: Callable[[int], None] | None,
+    rows: DataFrame,
+    number: int,
+) -> None:
+    """Join one batch to the tables."""
+    staged = ingest.stage(rows.sparkSession, rows, output, late_before_us)
+    merge.merge_spans(ingest.spans_of(staged), output)
+    merge.merge_quarantine(ingest.quarantined(staged), output)
+    _enter(output / STATE / LEDGER, number, ingest.count(staged))
+    shutil.rmtree(output / tables.WORK / ingest.STAGED)
+    if after_batch is not None:
+        after_batch(number)
+
+
+def _enter(ledger: Path, number: int, counts: dict[str, int]) -> None:
+    """Write what a batch counted, in place of what an earlier try of it did."""
+    ledger.mkdir(parents=True, exist_ok=True)
+    if number == 0:
+        # A new checkpoint counts from the beginning, and reads everything again.
+        for path in ledger.glob("*.json"):
+            path.unlink()
+    temporary = ledger / f"{number}.new"
+    temporary.write_text(json.dumps(counts))
+    temporary.replace(ledger / f"{number}.json")
