@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -126,8 +127,8 @@ def shows(text: str, unit: str, value: float) -> bool:
     if match is None:
         return False
     digits, factor = match[1].replace(",", ""), FACTORS[unit].get(match[2])
-    decimals = len(digits.partition(".")[2]) if "e" not in digits else 8
-    step = 10.0**-decimals
+    # What one of the last digit is worth.
+    step = 10.0 ** int(Decimal(digits).as_tuple().exponent)
     return factor is not None and abs(float(digits) - value / factor) <= step * 0.5001
 
 
