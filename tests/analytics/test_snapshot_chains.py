@@ -118,7 +118,7 @@ def test_changes_at_the_edges_of_blocks_are_found(tmp_path: Path) -> None:
     """An entity is found in an earlier layer also where it is the first or last of a block."""
     writer = SnapshotWriter(tmp_path)
     keys = [(1, bytes([number])) for number in range(4)]
-    writer.snapshot({STAGE: {key: b"x" * LARGE for key in keys}}, timestamp_us=1)
+    writer.snapshot({STAGE: dict.fromkeys(keys, b"x" * LARGE)}, timestamp_us=1)
     for number, key in enumerate(keys, 2):
         writer.snapshot({STAGE: {key: b"y"}}, timestamp_us=number)
         found = rows(tmp_path, "changes", generation=str(number), section="streams")
