@@ -142,9 +142,9 @@ FAILURES: list[Span] = [
     )
 ]
 
-# Durations of 1 to 100 us, so that percentiles are their own numbers.
+# Durations of 1 to 1000 us, so that percentiles are their own numbers.
 UNIFORM: list[Span] = [
-    span(f"uniform-{us:03}", "1", None, us, 2 * us, name="uniform") for us in range(1, 101)
+    span(f"uniform-{us:04}", "1", None, us, 2 * us, name="uniform") for us in range(1, 1001)
 ]
 
 # Durations on both sides of powers of two, and on both sides of a minute.
@@ -258,7 +258,7 @@ def test_red_by_hand(tables: Rows) -> None:
         ("a", EPOCH_US + MINUTE_US, 1, 1, 1 / 60, 4.0, 4.0),
     ]
     percentiles = ("p50_us", "p90_us", "p99_us", "max_us")
-    assert of(tables["rpc_red"], *percentiles, rpc="uniform") == [(50.0, 90.0, 99.0, 100.0)]
+    assert of(tables["rpc_red"], *percentiles, rpc="uniform") == [(500.0, 900.0, 990.0, 1000.0)]
     # Of a shop's request, what the other services took up is theirs; calls are nobody's.
     assert of(tables["rpc_red"], "service", "count", rpc="GetCart") == [("cart", 1)]
     assert of(tables["rpc_red"], "service", "count", rpc="call cart") == []
@@ -350,10 +350,10 @@ def test_bands_by_hand(tables: Rows) -> None:
         tables["critical_path"], "band", "traces", "on_path_us", "share", "saving_us", rpc="uniform"
     )
     assert rows == [
-        ("all", 100, 50.5, 1.0, 50.5),
-        ("p50", 40, sum(range(50, 90)) / 40, 1.0, sum(range(50, 90)) / 40),
-        ("p90", 9, 94.0, 1.0, 94.0),
-        ("p99", 2, 99.5, 1.0, 99.5),
+        ("all", 1000, 500.5, 1.0, 500.5),
+        ("p50", 400, 699.5, 1.0, 699.5),
+        ("p90", 90, 944.5, 1.0, 944.5),
+        ("p99", 11, 995.0, 1.0, 995.0),
     ]
 
 
@@ -395,14 +395,12 @@ def test_exemplars_by_hand(tables: Rows) -> None:
     """The tail has its slowest traces, a lower band those nearest to its percentile."""
     durations = of(tables["exemplars"], "band", "duration_us", rpc="uniform")
     assert durations == [
-        *(("p50", float(us)) for us in (50, 51, 52, 53, 54)),
-        *(("p90", float(us)) for us in (90, 91, 92, 93, 94)),
-        *(("p99", float(us)) for us in (99, 100)),
+        *(("p50", float(us)) for us in range(500, 505)),
+        *(("p90", float(us)) for us in range(900, 905)),
+        *(("p99", float(us)) for us in range(996, 1001)),
     ]
-    assert of(tables["exemplars"], "trace_id", rpc="uniform", band="p99") == [
-        ("uniform-099",),
-        ("uniform-100",),
-    ]
+    slowest = of(tables["exemplars"], "trace_id", rpc="uniform", duration_us=1000.0)
+    assert slowest == [("uniform-1000",)]
 
 
 def test_view_changes_by_hand(tables: Rows) -> None:
