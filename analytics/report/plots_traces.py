@@ -180,7 +180,7 @@ def critical_path(tables: Tables, names: Names) -> Drawing | None:
     legend = [(colour(place), stage) for stage, place in places.items()]
     return Drawing(
         "critical-path",
-        "Critical path: where waiting comes from",
+        "Critical path by stage",
         "Share of each stage in the critical path of usual calls (p50) and of the slowest (p99).",
         _path_bars(bars, places, names),
         legend=tuple(legend + ([("cx", OTHER)] if has_other else [])),

@@ -107,8 +107,9 @@ def load(directory: Path) -> Tables:
             rows[name], row_counts[name] = _load(table, directory)
         except tables.TableError as error:
             rows[name], row_counts[name] = _no_rows(table), 0
-            # The reader of the page knows where the tables are; the page need not say it.
-            problems[name] = str(error).replace(f"{directory}/", "").replace(str(directory), ".")
+            # Whoever reads the page elsewhere has another directory.
+            problem = str(error).replace(f"{directory}/", "").replace(str(directory), "DIRECTORY")
+            problems[name] = problem.removeprefix(f"{name} ")
     return Tables(rows, row_counts, problems)
 
 

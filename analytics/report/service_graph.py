@@ -124,7 +124,9 @@ def _drawn(calls: list[dict[str, Any]], layers: Layers, width: int) -> Markup:
         told = units.show(call["p99_us"], "us")
         # At the called end curves lie apart; in wide drawings they arrive from the left.
         if is_wide:
-            canvas.text(x - 8, y - 8, told, class_="tick halo", text_anchor="end")
+            comes_from_above = curve[0][1] < y
+            y += 16 if comes_from_above else -8
+            canvas.text(x - 8, y, told, class_="tick halo", text_anchor="end")
         else:
             canvas.text(x + 8, y - 6, told, class_="tick halo")
     return canvas.svg("wide" if is_wide else "narrow")
