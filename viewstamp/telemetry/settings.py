@@ -17,7 +17,7 @@ from viewstamp.telemetry.sampling import Sampler
 from viewstamp.telemetry.spans import AttributeValue, Recorder
 from viewstamp.telemetry.spool import Spool
 
-# One command of a hundred: the cost is measured in benchmarks/telemetry.py.
+# One command of a hundred; docs/adr/0013 has what it costs.
 TRACE_RATIO: Final = 0.01
 TELEMETRY_DIRECTORY: Final = "telemetry"  # below a data directory, by default
 SERVICE_PREFIX: Final = "viewstamp-"
