@@ -63,7 +63,7 @@ def read(directory: Path, name: str) -> list[dict[str, Any]]:
 
 def sample(directory: Path) -> Path:
     """Write every table as an hour of a busy cluster leaves it; return the directory."""
-    for name, rows in (_traces() | _snapshots()).items():
+    for name, rows in (_traces() | _trouble() | _snapshots()).items():
         write(directory, name, rows)
     return directory
 
@@ -201,6 +201,18 @@ def _traces() -> dict[str, Sequence[Row]]:
             )
             for edge in edges
         ],
+        "data_quality": [{"metric": key, "value": value} for key, value in quality.items()],
+        "quarantine": [
+            {"source": "traces.jsonl", "line_number": 17 + n, "reason": "cut line"}
+            | {"excerpt": '{"resourceSpans":[{"resource":{"attributes":[{"key":"serv'}
+            for n in range(3)
+        ],
+    }
+
+
+def _trouble() -> dict[str, Sequence[Row]]:
+    """Return the rows of what went wrong, or changed."""
+    return {
         "stragglers": [
             {"rpc": CREATE, "op": 4_000 + n, "slowest_stage": "viewstamp-streams"}
             | {"max_us": 7_600.0 - n, "median_us": 900.0, "ratio": (7_600.0 - n) / 900}
@@ -226,12 +238,6 @@ def _traces() -> dict[str, Sequence[Row]]:
             | {"ratio": 1.5, "p_value": 0.00012, "significant": True},
             {"rpc": LIST, "metric": "p99_us", "before": 1_900.0, "after": 1_910.0}
             | {"ratio": 1.005, "p_value": 0.7, "significant": False},
-        ],
-        "data_quality": [{"metric": key, "value": value} for key, value in quality.items()],
-        "quarantine": [
-            {"source": "traces.jsonl", "line_number": 17 + n, "reason": "cut line"}
-            | {"excerpt": '{"resourceSpans":[{"resource":{"attributes":[{"key":"serv'}
-            for n in range(3)
         ],
     }
 
