@@ -92,6 +92,12 @@ def errors(tables: Tables, names: Names) -> list[Finding]:
     failing = rows[rows["errors"] > 0]
     if failing.empty:
         failures = total(tables, "count", "rpc_red", "errors")
+        if failures.value > 0:
+            return [
+                Finding(
+                    NOTICE, ("Calls that failed, and that their callers made up for: ", failures)
+                )
+            ]
         return [Finding(GOOD, ("Calls that failed: ", failures))]
     found = []
     for row in records(failing.sort_values("rate", ascending=False).head(RPCS_TOLD_MAX)):

@@ -31,6 +31,8 @@ from analytics.report.reading import Tables
 RPCS_DRAWN_MAX: Final = 10
 PATHS_DRAWN_MAX: Final = 5
 LINES_DRAWN_MAX: Final = 5
+# Windows of a week are 10,000; a line with more points than pixels shows no more.
+POINTS_MAX: Final = {NARROW: 90, WIDE: 240}
 # Lines of more points have small ones without a rim, which would cut the line up.
 DOTS_LARGE_MAX: Final = 40
 HEATMAP_COLUMNS_MAX: Final = 48
@@ -88,7 +90,8 @@ def p99_over_time(tables: Tables, names: Names) -> Drawing | None:
     return Drawing(
         "p99-over-time",
         "p99 over time",
-        "p99 in each window of the RPCs on which most time is spent, on a logarithmic scale (UTC).",
+        "p99 of the RPCs on which most time is spent, on a logarithmic scale (UTC). Where windows "
+        "are too many, the worst of those that share a place.",
         _p99_lines(lines, NARROW),
         _p99_lines(lines, WIDE),
         legend,
@@ -106,7 +109,8 @@ def _p99_lines(lines: list[tuple[str, pd.DataFrame]], width: int) -> Markup:
     y_axis(canvas, vertical, log_ticks(low, high), "us", 52)
     _time_ticks(canvas, horizontal, 240 - 6)
     for place, (name, line) in reversed(list(enumerate(lines))):
-        points = [(horizontal(r["window_start"]), vertical(r["p99_us"]), r) for r in records(line)]
+        shown = records(_highest(line, times, POINTS_MAX[width]))
+        points = [(horizontal(r["window_start"]), vertical(r["p99_us"]), r) for r in shown]
         path = "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
         canvas.path(path, class_=f"curve l{place}")
         for x, y, row in points:
@@ -115,6 +119,13 @@ def _p99_lines(lines: list[tuple[str, pd.DataFrame]], width: int) -> Markup:
             size, kind = (2.0, "dot") if len(points) > DOTS_LARGE_MAX else (4.0, "")
             canvas.circle(x, y, size, class_=f"mark c{place} {kind}".rstrip(), data_tip=tip)
     return canvas.svg("narrow" if width == NARROW else "wide")
+
+
+def _highest(line: pd.DataFrame, times: tuple[float, float], most: int) -> pd.DataFrame:
+    """Return at most so many windows: of those that would share a place, the one with the worst."""
+    places = ((line["window_start"] - times[0]) * (most - 1)) // max(1.0, times[1] - times[0])
+    worst = line.groupby(places)["p99_us"].idxmax()
+    return line.loc[worst] if len(line) > most else line
 
 
 def stages(tables: Tables, names: Names) -> Drawing | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.report import drawing, service_graph, units
+from analytics.report import drawing, plots_traces, service_graph, units
 from analytics.report.columns import unit_of
 from analytics.report.reading import column_names
 from analytics.schema import TABLES
@@ -129,3 +130,14 @@ def test_services_are_layered(edges: list[tuple[str, str]], want: list[list[str]
 def test_shared_prefix_is_left_out(services: list[str], want: str) -> None:
     """What all names begin with, up to a dash or dot, is the shared prefix."""
     assert service_graph.shared_prefix(services) == want
+
+
+def test_crowded_line_keeps_its_peaks() -> None:
+    """Of 10,000 windows few are drawn, and the worst one is among them."""
+    windows = [{"window_start": float(n), "p99_us": float(n % 977)} for n in range(10_000)]
+    windows[7_777]["p99_us"] = 5_000.0
+    line = pd.DataFrame(windows)
+    drawn = plots_traces._highest(line, (0.0, 9_999.0), 90)
+    assert 80 < len(drawn) <= 90
+    assert 5_000.0 in list(drawn["p99_us"])
+    assert len(plots_traces._highest(line.head(90), (0.0, 89.0), 90)) == 90

@@ -102,6 +102,13 @@ CASES: dict[str, tuple[Tables, list[tuple[str, str]]]] = {
         {"rpc_red": [red("Create", 5, 0), red("Create", 5, 0, service="a", p50_us=9_000.0)]},
         [("notice", "Create p99 is 12.0 ms (5 calls)."), NO_ERRORS],
     ),
+    "errors that callers made up for": (
+        {"rpc_red": [red("Create", 5, 0), red("Create", 4, 2, service="a")]},
+        [
+            ("notice", "Create p99 is 12.0 ms (5 calls)."),
+            ("notice", "Calls that failed, and that their callers made up for: 2."),
+        ],
+    ),
     "few errors": (
         {"rpc_red": [red("Create", 1000, 1)]},
         [
