@@ -109,7 +109,8 @@ def conclude(spark: SparkSession, output: Path, counts: dict[str, int]) -> Inges
     """Measure the tables just written, write `data_quality`, and return what to say of it."""
     spans = tables.read(spark, SPANS, output)
     values = quality.measure(spans, tables.read(spark, QUARANTINE, output), counts)
-    rows = spark.createDataFrame(sorted(values.items()), DATA_QUALITY.columns)
+    measured = sorted((metric, float(value)) for metric, value in values.items())
+    rows = spark.createDataFrame(measured, DATA_QUALITY.columns)
     tables.write(rows.coalesce(1), DATA_QUALITY, output)
     return Ingested(values, tuple(notices(values, output)))
 

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from viewstamp.cli import (
     access,
+    analyze,
     cluster,
     groups,
     imports,
@@ -98,6 +99,7 @@ app.command("keygen")(cluster.keygen)
 app.command("login")(access.login)
 app.command("logout")(access.logout)
 app.command("status")(cluster.status)
+app.command("analyze")(analyze.analyze)
 app.add_typer(users.app, name="user")
 app.add_typer(tokens.app, name="token")
 app.add_typer(streams.app, name="stream")

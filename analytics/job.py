@@ -1,0 +1,147 @@
+"""The whole analysis: telemetry and snapshots in, tables and a page out.
+
+    spans -> trace tables        snapshots -> snapshot tables        all tables -> report
+
+What is missing is said and left out: traces without snapshots are analysed, and the other way
+round. The steps are a table, so that progress, order and failure are the same for each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from analytics import tables
+from analytics.otlp import ingest, quality
+from analytics.schema import DATA_QUALITY, SPANS, TABLES
+from analytics.session import AnalyticsError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from analytics.traces import Period
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to analyse, and where to.
+
+    `traces` are files and directories of OTLP JSON lines, `snapshots` is a data directory, its
+    snapshots, or a download. `since_us` leaves older spans out; `compare` is (before, after).
+    """
+
+    output: Path
+    traces: tuple[Path, ...] = ()
+    snapshots: Path | None = None
+    since_us: int | None = None
+    compare: tuple[Period, Period] | None = None
+    report: Path | None = None
+    check_quality: bool = True
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was written, how long each step took in seconds, and what a reader must know."""
+
+    written: dict[str, Path] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+    report: Path | None = None
+
+
+# Told of each step's name when it begins, and of how long it took when it ends.
+Progress = Callable[[str, float | None], None]
+
+
+def run(spark: SparkSession, request: Request, progress: Progress) -> Outcome:
+    """Do all that the request asks for. Raises AnalyticsError with the way out."""
+    _check(request)
+    outcome = Outcome()
+    with tables.claim(request.output):
+        for name, step, is_wanted in _STEPS:
+            if not is_wanted(request):
+                continue
+            progress(name, None)
+            begun = time.monotonic()
+            step(spark, request, outcome)
+            outcome.seconds[name] = time.monotonic() - begun
+            progress(name, outcome.seconds[name])
+    return outcome
+
+
+def _check(request: Request) -> None:
+    if not (request.traces or request.snapshots):
+        raise AnalyticsError(
+            "there is nothing to analyse: name directories of traces, of snapshots, or both"
+        )
+    if request.compare is not None and not request.traces:
+        raise AnalyticsError("two periods can be compared of traces alone: name their directories")
+
+
+def _read_traces(spark: SparkSession, request: Request, outcome: Outcome) -> None:
+    found = ingest.ingest(spark, request.traces, request.output, request.since_us)
+    for table in (SPANS, DATA_QUALITY):
+        outcome.written[table.name] = request.output / table.name
+    outcome.notices += [notice.text for notice in found.notices]
+    if request.check_quality:
+        quality.enforce(found.quality)
+
+
+def _analyse_traces(spark: SparkSession, request: Request, outcome: Outcome) -> None:
+    from analytics import traces
+
+    spans = tables.read(spark, SPANS, request.output)
+    with traces.tables(spans, compare=request.compare) as frames:
+        measured = frames.pop(DATA_QUALITY.name)
+        _write(frames, request, outcome)
+        _add_quality(spark, measured, request)
+
+
+def _add_quality(spark: SparkSession, measured: DataFrame, request: Request) -> None:
+    """Add what traces tell of the data's quality to what reading it told; a few dozen rows."""
+    known = {
+        row.metric: row.value for row in tables.read(spark, DATA_QUALITY, request.output).collect()
+    }
+    known |= {row.metric: row.value for row in measured.collect()}
+    rows = spark.createDataFrame(sorted(known.items()), DATA_QUALITY.columns)
+    tables.write(rows.coalesce(1), DATA_QUALITY, request.output)
+
+
+def _analyse_snapshots(spark: SparkSession, request: Request, outcome: Outcome) -> None:
+    from analytics import snapshots
+
+    spans = tables.read(spark, SPANS, request.output) if request.traces else None
+    assert request.snapshots is not None
+    with snapshots.tables(spark, request.snapshots, spans) as frames:
+        _write(frames, request, outcome)
+
+
+def _write_report(_: SparkSession, request: Request, outcome: Outcome) -> None:
+    from analytics import report
+
+    assert request.report is not None
+    outcome.report = report.write(request.output, request.report)
+
+
+def _write(frames: dict[str, DataFrame], request: Request, outcome: Outcome) -> None:
+    for name, frame in frames.items():
+        outcome.written[name] = tables.write(frame, TABLES[name], request.output)
+
+
+_STEPS: Final[
+    Sequence[
+        tuple[
+            str,
+            Callable[[SparkSession, Request, Outcome], None],
+            Callable[[Request], bool],
+        ]
+    ]
+] = (
+    ("reading traces", _read_traces, lambda request: bool(request.traces)),
+    ("analysing traces", _analyse_traces, lambda request: bool(request.traces)),
+    ("analysing snapshots", _analyse_snapshots, lambda request: request.snapshots is not None),
+    ("writing the report", _write_report, lambda request: request.report is not None),
+)

@@ -1,0 +1,79 @@
+"""The whole analysis: arguments, refusals, and one run from files to tables and page."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from analytics import __main__ as command
+from analytics import job, tables
+from analytics.otlp import generate
+from analytics.schema import DATA_QUALITY, RPC_RED, SPANS
+from analytics.session import AnalyticsError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("2026-01-31T12:00", 1769860800), ("2026-01-31T13:00+01:00", 1769860800)],
+)
+def test_times_are_utc_unless_they_say_otherwise(text: str, seconds: int) -> None:
+    """A time without a zone is UTC, like everything in the tables."""
+    assert command._time_us(text) == seconds * 1_000_000
+
+
+def test_ago_counts_from_now() -> None:
+    """`2h` is two hours before now."""
+    before = datetime.now(UTC).timestamp() - 7200
+    assert before <= command._time_us("2h") / 1_000_000 <= datetime.now(UTC).timestamp() - 7199
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--since", "yesterday"], "is no time: write 15m"),
+        (["--compare", "2026-01-01", "2026-01-02"], "write two periods as FROM/TO"),
+        (["--compare", "2026-01-02/2026-01-01", "2026-01-02/2026-01-03"], "is empty: end it later"),
+    ],
+)
+def test_wrong_arguments_are_told_before_anything_starts(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One line names the argument and what would be right; Spark is not started for it."""
+    assert command.main([*arguments, "--output", str(tmp_path)]) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_nothing_to_analyse_is_an_error(tmp_path: Path) -> None:
+    """Neither traces nor snapshots: the message says what to name."""
+    nothing: SparkSession = None  # type: ignore[assignment]  # it is not asked for
+    with pytest.raises(AnalyticsError, match="name directories of traces, of snapshots, or both"):
+        job.run(nothing, job.Request(output=tmp_path), lambda *_: None)
+
+
+@pytest.mark.long
+def test_traces_become_tables_and_a_page(spark: SparkSession, tmp_path: Path) -> None:
+    """Every table of traces is there, readable, and on the page; each step tells its time."""
+    made = generate.generate(tmp_path / "traces", generate.Load(spans=2_000, seed=3))
+    steps: list[str] = []
+    request = job.Request(
+        output=tmp_path / "out", traces=(tmp_path / "traces",), report=tmp_path / "page.html"
+    )
+
+    outcome = job.run(spark, request, lambda step, seconds: steps.append(step))
+
+    assert tables.read(spark, SPANS, request.output).count() == made.spans
+    assert tables.read(spark, RPC_RED, request.output).count() > 0
+    quality = {
+        row.metric: row.value for row in tables.read(spark, DATA_QUALITY, request.output).collect()
+    }
+    assert quality["spans"] == made.spans
+    assert any(metric.startswith("trace_") for metric in quality)
+    assert outcome.report == tmp_path / "page.html"
+    assert "CreateTopic" in outcome.report.read_text()
+    assert steps == [step for name in outcome.seconds for step in (name, name)]
