@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 SCALARS: Final = ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue")
 
 # Arrays and maps are parsed to this depth inside a value; what is deeper stays OTLP's own JSON.
-DEPTH_MAX: Final = 3
+# Each level doubles the expressions that Spark has to plan.
+DEPTH_MAX: Final = 2
 
 CORRUPT: Final = "_corrupt"
 # Other signals may share a directory with traces. Of them only their presence is parsed.

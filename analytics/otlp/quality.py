@@ -141,4 +141,4 @@ def _of_quarantine(quarantine: DataFrame) -> dict[str, float]:
     rows = quarantine.groupBy("reason").count().collect()
     found = {row["reason"]: float(row["count"]) for row in rows}
     named = {f"quarantined_{reason}": found.get(reason, 0.0) for reason in REASONS}
-    return {"quarantined": sum(found.values()), **named}
+    return {"quarantined": sum(found.values(), 0.0), **named}
