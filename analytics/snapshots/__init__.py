@@ -43,6 +43,7 @@ def tables(
 
     from analytics import schema
     from analytics.snapshots import change, garbage, growth, latency, reading, selection, sizes
+
     def read(view: str) -> DataFrame:
         found = reading.read(spark, directory, view=view, generation=selection.ALL)
         return found.persist(StorageLevel.MEMORY_AND_DISK)
