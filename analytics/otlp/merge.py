@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MERGED: Final = "merged"
-# Each merge adds files to the partitions it concerns; so many are then made one.
+# Each merge adds files to the partitions it concerns; so many small ones are then made few.
 PARTITION_FILES_MAX: Final = 32
+# Below half of this a file is small.
+FILE_BYTES: Final = 128 * 1024 * 1024
 # File systems without hard links say one of these.
 NO_LINKS: Final = frozenset({errno.EPERM, errno.EXDEV, errno.ENOTSUP, errno.EMLINK})
 
@@ -37,13 +39,14 @@ def merge_spans(fresh: DataFrame, output: Path) -> None:
         return
     tables.check(SPANS, output)
     place = output / SPANS.name
-    again = sorted(_colliding(fresh, place) | _crowded(place))
-    rows = fresh
-    if again:
-        rows = fresh.unionByName(_read(fresh, place, again))
+    crowded = _crowded(place)
+    again = sorted(_colliding(fresh, place) | crowded)
+    rows = fresh.unionByName(_read(fresh, place, again)) if again else fresh
     merged = tables.scratch(output, MERGED)
     conformed = tables.conform(deduplicate(rows, output), SPANS)
-    conformed.write.partitionBy(*SPANS.partition_by).parquet(str(merged))
+    # Every task writes a file of its own into each partition that it has rows for.
+    chosen = conformed.coalesce(_file_count(rows)) if crowded else conformed
+    chosen.write.partitionBy(*SPANS.partition_by).parquet(str(merged))
     _link_others(place, merged, set(again))
     tables.publish(merged, SPANS, output)
 
@@ -67,16 +70,28 @@ def _colliding(fresh: DataFrame, place: Path) -> set[str]:
     keyed = there.select(key().alias("key"), f.col("_metadata.file_path").alias("path"))
     new = fresh.select(key().alias("key")).distinct()
     paths = keyed.join(new, "key", "left_semi").select("path").distinct().collect()
-    return {_partition(Path(unquote(urlsplit(row.path).path)), place) for row in paths}
+    return {_partition(_local(row.path), place) for row in paths}
 
 
 def _crowded(place: Path) -> set[str]:
-    """Return the partitions of so many files that they are better written again."""
+    """Return the partitions of so many small files that they are better written again."""
     counts: dict[str, int] = {}
-    for path in place.rglob("*.parquet"):
+    small = (path for path in place.rglob("*.parquet") if path.stat().st_size < FILE_BYTES // 2)
+    for path in small:
         partition = _partition(path, place)
         counts[partition] = counts.get(partition, 0) + 1
     return {partition for partition, count in counts.items() if count >= PARTITION_FILES_MAX}
+
+
+def _file_count(rows: DataFrame) -> int:
+    """Return how many files of FILE_BYTES the files that the rows come from would fill."""
+    paths = (_local(name) for name in rows.inputFiles())
+    return sum(path.stat().st_size for path in paths) // FILE_BYTES + 1
+
+
+def _local(address: str) -> Path:
+    """Return the path of a file as Spark names it: `file:` and percent-encoded."""
+    return Path(unquote(urlsplit(address).path))
 
 
 def _partition(path: Path, place: Path) -> str:
