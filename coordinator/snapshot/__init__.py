@@ -16,5 +16,5 @@ What decides, and what it does on the way:
 * `orchestrator` does that, one generation at a time, from what `generations` knows;
 * `work` makes a generation durable, from `sections` into the files by way of `generation_files`;
 * `triggers` says when to begin one; `store` is the catalog's view in SQLite, with `schema`;
-* `api` is the API for whoever runs in the same process, `messages` what it was answered.
+* `api` is the API for whoever runs in the same process.
 """

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from coordinator.mux.catalog_types import Retention, Snapshot
 from coordinator.mux.stage import Stage
-from coordinator.snapshot.messages import snapshot_of
+from coordinator.stages.entities import snapshot_of
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as pb
 from viewstamp.errors import Refusal

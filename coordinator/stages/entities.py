@@ -192,8 +192,12 @@ def _span_of(span: sessions_pb2.ReplySpan) -> mux.SpanReply:
     return mux.SpanReply(span.results, errors)
 
 
-def _snapshot_of(canonical: bytes) -> mux.Snapshot:
-    snapshot = snapshots_pb2.SnapshotEntity.FromString(canonical).snapshot
+def _snapshot_entity_of(canonical: bytes) -> mux.Snapshot:
+    return snapshot_of(snapshots_pb2.SnapshotEntity.FromString(canonical).snapshot)
+
+
+def snapshot_of(snapshot: snapshots_pb2.Snapshot) -> mux.Snapshot:
+    """Return a snapshot's message as a value; raises ValueError for a state unknown here."""
     return mux.Snapshot(
         generation=snapshot.generation,
         state=mux.SnapshotState(snapshot.state),
@@ -202,7 +206,8 @@ def _snapshot_of(canonical: bytes) -> mux.Snapshot:
         root=snapshot.root,
         tasks=tasks_of(snapshot.tasks),
         created_at=snapshot.created_at,
-        retention=mux.Retention(snapshot.retention),
+        # Unset means the same; in a section it is not canonical, and refused as such.
+        retention=mux.Retention(snapshot.retention or mux.Retention.LAST),
         failure=snapshot.failure,
         decided_at=snapshot.decided_at,
         keep_last=snapshot.keep_last,
@@ -224,5 +229,5 @@ _SESSIONS: Final[Mapping[int, Callable[[bytes], SessionsValue]]] = MappingProxyT
     }
 )
 _CATALOG: Final[Mapping[int, Callable[[bytes], CatalogValue]]] = MappingProxyType(
-    {mux_entities.SNAPSHOT_KIND: _snapshot_of, mux_entities.COUNTERS_KIND: _counters_of}
+    {mux_entities.SNAPSHOT_KIND: _snapshot_entity_of, mux_entities.COUNTERS_KIND: _counters_of}
 )

@@ -57,10 +57,9 @@ import pytest
 from coordinator.mux.catalog_types import CutTaken, Retention, Snapshot, SnapshotState
 from coordinator.mux.stage import SERVICE_STAGES, STAGES, Stage
 from coordinator.snapshot import values
-from coordinator.snapshot.messages import snapshot_of
 from coordinator.snapshot.sections import CutSections
 from coordinator.snapshot.store import SnapshotStore
-from coordinator.stages.entities import snapshot_message
+from coordinator.stages.entities import snapshot_message, snapshot_of
 from tests.snapshot_orchestration.orchestra import Frozen, World, primary, task, tasks
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.errors import Refusal
