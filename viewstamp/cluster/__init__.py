@@ -1,9 +1,17 @@
-"""A cluster on this machine: four supervised processes and one data directory."""
+"""Clusters on this machine: four supervised processes, and a data directory, per replica."""
 
 from __future__ import annotations
 
 from viewstamp.cluster.errors import ClusterError, ClusterFailed, PreflightError
 from viewstamp.cluster.local import LocalCluster
 from viewstamp.cluster.process import Program
+from viewstamp.cluster.replicas import LocalReplicas
 
-__all__ = ["LocalCluster", "Program", "ClusterError", "ClusterFailed", "PreflightError"]
+__all__ = [
+    "LocalCluster",
+    "LocalReplicas",
+    "Program",
+    "ClusterError",
+    "ClusterFailed",
+    "PreflightError",
+]

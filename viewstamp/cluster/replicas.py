@@ -1,0 +1,170 @@
+"""Several replicas on this machine: each a coordinator with its three services, all supervised."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from viewstamp import limits
+from viewstamp.cluster.errors import PreflightError
+from viewstamp.cluster.local import DEFAULT_LISTEN, READY_TIMEOUT_S, LocalCluster
+from viewstamp.cluster.preflight import (
+    KEY_FILE,
+    ensure_cluster_key,
+    free_address,
+    prepare_directory,
+    write_secret,
+)
+from viewstamp.telemetry.settings import TelemetrySettings
+
+CLUSTER_ID_FILE: Final = "cluster.id"
+# Replicas talk to each other so many ports above those where they listen for clients.
+PEER_PORT_OFFSET: Final = 100
+
+
+class LocalReplicas:
+    """`count` replicas below one directory, in `replica-0` and so on. What dies is restarted.
+
+    Replica `i` listens for clients at the port of `listen` plus `i`, for its peers 100 above that;
+    with port 0 free ones are taken and kept. They share one cluster key and one cluster id, which
+    are made at the first start. `async with` starts them, waits until each is ready, and stops
+    them.
+    """
+
+    def __init__(
+        self,
+        data_directory: Path | str,
+        count: int,
+        listen: str = DEFAULT_LISTEN,
+        *,
+        coordinator_arguments: Sequence[str] = (),
+        telemetry: TelemetrySettings | None = None,
+    ) -> None:
+        if not 1 <= count <= limits.REPLICAS_MAX:
+            raise PreflightError(f"{count} replicas: 1 to {limits.REPLICAS_MAX} are possible")
+        self.data_directory = Path(data_directory)
+        self.replicas: list[LocalCluster] = []
+        self._count = count
+        self._listen = listen
+        self._arguments = tuple(coordinator_arguments)
+        self._telemetry = telemetry or TelemetrySettings()
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where clients connect, in replica order, once started."""
+        return [replica.address for replica in self.replicas]
+
+    @property
+    def root_password_path(self) -> Path:
+        """The file with root's first password: the replica that founds the cluster writes it."""
+        return self.replica_directory(0) / "root_password"
+
+    def replica_directory(self, replica_id: int) -> Path:
+        """Return the data directory of a replica."""
+        return self.data_directory / f"replica-{replica_id}"
+
+    async def __aenter__(self) -> LocalReplicas:
+        """Start, and wait until ready."""
+        try:
+            await self.start()
+            await self.wait_ready()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop."""
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start all replicas. Raises PreflightError."""
+        if not self.replicas:
+            self.replicas = self._make_replicas()
+        for replica in self.replicas:
+            await replica.start()
+
+    async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until every process of every replica is ready. Raises ClusterFailed."""
+        await asyncio.gather(*(replica.wait_ready(timeout_s) for replica in self.replicas))
+
+    async def wait(self) -> None:
+        """Wait until all are stopped. Raises ClusterFailed if a process is given up."""
+        await asyncio.gather(*(replica.wait() for replica in self.replicas))
+
+    async def stop(self) -> None:
+        """Stop all replicas at once."""
+        await asyncio.gather(*(replica.stop() for replica in self.replicas))
+
+    def _make_replicas(self) -> list[LocalCluster]:
+        prepare_directory(self.data_directory)
+        ensure_cluster_key(self.data_directory / KEY_FILE)
+        cluster_id = self._ensure_cluster_id()
+        own = [_shifted(self._listen, i) for i in range(self._count)]
+        peers = [free_address(_shifted(address, PEER_PORT_OFFSET)) for address in own]
+        return [self._replica(i, own[i], peers, cluster_id) for i in range(self._count)]
+
+    def _replica(
+        self, replica_id: int, listen: str, peers: Sequence[str], cluster_id: str
+    ) -> LocalCluster:
+        directory = self.replica_directory(replica_id)
+        prepare_directory(directory)
+        self._copy_key(directory)
+        arguments = ["--replica-id", str(replica_id), "--replica-count", str(self._count)]
+        arguments += ["--cluster-id", cluster_id, "--peer-listen", peers[replica_id]]
+        for other, address in enumerate(peers):
+            if other != replica_id:
+                arguments += ["--peer", f"{other}={address}"]
+        # One page for Prometheus cannot be served by all; each replica has one if it may choose.
+        return LocalCluster(
+            directory,
+            listen,
+            coordinator_arguments=(*arguments, *self._arguments),
+            telemetry=self._telemetry_of(replica_id),
+        )
+
+    def _telemetry_of(self, replica_id: int) -> TelemetrySettings:
+        shared = self._telemetry
+        listen = shared.metrics_listen
+        return replace(
+            shared,
+            directory=shared.directory and shared.directory / f"replica-{replica_id}",
+            metrics_listen=listen and _shifted(listen, replica_id),
+        )
+
+    def _copy_key(self, directory: Path) -> None:
+        """Give a replica the cluster's key; a directory that has another one is not ours."""
+        key = (self.data_directory / KEY_FILE).read_text()
+        try:
+            write_secret(directory / KEY_FILE, key)
+        except FileExistsError:
+            if (directory / KEY_FILE).read_text() != key:
+                raise PreflightError(
+                    f"{directory / KEY_FILE} is not the key of {self.data_directory}: it belongs "
+                    "to another cluster; choose another --data-directory"
+                ) from None
+
+    def _ensure_cluster_id(self) -> str:
+        path = self.data_directory / CLUSTER_ID_FILE
+        with suppress(FileExistsError):  # of an earlier start
+            write_secret(path, secrets.token_hex(limits.CLUSTER_ID_BYTES) + "\n")
+        return path.read_text().strip()
+
+
+def _shifted(address: str, ports: int) -> str:
+    """Return the address so many ports on; port 0, which takes a free one, stays."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or int(port) == 0:
+        return address  # what is no address at all is refused where it is used
+    return f"{host}:{int(port) + ports}"
