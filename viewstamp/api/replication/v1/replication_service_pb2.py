@@ -22,45 +22,80 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as viewstamp_dot_api_dot_snapshots_dot_v1_dot_snapshots__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n6viewstamp/api/replication/v1/replication_service.proto\x12\x1cviewstamp.api.replication.v1\"\x9f\x07\n\x0f\x45xchangeRequest\x12\x12\n\nreplica_id\x18\x01 \x01(\r\x12\x0c\n\x04view\x18\x02 \x01(\x04\x12;\n\x05hello\x18\x03 \x01(\x0b\x32*.viewstamp.api.replication.v1.ReplicaHelloH\x00\x12?\n\x07prepare\x18\x04 \x01(\x0b\x32,.viewstamp.api.replication.v1.PrepareMessageH\x00\x12=\n\nprepare_ok\x18\x05 \x01(\x0b\x32\'.viewstamp.api.replication.v1.PrepareOkH\x00\x12\x36\n\x06\x63ommit\x18\x06 \x01(\x0b\x32$.viewstamp.api.replication.v1.CommitH\x00\x12J\n\x11start_view_change\x18\x07 \x01(\x0b\x32-.viewstamp.api.replication.v1.StartViewChangeH\x00\x12\x44\n\x0e\x64o_view_change\x18\x08 \x01(\x0b\x32*.viewstamp.api.replication.v1.DoViewChangeH\x00\x12=\n\nstart_view\x18\t \x01(\x0b\x32\'.viewstamp.api.replication.v1.StartViewH\x00\x12L\n\x12request_start_view\x18\n \x01(\x0b\x32..viewstamp.api.replication.v1.RequestStartViewH\x00\x12G\n\x0frequest_headers\x18\x0b \x01(\x0b\x32,.viewstamp.api.replication.v1.RequestHeadersH\x00\x12\x38\n\x07headers\x18\x0c \x01(\x0b\x32%.viewstamp.api.replication.v1.HeadersH\x00\x12G\n\x0frequest_prepare\x18\r \x01(\x0b\x32,.viewstamp.api.replication.v1.RequestPrepareH\x00\x12?\n\x0b\x62lank_probe\x18\x0e \x01(\x0b\x32(.viewstamp.api.replication.v1.BlankProbeH\x00\x12\x41\n\x0c\x62lank_report\x18\x0f \x01(\x0b\x32).viewstamp.api.replication.v1.BlankReportH\x00\x42\x06\n\x04kind\"\x12\n\x10\x45xchangeResponse\"m\n\x0cReplicaHello\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x14\n\x0cwire_version\x18\x02 \x01(\r\x12\x15\n\rreplica_count\x18\x03 \x01(\r\x12\x1c\n\x14\x63onfiguration_digest\x18\x04 \x01(\x0c\"!\n\x0ePrepareMessage\x12\x0f\n\x07prepare\x18\x01 \x01(\x0c\"E\n\tPrepareOk\x12\n\n\x02op\x18\x01 \x01(\x04\x12\x18\n\x10prepare_checksum\x18\x02 \x01(\x0c\x12\x12\n\ncommit_min\x18\x03 \x01(\x04\"1\n\x06\x43ommit\x12\x0e\n\x06\x63ommit\x18\x01 \x01(\x04\x12\x17\n\x0f\x63ommit_checksum\x18\x02 \x01(\x0c\"\x11\n\x0fStartViewChange\"r\n\x0c\x44oViewChange\x12\x10\n\x08log_view\x18\x01 \x01(\x04\x12\n\n\x02op\x18\x02 \x01(\x04\x12\x12\n\ncommit_min\x18\x03 \x01(\x04\x12\x0f\n\x07headers\x18\x04 \x03(\x0c\x12\x0f\n\x07present\x18\x05 \x01(\x0c\x12\x0e\n\x06nacked\x18\x06 \x01(\x0c\"G\n\tStartView\x12\r\n\x05nonce\x18\x01 \x01(\x04\x12\n\n\x02op\x18\x02 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x04\x12\x0f\n\x07headers\x18\x04 \x03(\x0c\"!\n\x10RequestStartView\x12\r\n\x05nonce\x18\x01 \x01(\x04\"0\n\x0eRequestHeaders\x12\x0e\n\x06op_min\x18\x01 \x01(\x04\x12\x0e\n\x06op_max\x18\x02 \x01(\x04\"\x1a\n\x07Headers\x12\x0f\n\x07headers\x18\x01 \x03(\x0c\"6\n\x0eRequestPrepare\x12\n\n\x02op\x18\x01 \x01(\x04\x12\x18\n\x10prepare_checksum\x18\x02 \x01(\x0c\" \n\nBlankProbe\x12\x12\n\nboot_nonce\x18\x01 \x01(\x0c\"7\n\x0b\x42lankReport\x12\x14\n\x0c\x65\x63hoed_nonce\x18\x01 \x01(\x0c\x12\x12\n\nboot_nonce\x18\x02 \x01(\x0c\x32\x81\x01\n\x12ReplicationService\x12k\n\x08\x45xchange\x12-.viewstamp.api.replication.v1.ExchangeRequest\x1a..viewstamp.api.replication.v1.ExchangeResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n6viewstamp/api/replication/v1/replication_service.proto\x12\x1cviewstamp.api.replication.v1\x1a\x32viewstamp/api/snapshots/v1/snapshots_service.proto\"\x8c\x01\n\x0f\x45xchangeRequest\x12\x39\n\x05hello\x18\x01 \x01(\x0b\x32*.viewstamp.api.replication.v1.ReplicaHello\x12>\n\x08messages\x18\x02 \x03(\x0b\x32,.viewstamp.api.replication.v1.ReplicaMessage\"\x9a\x01\n\x10\x45xchangeResponse\x12\x39\n\x05hello\x18\x01 \x01(\x0b\x32*.viewstamp.api.replication.v1.ReplicaHello\x12;\n\x07refusal\x18\x02 \x01(\x0e\x32*.viewstamp.api.replication.v1.HelloRefusal\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\xac\x01\n\x0cReplicaHello\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x14\n\x0cwire_version\x18\x02 \x01(\r\x12\x12\n\nreplica_id\x18\x03 \x01(\r\x12\x15\n\rreplica_count\x18\x04 \x01(\r\x12\x1c\n\x14\x63onfiguration_digest\x18\x05 \x01(\x0c\x12\x12\n\nboot_nonce\x18\x06 \x01(\x0c\x12\x15\n\rto_replica_id\x18\x07 \x01(\r\"\x85\x0c\n\x0eReplicaMessage\x12\x38\n\x07prepare\x18\x01 \x01(\x0b\x32%.viewstamp.api.replication.v1.PrepareH\x00\x12=\n\nprepare_ok\x18\x02 \x01(\x0b\x32\'.viewstamp.api.replication.v1.PrepareOkH\x00\x12\x36\n\x06\x63ommit\x18\x03 \x01(\x0b\x32$.viewstamp.api.replication.v1.CommitH\x00\x12;\n\tcommit_ok\x18\x04 \x01(\x0b\x32&.viewstamp.api.replication.v1.CommitOkH\x00\x12?\n\x0b\x62lank_query\x18\x05 \x01(\x0b\x32(.viewstamp.api.replication.v1.BlankQueryH\x00\x12\x41\n\x0c\x62lank_answer\x18\x06 \x01(\x0b\x32).viewstamp.api.replication.v1.BlankAnswerH\x00\x12J\n\x11start_view_change\x18\x07 \x01(\x0b\x32-.viewstamp.api.replication.v1.StartViewChangeH\x00\x12\x44\n\x0e\x64o_view_change\x18\x08 \x01(\x0b\x32*.viewstamp.api.replication.v1.DoViewChangeH\x00\x12=\n\nstart_view\x18\t \x01(\x0b\x32\'.viewstamp.api.replication.v1.StartViewH\x00\x12L\n\x12request_start_view\x18\n \x01(\x0b\x32..viewstamp.api.replication.v1.RequestStartViewH\x00\x12G\n\x0frequest_prepare\x18\x0b \x01(\x0b\x32,.viewstamp.api.replication.v1.RequestPrepareH\x00\x12\x36\n\x06repair\x18\x0c \x01(\x0b\x32$.viewstamp.api.replication.v1.RepairH\x00\x12K\n\x11request_committed\x18\r \x01(\x0b\x32..viewstamp.api.replication.v1.RequestCommittedH\x00\x12<\n\tcommitted\x18\x0e \x01(\x0b\x32\'.viewstamp.api.replication.v1.CommittedH\x00\x12\x45\n\x0e\x63ommitted_gone\x18\x0f \x01(\x0b\x32+.viewstamp.api.replication.v1.CommittedGoneH\x00\x12K\n\x11request_admission\x18\x10 \x01(\x0b\x32..viewstamp.api.replication.v1.RequestAdmissionH\x00\x12<\n\tadmission\x18\x11 \x01(\x0b\x32\'.viewstamp.api.replication.v1.AdmissionH\x00\x12K\n\x11\x61\x64mission_durable\x18\x12 \x01(\x0b\x32..viewstamp.api.replication.v1.AdmissionDurableH\x00\x12I\n\x10snapshot_durable\x18\x13 \x01(\x0b\x32-.viewstamp.api.replication.v1.SnapshotDurableH\x00\x12L\n\x12read_index_request\x18\x14 \x01(\x0b\x32..viewstamp.api.replication.v1.ReadIndexRequestH\x00\x12H\n\x10read_index_reply\x18\x15 \x01(\x0b\x32,.viewstamp.api.replication.v1.ReadIndexReplyH\x00\x12L\n\x12read_index_refused\x18\x16 \x01(\x0b\x32..viewstamp.api.replication.v1.ReadIndexRefusedH\x00\x42\x06\n\x04kind\"(\n\x07Prepare\x12\x0c\n\x04view\x18\x01 \x01(\x04\x12\x0f\n\x07prepare\x18\x02 \x01(\x0c\"K\n\tPrepareOk\x12\x0c\n\x04view\x18\x01 \x01(\x04\x12\n\n\x02op\x18\x02 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x0c\x12\x12\n\ncommit_min\x18\x04 \x01(\x04\"L\n\x06\x43ommit\x12\x0c\n\x04view\x18\x01 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x0c\x12\x12\n\nread_round\x18\x04 \x01(\x04\",\n\x08\x43ommitOk\x12\x0c\n\x04view\x18\x01 \x01(\x04\x12\x12\n\nread_round\x18\x02 \x01(\x04\"\x1b\n\nBlankQuery\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"*\n\x0b\x42lankAnswer\x12\x0c\n\x04\x65\x63ho\x18\x01 \x01(\x0c\x12\r\n\x05nonce\x18\x02 \x01(\x0c\"&\n\x0fStartViewChange\x12\x13\n\x0btarget_view\x18\x01 \x01(\x04\"\x88\x01\n\x0c\x44oViewChange\x12\x0c\n\x04view\x18\x01 \x01(\x04\x12\x10\n\x08log_view\x18\x02 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x04\x12\x0f\n\x07head_op\x18\x04 \x01(\x04\x12\x0f\n\x07headers\x18\x05 \x03(\x0c\x12\x0e\n\x06\x66\x61ulty\x18\x06 \x03(\x04\x12\x16\n\x0ehead_uncertain\x18\x07 \x01(\x08\"Z\n\tStartView\x12\x0c\n\x04view\x18\x01 \x01(\x04\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x04\x12\x0f\n\x07head_op\x18\x04 \x01(\x04\x12\x0f\n\x07headers\x18\x05 \x03(\x0c\"/\n\x10RequestStartView\x12\x0c\n\x04view\x18\x01 \x01(\x04\x12\r\n\x05nonce\x18\x02 \x01(\x0c\".\n\x0eRequestPrepare\x12\n\n\x02op\x18\x01 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x0c\"\x19\n\x06Repair\x12\x0f\n\x07prepare\x18\x01 \x01(\x0c\"5\n\x10RequestCommitted\x12\x10\n\x08\x66irst_op\x18\x01 \x01(\x04\x12\x0f\n\x07last_op\x18\x02 \x01(\x04\",\n\tCommitted\x12\x0f\n\x07prepare\x18\x01 \x01(\x0c\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x04\"J\n\rCommittedGone\x12\x15\n\rfirst_held_op\x18\x01 \x01(\x04\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0e\n\x06\x63ut_op\x18\x03 \x01(\x04\"1\n\x10RequestAdmission\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x04\"=\n\tAdmission\x12\x0c\n\x04view\x18\x01 \x01(\x04\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x13\n\x0bvoting_view\x18\x03 \x01(\x04\"5\n\x10\x41\x64missionDurable\x12\x0c\n\x04view\x18\x01 \x01(\x04\x12\x13\n\x0bvoting_view\x18\x02 \x01(\x04\"l\n\x0fSnapshotDurable\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0c\n\x04root\x18\x02 \x01(\x0c\x12\x37\n\x05tasks\x18\x03 \x03(\x0b\x32(.viewstamp.api.snapshots.v1.SnapshotTask\"!\n\x10ReadIndexRequest\x12\r\n\x05token\x18\x01 \x01(\x04\"+\n\x0eReadIndexReply\x12\r\n\x05token\x18\x01 \x01(\x04\x12\n\n\x02op\x18\x02 \x01(\x04\"S\n\x10ReadIndexRefused\x12\r\n\x05token\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x14\n\x07primary\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\n\n\x08_primary\"d\n\x13ReadManifestRequest\x12\x39\n\x05hello\x18\x01 \x01(\x0b\x32*.viewstamp.api.replication.v1.ReplicaHello\x12\x12\n\ngeneration\x18\x02 \x01(\x04\"(\n\x14ReadManifestResponse\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\"\x81\x01\n\x10ReadLayerRequest\x12\x39\n\x05hello\x18\x01 \x01(\x0b\x32*.viewstamp.api.replication.v1.ReplicaHello\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x0e\n\x06offset\x18\x04 \x01(\x04\"E\n\x11ReadLayerResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x12\n\nfile_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c*\x8e\x03\n\x0cHelloRefusal\x12\x1d\n\x19HELLO_REFUSAL_UNSPECIFIED\x10\x00\x12\x1b\n\x17HELLO_REFUSAL_MALFORMED\x10\x01\x12$\n HELLO_REFUSAL_OTHER_WIRE_VERSION\x10\x02\x12\x1f\n\x1bHELLO_REFUSAL_OTHER_CLUSTER\x10\x03\x12%\n!HELLO_REFUSAL_OTHER_REPLICA_COUNT\x10\x04\x12%\n!HELLO_REFUSAL_OTHER_CONFIGURATION\x10\x05\x12!\n\x1dHELLO_REFUSAL_UNKNOWN_REPLICA\x10\x06\x12\x1d\n\x19HELLO_REFUSAL_OWN_REPLICA\x10\x07\x12!\n\x1dHELLO_REFUSAL_WRONG_ADDRESSEE\x10\x08\x12#\n\x1fHELLO_REFUSAL_WRONG_CERTIFICATE\x10\t\x12#\n\x1fHELLO_REFUSAL_DUPLICATE_REPLICA\x10\n2\x83\x01\n\x12ReplicationService\x12m\n\x08\x45xchange\x12-.viewstamp.api.replication.v1.ExchangeRequest\x1a..viewstamp.api.replication.v1.ExchangeResponse(\x01\x30\x01\x32\xfd\x01\n\x14SnapshotFilesService\x12u\n\x0cReadManifest\x12\x31.viewstamp.api.replication.v1.ReadManifestRequest\x1a\x32.viewstamp.api.replication.v1.ReadManifestResponse\x12n\n\tReadLayer\x12..viewstamp.api.replication.v1.ReadLayerRequest\x1a/.viewstamp.api.replication.v1.ReadLayerResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'viewstamp.api.replication.v1.replication_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EXCHANGEREQUEST']._serialized_start=89
-  _globals['_EXCHANGEREQUEST']._serialized_end=1016
-  _globals['_EXCHANGERESPONSE']._serialized_start=1018
-  _globals['_EXCHANGERESPONSE']._serialized_end=1036
-  _globals['_REPLICAHELLO']._serialized_start=1038
-  _globals['_REPLICAHELLO']._serialized_end=1147
-  _globals['_PREPAREMESSAGE']._serialized_start=1149
-  _globals['_PREPAREMESSAGE']._serialized_end=1182
-  _globals['_PREPAREOK']._serialized_start=1184
-  _globals['_PREPAREOK']._serialized_end=1253
-  _globals['_COMMIT']._serialized_start=1255
-  _globals['_COMMIT']._serialized_end=1304
-  _globals['_STARTVIEWCHANGE']._serialized_start=1306
-  _globals['_STARTVIEWCHANGE']._serialized_end=1323
-  _globals['_DOVIEWCHANGE']._serialized_start=1325
-  _globals['_DOVIEWCHANGE']._serialized_end=1439
-  _globals['_STARTVIEW']._serialized_start=1441
-  _globals['_STARTVIEW']._serialized_end=1512
-  _globals['_REQUESTSTARTVIEW']._serialized_start=1514
-  _globals['_REQUESTSTARTVIEW']._serialized_end=1547
-  _globals['_REQUESTHEADERS']._serialized_start=1549
-  _globals['_REQUESTHEADERS']._serialized_end=1597
-  _globals['_HEADERS']._serialized_start=1599
-  _globals['_HEADERS']._serialized_end=1625
-  _globals['_REQUESTPREPARE']._serialized_start=1627
-  _globals['_REQUESTPREPARE']._serialized_end=1681
-  _globals['_BLANKPROBE']._serialized_start=1683
-  _globals['_BLANKPROBE']._serialized_end=1715
-  _globals['_BLANKREPORT']._serialized_start=1717
-  _globals['_BLANKREPORT']._serialized_end=1772
-  _globals['_REPLICATIONSERVICE']._serialized_start=1775
-  _globals['_REPLICATIONSERVICE']._serialized_end=1904
+  _globals['_HELLOREFUSAL']._serialized_start=3839
+  _globals['_HELLOREFUSAL']._serialized_end=4237
+  _globals['_EXCHANGEREQUEST']._serialized_start=141
+  _globals['_EXCHANGEREQUEST']._serialized_end=281
+  _globals['_EXCHANGERESPONSE']._serialized_start=284
+  _globals['_EXCHANGERESPONSE']._serialized_end=438
+  _globals['_REPLICAHELLO']._serialized_start=441
+  _globals['_REPLICAHELLO']._serialized_end=613
+  _globals['_REPLICAMESSAGE']._serialized_start=616
+  _globals['_REPLICAMESSAGE']._serialized_end=2157
+  _globals['_PREPARE']._serialized_start=2159
+  _globals['_PREPARE']._serialized_end=2199
+  _globals['_PREPAREOK']._serialized_start=2201
+  _globals['_PREPAREOK']._serialized_end=2276
+  _globals['_COMMIT']._serialized_start=2278
+  _globals['_COMMIT']._serialized_end=2354
+  _globals['_COMMITOK']._serialized_start=2356
+  _globals['_COMMITOK']._serialized_end=2400
+  _globals['_BLANKQUERY']._serialized_start=2402
+  _globals['_BLANKQUERY']._serialized_end=2429
+  _globals['_BLANKANSWER']._serialized_start=2431
+  _globals['_BLANKANSWER']._serialized_end=2473
+  _globals['_STARTVIEWCHANGE']._serialized_start=2475
+  _globals['_STARTVIEWCHANGE']._serialized_end=2513
+  _globals['_DOVIEWCHANGE']._serialized_start=2516
+  _globals['_DOVIEWCHANGE']._serialized_end=2652
+  _globals['_STARTVIEW']._serialized_start=2654
+  _globals['_STARTVIEW']._serialized_end=2744
+  _globals['_REQUESTSTARTVIEW']._serialized_start=2746
+  _globals['_REQUESTSTARTVIEW']._serialized_end=2793
+  _globals['_REQUESTPREPARE']._serialized_start=2795
+  _globals['_REQUESTPREPARE']._serialized_end=2841
+  _globals['_REPAIR']._serialized_start=2843
+  _globals['_REPAIR']._serialized_end=2868
+  _globals['_REQUESTCOMMITTED']._serialized_start=2870
+  _globals['_REQUESTCOMMITTED']._serialized_end=2923
+  _globals['_COMMITTED']._serialized_start=2925
+  _globals['_COMMITTED']._serialized_end=2969
+  _globals['_COMMITTEDGONE']._serialized_start=2971
+  _globals['_COMMITTEDGONE']._serialized_end=3045
+  _globals['_REQUESTADMISSION']._serialized_start=3047
+  _globals['_REQUESTADMISSION']._serialized_end=3096
+  _globals['_ADMISSION']._serialized_start=3098
+  _globals['_ADMISSION']._serialized_end=3159
+  _globals['_ADMISSIONDURABLE']._serialized_start=3161
+  _globals['_ADMISSIONDURABLE']._serialized_end=3214
+  _globals['_SNAPSHOTDURABLE']._serialized_start=3216
+  _globals['_SNAPSHOTDURABLE']._serialized_end=3324
+  _globals['_READINDEXREQUEST']._serialized_start=3326
+  _globals['_READINDEXREQUEST']._serialized_end=3359
+  _globals['_READINDEXREPLY']._serialized_start=3361
+  _globals['_READINDEXREPLY']._serialized_end=3404
+  _globals['_READINDEXREFUSED']._serialized_start=3406
+  _globals['_READINDEXREFUSED']._serialized_end=3489
+  _globals['_READMANIFESTREQUEST']._serialized_start=3491
+  _globals['_READMANIFESTREQUEST']._serialized_end=3591
+  _globals['_READMANIFESTRESPONSE']._serialized_start=3593
+  _globals['_READMANIFESTRESPONSE']._serialized_end=3633
+  _globals['_READLAYERREQUEST']._serialized_start=3636
+  _globals['_READLAYERREQUEST']._serialized_end=3765
+  _globals['_READLAYERRESPONSE']._serialized_start=3767
+  _globals['_READLAYERRESPONSE']._serialized_end=3836
+  _globals['_REPLICATIONSERVICE']._serialized_start=4240
+  _globals['_REPLICATIONSERVICE']._serialized_end=4371
+  _globals['_SNAPSHOTFILESSERVICE']._serialized_start=4374
+  _globals['_SNAPSHOTFILESSERVICE']._serialized_end=4627
 # @@protoc_insertion_point(module_scope)

@@ -35,7 +35,7 @@ class ReplicationServiceStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.Exchange = channel.stream_unary(
+        self.Exchange = channel.stream_stream(
                 '/viewstamp.api.replication.v1.ReplicationService/Exchange',
                 request_serializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ExchangeRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ExchangeResponse.FromString,
@@ -47,7 +47,10 @@ class ReplicationServiceServicer:
     """
 
     def Exchange(self, request_iterator, context):
-        """Messages to the called replica. Fire and forget: the protocol repeats what matters.
+        """Messages to the called replica. The first request holds the caller's hello and nothing else,
+        the first and only response the verdict on it; what follows are packets of messages, and empty
+        requests as signs of life. Fire and forget: the protocol repeats what matters, so a broken
+        stream loses what was on its way. A newer stream of the same caller ends the older one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -56,7 +59,7 @@ class ReplicationServiceServicer:
 
 def add_ReplicationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Exchange': grpc.stream_unary_rpc_method_handler(
+            'Exchange': grpc.stream_stream_rpc_method_handler(
                     servicer.Exchange,
                     request_deserializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ExchangeRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ExchangeResponse.SerializeToString,
@@ -84,12 +87,141 @@ class ReplicationService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.stream_unary(
+        return grpc.experimental.stream_stream(
             request_iterator,
             target,
             '/viewstamp.api.replication.v1.ReplicationService/Exchange',
             viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ExchangeRequest.SerializeToString,
             viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ExchangeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class SnapshotFilesServiceStub:
+    """Files of snapshots, for a replica whose log no longer reaches back far enough. Every request
+    begins with the caller's hello, which is judged like that of a stream: a caller that would be
+    refused there gets PERMISSION_DENIED with the reason.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ReadManifest = channel.unary_unary(
+                '/viewstamp.api.replication.v1.SnapshotFilesService/ReadManifest',
+                request_serializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ReadManifestRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ReadManifestResponse.FromString,
+                _registered_method=True)
+        self.ReadLayer = channel.unary_stream(
+                '/viewstamp.api.replication.v1.SnapshotFilesService/ReadLayer',
+                request_serializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ReadLayerRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ReadLayerResponse.FromString,
+                _registered_method=True)
+
+
+class SnapshotFilesServiceServicer:
+    """Files of snapshots, for a replica whose log no longer reaches back far enough. Every request
+    begins with the caller's hello, which is judged like that of a stream: a caller that would be
+    refused there gets PERMISSION_DENIED with the reason.
+    """
+
+    def ReadManifest(self, request, context):
+        """The manifest of a generation, as the file holds it.
+        Errors: SNAPSHOT_NOT_FOUND, SNAPSHOT_DAMAGED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadLayer(self, request, context):
+        """A layer of a generation, in chunks and in order from an offset, so that an interrupted transfer
+        goes on where it was, with this replica or another one: layers of one digest are equal.
+        Errors: SNAPSHOT_NOT_FOUND, SNAPSHOT_DAMAGED, OVERLOADED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_SnapshotFilesServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ReadManifest': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadManifest,
+                    request_deserializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ReadManifestRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ReadManifestResponse.SerializeToString,
+            ),
+            'ReadLayer': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadLayer,
+                    request_deserializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ReadLayerRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ReadLayerResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'viewstamp.api.replication.v1.SnapshotFilesService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('viewstamp.api.replication.v1.SnapshotFilesService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class SnapshotFilesService:
+    """Files of snapshots, for a replica whose log no longer reaches back far enough. Every request
+    begins with the caller's hello, which is judged like that of a stream: a caller that would be
+    refused there gets PERMISSION_DENIED with the reason.
+    """
+
+    @staticmethod
+    def ReadManifest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.replication.v1.SnapshotFilesService/ReadManifest',
+            viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ReadManifestRequest.SerializeToString,
+            viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ReadManifestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadLayer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/viewstamp.api.replication.v1.SnapshotFilesService/ReadLayer',
+            viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ReadLayerRequest.SerializeToString,
+            viewstamp_dot_api_dot_replication_dot_v1_dot_replication__service__pb2.ReadLayerResponse.FromString,
             options,
             channel_credentials,
             insecure,
