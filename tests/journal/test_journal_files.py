@@ -164,7 +164,7 @@ def test_a_newer_record_is_refused_as_such() -> None:
     filled(storage, [chain(1)])
     content = storage.content(segment(1))
     frame = content[SECTOR_BYTES : SECTOR_BYTES + FRAME_BYTES]
-    checked = frame[16:20] + b"\x02\0" + frame[22:]
+    checked = frame[16:20] + b"\x03\0" + frame[22:]
     checksum = checksum_of(struct.pack("<16sQQ", JOURNAL_ID, 1, SECTOR_BYTES) + checked)
     rest = content[SECTOR_BYTES + FRAME_BYTES :]
     storage.replace(segment(1), content[:SECTOR_BYTES] + checksum + checked + rest)

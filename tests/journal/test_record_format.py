@@ -18,6 +18,7 @@ from viewstamp.format.record import (
     CONTENT_BYTES_MAX,
     FRAME_BYTES,
     SECTOR_BYTES,
+    UNIT_BYTES,
     BlankSectors,
     DamagedRecord,
     Frame,
@@ -40,8 +41,13 @@ from viewstamp.format.record import (
 HEADER = SegmentHeader(CLUSTER_ID, 2, JOURNAL_ID, 7, SEGMENT_BYTES)
 PLACE: Any = {"journal_id": JOURNAL_ID, "segment": 7, "offset": SECTOR_BYTES}
 EMPTY_CHECKSUM = checksum_of(b"")
-GOLDEN_FRAME = bytes.fromhex(
+GOLDEN_FRAME_VERSION_1 = bytes.fromhex(
     "d49c26a8359ba24e608aab375c4b846356535243010001000900000000000000"
+    "080000000000000001000000000000008400000000000000b274df6150860862"
+    "7cae83e6688421e70000000000000000"
+)
+GOLDEN_FRAME = bytes.fromhex(
+    "5524f6a01d5eacc078b76784f89a5fab56535243020001000900000000000000"
     "080000000000000001000000000000008400000000000000b274df6150860862"
     "7cae83e6688421e70000000000000000"
 )
@@ -85,12 +91,135 @@ def test_frame_layout_is_pinned() -> None:
 
     assert record[:FRAME_BYTES] == GOLDEN_FRAME
     assert record[:16] == blake3(bound).digest()[:16]
-    assert record[16:24] == b"VSRC\x01\x00\x01\x00"
+    assert record[16:24] == b"VSRC\x02\x00\x01\x00"
     assert struct.unpack("<QQQII", record[24:56]) == (9, 8, 1, 128 + 4, 0)
     assert record[56:72] == chain(1)[0].checksum
     assert record[72:80] == bytes(8)
     assert record[80 : 80 + 132] == encode_prepare(chain(1)[0])
-    assert record[212:] == bytes(SECTOR_BYTES - 212)
+    assert record[212:512] == b"\xff" * 300
+    assert record[512:] == bytes(SECTOR_BYTES - 512)
+
+
+def version_1(prepare: Prepare, sequence: int, durable: int) -> bytes:
+    """A record as builds before version 2 wrote it at the start of segment 7."""
+    content = encode_prepare(prepare)
+    checked = struct.pack(
+        "<4sHHQQQII16sQ",
+        *(b"VSRC", 1, RecordKind.PREPARE, sequence, durable, prepare.op, len(content), 0),
+        *(prepare.checksum, 0),
+    )
+    bound = struct.pack("<16sQQ", JOURNAL_ID, 7, SECTOR_BYTES) + checked
+    record = checksum_of(bound) + checked + content
+    return record.ljust(padded_bytes(len(record)), b"\0")
+
+
+def test_records_of_version_1_are_read() -> None:
+    """What an older build wrote is intact, to the byte, and nothing of it passes for torn."""
+    one, two = chain(2, bodies={2: b"body" * 2000})
+    record = version_1(one, 9, 8)
+    assert record[:FRAME_BYTES] == GOLDEN_FRAME_VERSION_1
+    decoded = decode_record(record, **PLACE)
+    assert decoded.content == one
+    assert decoded.frame == Frame(RecordKind.PREPARE, 9, 8, 1, 132, one.checksum, None)
+    with pytest.raises(FormatError, match="padding"):
+        decode_record(record[:-1] + b"\xff", **PLACE)
+    with pytest.raises(FormatError, match="reserved"):
+        decode_record(reframed(record, 52, b"\x01"), **PLACE)
+
+    halved = version_1(two, 9, 8)[:SECTOR_BYTES] + bytes(SECTOR_BYTES)
+    (item,) = scan(encode_segment_header(HEADER) + halved)
+    assert isinstance(item, DamagedRecord)
+    assert not item.torn
+
+
+# --- Torn or rotten ---
+
+DENSE = bytes(range(1, 256)) * 10
+
+
+def damaged(record: bytes) -> DamagedRecord:
+    """What a scan says of a record of one sector or two that is damaged."""
+    item = scan(encode_segment_header(HEADER) + record)[0]
+    assert isinstance(item, DamagedRecord)
+    return item
+
+
+@pytest.mark.parametrize(
+    ("body", "thin_units"),
+    [
+        (b"short", 0),
+        (DENSE, 0),
+        (bytes(2048), 3),
+        (b"\1" * 15 + bytes(2048), 3),
+        (DENSE[: 512 * 3] + bytes(512) + DENSE[: 512 * 2], 0),
+        (DENSE[: 512 * 3] + bytes(1024) + DENSE[: 512 * 2], 1),
+        (bytes(512 - 80 - 128) + bytes(512 * 3 - 15), 3),
+        (bytes(512 - 80 - 128) + bytes(512 * 3 - 16), 2),
+        (bytes(512 - 80 - 128) + (bytes(496) + b"\1" * 16) * 3, 0),
+        (bytes(512 - 80 - 128) + (bytes(497) + b"\1" * 15) * 3, 3),
+    ],
+)
+def test_thin_units_are_counted(body: bytes, thin_units: int) -> None:
+    """A unit behind the first is thin if fewer than 16 of its bytes, filling included, are set."""
+    record = prepare_record(chain(1, bodies={1: body})[0], 1, SECTOR_BYTES)
+    assert decode_record(record, **PLACE).frame.thin_units == thin_units
+    units = [record[at : at + UNIT_BYTES] for at in range(0, len(record), UNIT_BYTES)]
+    used = -(-(FRAME_BYTES + 128 + len(body)) // UNIT_BYTES)
+    assert sum(UNIT_BYTES - unit.count(0) < 16 for unit in units[1:used]) == thin_units
+    assert UNIT_BYTES - units[0].count(0) >= 16
+
+
+def lost(record: bytes, units: set[int]) -> bytes:
+    """The record without these units, which are still zeros."""
+    parts = [record[at : at + UNIT_BYTES] for at in range(0, len(record), UNIT_BYTES)]
+    return b"".join(bytes(UNIT_BYTES) if n in units else part for n, part in enumerate(parts))
+
+
+@given(
+    st.lists(st.sampled_from([bytes(512), DENSE[:512]]), max_size=6),
+    st.sampled_from([b"", b"\1", DENSE[:300], DENSE[:305], DENSE[:512]]),
+    st.sets(st.integers(min_value=0, max_value=9)),
+)
+def test_whatever_units_are_lost_the_tear_is_proved(
+    parts: list[bytes], end: bytes, units: set[int]
+) -> None:
+    """A record that lacks any units that were not zeros is intact no more, and torn for sure."""
+    record = prepare_record(chain(1, bodies={1: b"".join(parts) + end})[0], 1, SECTOR_BYTES)
+    torn = lost(record, units)
+    items = scan(encode_segment_header(HEADER) + torn)
+    if torn == record:
+        assert isinstance(items[0], IntactRecord)
+    elif any(torn[:UNIT_BYTES]):
+        assert isinstance(items[0], DamagedRecord)
+        assert items[0].torn
+    else:
+        # The frame is gone. Whatever is left begins with the unit that lacks.
+        first = items[0]
+        assert isinstance(first, BlankSectors) or (
+            isinstance(first, DamagedRecord) and first.frame is None and first.torn
+        )
+
+
+def test_no_flipped_byte_passes_for_a_tear() -> None:
+    """Rot of any byte to any value leaves a record that is damaged and not torn.
+
+    The last unit would be the one to fear, with a single byte of content, were it not filled up.
+    """
+    body = DENSE[: 512 - 80 - 128] + bytes(512) + b"\1" + bytes(511) + b"\1"
+    record = prepare_record(chain(1, bodies={1: body})[0], 1, SECTOR_BYTES)
+    for position in range(len(record)):
+        for value in {0, 0xFF, record[position] ^ 1} - {record[position]}:
+            rotten = record[:position] + bytes([value]) + record[position + 1 :]
+            assert not damaged(rotten).torn, (position, value)
+
+
+def test_rot_of_fifteen_bytes_does_not_pass_for_a_tear() -> None:
+    """A thin unit that rots to nothing is not more than the frame counted; one byte more would."""
+    body = DENSE[: 512 - 80 - 128] + b"\1" * 15 + bytes(497) + DENSE[:512]
+    record = prepare_record(chain(1, bodies={1: body})[0], 1, SECTOR_BYTES)
+    assert not damaged(lost(record, {1})).torn
+    assert damaged(lost(record, {1, 2})).torn
+    assert damaged(lost(record, {2})).torn is False
 
 
 def test_segment_header_layout_is_pinned() -> None:
@@ -203,7 +332,7 @@ def test_a_frame_hidden_in_a_payload_is_no_record() -> None:
         (32, struct.pack("<Q", 1), "durable_sequence 1 is not below 1"),
         (40, struct.pack("<Q", 0), "op of a prepare is 0"),
         (48, struct.pack("<I", CONTENT_BYTES_MAX + 1), "length"),
-        (52, b"\x01\0\0\0", "reserved"),
+        (52, b"\x01\0\0\0", "1 thin units of 0"),
         (72, b"\x01", "reserved"),
         (16, b"VSRX", "magic"),
     ],
@@ -215,7 +344,7 @@ def test_impossible_frames_are_refused(offset: int, value: bytes, reason: str) -
         decode_record(record, **PLACE)
 
 
-@pytest.mark.parametrize(("offset", "value"), [(20, b"\x02\0"), (22, b"\x04\0")])
+@pytest.mark.parametrize(("offset", "value"), [(20, b"\x03\0"), (22, b"\x05\0")])
 def test_newer_records_are_not_called_corrupt(offset: int, value: bytes) -> None:
     """An intact record of a later version or kind stops the scan with a clear message."""
     record = reframed(prepare_record(chain(1)[0], 1, SECTOR_BYTES), offset, value)
@@ -302,10 +431,13 @@ RANGES = encode_ranges(((1, 2), (5, 5)))
         (Frame(RecordKind.REPAIRED, 1, 0, 4, 32, checksum_of(RANGES)), RANGES, "must be 0"),
         (Frame(RecordKind.REPAIRED, 1, 0, 0, 32, bytes(16)), RANGES, "content checksum"),
         (Frame(RecordKind.REPAIRED, 1, 0, 0, 1, checksum_of(b"x")), b"x", "whole number"),
+        (Frame(RecordKind.RESTART, 1, 0, 7, 16, checksum_of(JOURNAL_ID)), JOURNAL_ID, None),
+        (Frame(RecordKind.RESTART, 1, 0, 7, 1, checksum_of(b"x")), b"x", "holds 16 bytes"),
+        (Frame(RecordKind.RESTART, 1, 0, 0, 16, checksum_of(JOURNAL_ID)), JOURNAL_ID, "op of a"),
     ],
 )
 def test_marks_are_verified(frame: Frame, content: bytes, reason: str | None) -> None:
-    """Cut and repaired records verify their content and their fields."""
+    """Cut, repaired and restart records verify their content and their fields."""
     record = encode_record(frame, content, **PLACE)
     if reason is None:
         assert decode_record(record, **PLACE).content == content

@@ -31,14 +31,15 @@ offset size field
 0      16   checksum: BLAKE3-128 of journal_id, segment (8 bytes), offset of the frame in its
             segment (8 bytes), then frame bytes 16..79
 16     4    magic, the ASCII letters "VSRC"
-20     2    format version, 1
-22     2    kind: 1 prepare, 2 cut, 3 repaired
+20     2    format version, 2
+22     2    kind: 1 prepare, 2 cut, 3 repaired, 4 restart
 24     8    sequence: +1 for each record that this replica appends
 32     8    durable_sequence: the last sequence known to be synced before this record's group was
             written; 0 for none
-40     8    op: of the prepare; for a cut, the highest op that remains; zero for repaired
+40     8    op: of the prepare; for a cut, the highest op that remains; zero for repaired; for a
+            restart, the op behind which the log goes on
 48     4    length of the content in bytes
-52     4    reserved, zero
+52     4    thin_units: how many units behind the record's first are thin; zero in version 1
 56     16   content_checksum: of a prepare, its header checksum (its identity); otherwise the
             BLAKE3-128 of the content
 72     8    reserved, zero
@@ -49,6 +50,16 @@ frame that somebody hid inside a command's payload (the random journal_id is nev
 are therefore invalid. The frame names op and identity a second time, so that a prepare whose own
 bytes are damaged can still be asked for from a peer by (op, checksum).
 
+**Torn or rotten.** A disk writes a unit of 512 bytes whole or not at all, and a segment held zeros
+before. So a record whose write a crash cut short has units that are still all zeros although they
+were not written so. That tells it from a record that rotted later: no journal ever acknowledged
+it. Two rules make it so. The last unit of the content is filled up with the byte 0xFF (the units
+behind it are zeros), and the frame counts the units that are *thin*: those with fewer than 16
+bytes other than zero, which rot of a few bytes could blank. More units of zeros than thin ones
+prove a tear (`DamagedRecord.torn`). The first unit holds the frame and is never thin. A tear that
+took nothing but thin units stays unproven, as does every tear of a record of version 1, which is
+filled up with zeros and counts nothing.
+
 Kinds of content:
 
 * prepare: the bytes described in `viewstamp.format.prepare`.
@@ -56,6 +67,8 @@ Kinds of content:
   change replaced them.
 * repaired: pairs of 8-byte integers (first sequence, last sequence), both inclusive. Whatever was
   lost at these sequences has been made good from peers, and is no longer held against the log.
+* restart: the 16-byte checksum of the entry at `op`. A snapshot of the cluster covers all up to
+  `op`: no record of lower sequence belongs to the log any more, which goes on with `op` + 1.
 
 A frame's version and magic keep their places in later versions. `scan_segment` judges every sector
 of a segment: part of an intact record, of a damaged one, or blank.
@@ -76,17 +89,25 @@ SECTOR_BYTES = 4096
 SEGMENT_MAGIC = b"VSSG"
 SEGMENT_VERSION = 1
 RECORD_MAGIC = b"VSRC"
-RECORD_VERSION = 1
+RECORD_VERSION = 2
+RECORD_VERSIONS_READ = (1, 2)
 FRAME_BYTES = 80
+UNIT_BYTES = 512
+# Rot of fewer bytes than this cannot make a unit that is not thin look as if it was never written.
+THIN_BYTES = 16
 JOURNAL_ID_BYTES = 16
 CONTENT_BYTES_MAX = HEADER_BYTES + PREPARE_BODY_BYTES_MAX
 
 _ZERO_SECTOR = bytes(SECTOR_BYTES)
+_FILL = b"\xff"
+# A thin unit's zeros come in at most as many runs as THIN_BYTES, so one of them is this long.
+_ZEROS_OF_THIN = bytes((UNIT_BYTES - THIN_BYTES) // THIN_BYTES)
 _SEGMENT_HEADER = struct.Struct("<16s4sHHII16s16sQQ")
 _FRAME = struct.Struct("<16s4sHHQQQII16sQ")
 _PLACE = struct.Struct("<16sQQ")
 _RANGE = struct.Struct("<QQ")
-assert _FRAME.size == FRAME_BYTES
+assert _FRAME.size == FRAME_BYTES < UNIT_BYTES
+assert SECTOR_BYTES % UNIT_BYTES == 0
 
 
 class RecordKind(IntEnum):
@@ -95,6 +116,7 @@ class RecordKind(IntEnum):
     PREPARE = 1
     CUT = 2
     REPAIRED = 3
+    RESTART = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +132,10 @@ class SegmentHeader:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A record's frame without its checksum, which depends on where the record lies."""
+    """A record's frame without its checksum, which depends on where the record lies.
+
+    `thin_units` is counted by whoever encodes the record; None for one of version 1.
+    """
 
     kind: RecordKind
     sequence: int
@@ -118,6 +143,7 @@ class Frame:
     op: int
     length: int
     content_checksum: bytes
+    thin_units: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +161,16 @@ class DamagedRecord:
     """Sectors that hold something, but no intact record.
 
     `frame` is known if it verified, and then the extent is the record's own; otherwise the extent
-    is one sector, of which nothing can be told.
+    is one sector, of which nothing can be told. `torn` says that units are still zeros which no
+    record has so: of a known frame, behind the first; otherwise the first of the sector, where a
+    frame would be.
     """
 
     offset: int
     extent_bytes: int
     frame: Frame | None
     reason: str
+    torn: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +192,40 @@ def padded_bytes(size: int) -> int:
 def record_bytes(content_bytes: int) -> int:
     """Bytes that a record with this much content occupies in a segment."""
     return padded_bytes(FRAME_BYTES + content_bytes)
+
+
+def _units_end(size: int) -> int:
+    """`size` rounded up to whole units."""
+    return -(-size // UNIT_BYTES) * UNIT_BYTES
+
+
+def _thin_units(content: bytes) -> int:
+    """How many units behind a record's first one rot could blank by changing a few bytes."""
+    if _ZEROS_OF_THIN not in content:
+        return 0
+    # What fills the last unit up is not zero, so that only the content's own zeros count.
+    return sum(
+        UNIT_BYTES - content.count(0, start, start + UNIT_BYTES) < THIN_BYTES
+        for start in range(UNIT_BYTES - FRAME_BYTES, len(content), UNIT_BYTES)
+    )
+
+
+def _is_torn(frame: Frame, extent: bytes) -> bool:
+    """Whether units behind the first are zeros that were not written so."""
+    if frame.thin_units is None:
+        return False
+    end = _units_end(FRAME_BYTES + frame.length)
+    blank_units = sum(
+        _is_zero(extent[start : start + UNIT_BYTES]) for start in range(UNIT_BYTES, end, UNIT_BYTES)
+    )
+    return blank_units > frame.thin_units
+
+
+def _padding(length: int, *, filled: bool) -> bytes:
+    """What lies between a content of `length` bytes and the end of its last sector."""
+    size = FRAME_BYTES + length
+    fill_bytes = _units_end(size) - size if filled else 0
+    return (_FILL * fill_bytes).ljust(padded_bytes(size) - size, b"\0")
 
 
 def _is_zero(part: bytes) -> bool:
@@ -230,7 +293,7 @@ def _frame_checksum(journal_id: bytes, segment: int, offset: int, checked: bytes
 def encode_record(
     frame: Frame, content: bytes, *, journal_id: bytes, segment: int, offset: int
 ) -> bytes:
-    """A record as it lies at `offset` of `segment`, padded to whole sectors."""
+    """A record as it lies at `offset` of `segment`, padded to whole sectors, in today's version."""
     if len(content) != frame.length:
         raise ValueError(f"the frame says {frame.length} bytes, the content has {len(content)}")
     checked = _FRAME.pack(
@@ -242,12 +305,12 @@ def encode_record(
         frame.durable_sequence,
         frame.op,
         frame.length,
-        0,
+        _thin_units(content),
         frame.content_checksum,
         0,
     )[CHECKSUM_BYTES:]
     checksum = _frame_checksum(journal_id, segment, offset, checked)
-    return (checksum + checked + content).ljust(record_bytes(frame.length), b"\0")
+    return b"".join((checksum, checked, content, _padding(frame.length, filled=True)))
 
 
 def decode_frame(buffer: bytes, *, journal_id: bytes, segment: int, offset: int) -> Frame:
@@ -266,7 +329,7 @@ def decode_frame(buffer: bytes, *, journal_id: bytes, segment: int, offset: int)
         durable_sequence,
         op,
         length,
-        reserved_middle,
+        thin_units,
         content_checksum,
         reserved_end,
     ) = _FRAME.unpack_from(buffer)
@@ -275,15 +338,23 @@ def decode_frame(buffer: bytes, *, journal_id: bytes, segment: int, offset: int)
     checked = buffer[CHECKSUM_BYTES:FRAME_BYTES]
     if checksum != _frame_checksum(journal_id, segment, offset, checked):
         raise FormatError(f"record frame checksum {checksum.hex()} does not match its bytes")
-    if version != RECORD_VERSION:
+    if version not in RECORD_VERSIONS_READ:
         raise FormatVersionError(
-            f"record format version {version} is unknown, this build reads {RECORD_VERSION}"
+            f"record format version {version} is unknown, this build reads 1 and {RECORD_VERSION}"
         )
     if kind not in RecordKind._value2member_map_:
-        raise FormatVersionError(f"record kind {kind} is unknown, this build reads 1, 2 and 3")
-    if reserved_middle or reserved_end:
+        raise FormatVersionError(f"record kind {kind} is unknown, this build reads 1, 2, 3 and 4")
+    if reserved_end or (version == 1 and thin_units):
         raise FormatError("reserved bytes of the record frame are not zero")
-    frame = Frame(RecordKind(kind), sequence, durable_sequence, op, length, content_checksum)
+    frame = Frame(
+        RecordKind(kind),
+        sequence,
+        durable_sequence,
+        op,
+        length,
+        content_checksum,
+        None if version == 1 else thin_units,
+    )
     reason = invalid_frame(frame)
     if reason is not None:
         raise FormatError(f"record frame is impossible: {reason}")
@@ -298,8 +369,13 @@ def invalid_frame(frame: Frame) -> str | None:
         return f"durable_sequence {frame.durable_sequence} is not below {frame.sequence}"
     if frame.length > CONTENT_BYTES_MAX:
         return f"length {frame.length} exceeds {CONTENT_BYTES_MAX} bytes"
+    units_behind_first = _units_end(FRAME_BYTES + frame.length) // UNIT_BYTES - 1
+    if (frame.thin_units or 0) > units_behind_first:
+        return f"{frame.thin_units} thin units of {units_behind_first} behind the first"
     if frame.kind is RecordKind.PREPARE and frame.op < 1:
         return "op of a prepare is 0, the first op is 1"
+    if frame.kind is RecordKind.RESTART and frame.op < 1:
+        return "op of a restart is 0, a snapshot covers at least op 1"
     if frame.kind is RecordKind.REPAIRED and frame.op:
         return f"op of a repaired record is {frame.op}, must be 0"
     return None
@@ -317,8 +393,8 @@ def decode_content(frame: Frame, buffer: bytes) -> Prepare | bytes:
     extent_bytes = record_bytes(frame.length)
     if len(buffer) < extent_bytes:
         raise FormatError(f"record is cut off: {len(buffer)} of {extent_bytes} bytes")
-    if not _is_zero(buffer[end:extent_bytes]):
-        raise FormatError("padding after the record is not zero")
+    if buffer[end:extent_bytes] != _padding(frame.length, filled=frame.thin_units is not None):
+        raise FormatError("padding after the record is not what it was written with")
     content = buffer[FRAME_BYTES:end]
     if frame.kind is not RecordKind.PREPARE:
         return _verified_mark(frame, content)
@@ -336,6 +412,8 @@ def _verified_mark(frame: Frame, content: bytes) -> bytes:
         raise FormatError(f"content checksum of a {frame.kind.name.lower()} record does not match")
     if frame.kind is RecordKind.CUT and content:
         raise FormatError(f"a cut record has no content, this one has {len(content)} bytes")
+    if frame.kind is RecordKind.RESTART and len(content) != CHECKSUM_BYTES:
+        raise FormatError(f"a restart holds {CHECKSUM_BYTES} bytes, this one {len(content)}")
     if frame.kind is RecordKind.REPAIRED:
         decode_ranges(content)
     return content
@@ -390,11 +468,11 @@ def _scan_record(
     except FormatVersionError:
         raise
     except FormatError as error:
-        return DamagedRecord(offset, len(sector), None, str(error))
+        return DamagedRecord(offset, len(sector), None, str(error), _is_zero(sector[:UNIT_BYTES]))
     extent = data[offset : offset + record_bytes(frame.length)]
     try:
         return IntactRecord(offset, len(extent), frame, decode_content(frame, extent))
     except FormatVersionError:
         raise
     except FormatError as error:
-        return DamagedRecord(offset, len(extent), frame, str(error))
+        return DamagedRecord(offset, len(extent), frame, str(error), _is_torn(frame, extent))
