@@ -113,6 +113,22 @@ STREAMS_PER_CONNECTION_MAX: Final = 100
 # --- Replication (coordinator.vsr) ---
 PREPARE_RESEND_MS: Final = 250
 FOUNDING_QUERY_MS: Final = 500
+# A backup that hears nothing from the primary for so long, and up to the jitter more, suspects it.
+SUSPICION_MS: Final = 250
+SUSPICION_JITTER_MS: Final = 150
+START_VIEW_CHANGE_RESEND_MS: Final = 100
+DO_VIEW_CHANGE_RESEND_MS: Final = 100
+START_VIEW_REQUEST_MS: Final = 100
+REPAIR_RESEND_MS: Final = 100
+# A view change that takes longer gives way to the next; doubled each time, with jitter.
+VIEW_CHANGE_MS: Final = 500
+VIEW_CHANGE_MS_MAX: Final = 8_000
+# A primary that a replication quorum did not answer for so long resigns.
+ABDICATE_MS: Final = 5_000
+# Committed entries asked for in one message.
+CATCH_UP_OPS: Final = 16
+# A replica further behind than this does not lead the next view.
+FORFEIT_LAG_OPS: Final = 64
 READ_INDEXES_WAITING_MAX: Final = 65_536
 # Reads that share a message to a stage. Any one read fits: it came in one message itself.
 READS_TOGETHER_MAX: Final = REQUEST_COMMANDS_MAX

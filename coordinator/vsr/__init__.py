@@ -68,9 +68,11 @@ The invariants (`invariants.py` holds every step to them, also under `python -O`
 from __future__ import annotations
 
 from coordinator.vsr.effects import (
+    NOT_ADMITTED,
     Admitted,
     Arm,
     Commit,
+    DiscardAfter,
     Dropped,
     DropRule,
     Effect,
@@ -83,18 +85,25 @@ from coordinator.vsr.effects import (
     RefusalReason,
     Refused,
     Send,
+    SendCommitted,
+    SendHeld,
+    SnapshotNeeded,
     Status,
     StatusChanged,
+    Stuck,
     SuperblockState,
 )
 from coordinator.vsr.errors import CallerError, InvariantViolation
 from coordinator.vsr.events import (
+    Abdicate,
     ClientBatch,
+    Discarded,
     Event,
     Found,
     PrepareRetired,
     ReadIndexRequested,
     Received,
+    RecordFaulty,
     RecordId,
     RecordsDurable,
     Start,
@@ -104,11 +113,13 @@ from coordinator.vsr.events import (
 from coordinator.vsr.invariants import Marks
 from coordinator.vsr.messages import Message, Prepare, PrepareHeader, Seal
 from coordinator.vsr.replica import Replica
-from coordinator.vsr.state import Configuration
+from coordinator.vsr.state import Configuration, Jitter, no_jitter
 
 __all__ = [
     "Replica",
     "Configuration",
+    "Jitter",
+    "no_jitter",
     "Status",
     "Marks",
     "Event",
@@ -121,12 +132,21 @@ __all__ = [
     "RecordsDurable",
     "SuperblockDurable",
     "PrepareRetired",
+    "Discarded",
+    "RecordFaulty",
+    "Abdicate",
     "ReadIndexRequested",
     "Effect",
     "Send",
     "PersistPrepares",
     "PersistSuperblock",
     "SuperblockState",
+    "NOT_ADMITTED",
+    "DiscardAfter",
+    "SendCommitted",
+    "SendHeld",
+    "SnapshotNeeded",
+    "Stuck",
     "Commit",
     "Admitted",
     "Refused",

@@ -15,7 +15,6 @@ from coordinator.vsr.effects import DropRule
 from coordinator.vsr.messages import (
     PARENT_OF_FIRST,
     BlankAnswerMessage,
-    BlankQueryMessage,
     CommitMessage,
     CommitOkMessage,
     Message,
@@ -183,6 +182,10 @@ BLANK_ANSWER_RULES: Rules = (
 )
 
 
+VIEWED = (PrepareMessage, PrepareOkMessage, CommitMessage, CommitOkMessage)
+"""The messages of normal operation, which act only in the view that they name."""
+
+
 def rules_of_view(message: Message) -> Rules:
-    """The rules on views; messages of the founding have no view."""
-    return () if isinstance(message, BlankQueryMessage | BlankAnswerMessage) else VIEW_RULES
+    """The rules on views, for the messages that they are for."""
+    return VIEW_RULES if isinstance(message, VIEWED) else ()

@@ -8,6 +8,9 @@ from typing import TypeAlias
 
 from coordinator.vsr.messages import Message, Prepare
 
+NOT_ADMITTED = 2**64 - 1
+"""The voting view of a replica that lost its disk and was not admitted again yet."""
+
 
 class Status(Enum):
     """Where a replica stands. Only `NORMAL` admits batches and grants read indexes."""
@@ -31,6 +34,7 @@ class RefusalReason(Enum):
     JOURNAL_BACKLOG = "journal_backlog"
     TOO_MANY_READS = "too_many_reads"
     FOUNDERS_CHANGED = "founders_changed"
+    ABDICATING = "abdicating"
 
 
 class DropRule(Enum):
@@ -58,11 +62,16 @@ class DropRule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SuperblockState:
-    """The core's part of the superblock. Every field only ever grows."""
+    """The core's part of the superblock. View, log view and commit only ever grow.
+
+    From `voting_view` on the replica votes and vouches for entries: 0 for a founder. One that lost
+    its disk begins with `NOT_ADMITTED`, and gets its view once.
+    """
 
     view: int
     log_view: int
     commit_max: int
+    voting_view: int = 0
 
     def follows(self, earlier: SuperblockState) -> bool:
         """Whether this may be written after `earlier`."""
@@ -70,6 +79,7 @@ class SuperblockState:
             self.view >= earlier.view
             and self.log_view >= earlier.log_view
             and self.commit_max >= earlier.commit_max
+            and earlier.voting_view in (self.voting_view, NOT_ADMITTED)
         )
 
 
@@ -96,11 +106,61 @@ class PersistSuperblock:
 
 
 @dataclass(frozen=True, slots=True)
+class DiscardAfter:
+    """Remove every entry above `op` from the journal, durably; answer with `Discarded(op)`.
+
+    It takes its turn among the `PersistPrepares`: what was to be written before is removed too if
+    it is above `op`, and what comes after is written after.
+    """
+
+    op: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendCommitted:
+    """Send these committed entries, as the journal holds them, each as a `CommittedMessage`.
+
+    Entries that are damaged are left out. If the first was truncated, one `CommittedGoneMessage`
+    goes instead.
+    """
+
+    to_replica: int
+    first_op: int
+    last_op: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeld:
+    """Send entry `op` as a `RepairMessage` if the journal holds that very one, intact."""
+
+    to_replica: int
+    op: int
+    checksum: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotNeeded:
+    """Peers no longer have the entries this replica lacks: restart from that peer's snapshot."""
+
+    from_replica: int
+    generation: int
+    cut_op: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Nothing can settle what entry `op` is, with all replicas heard: an alarm for people."""
+
+    op: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """Entry `op` is committed: execute it. Ops come in order, each exactly once per start.
 
     `prepare` is None when the core no longer holds the body; the driver then reads entry `op` of
-    its own journal.
+    its own journal. If that is damaged it gives `RecordFaulty(op)`, and the entry comes again.
     """
 
     op: int
@@ -185,6 +245,11 @@ Effect: TypeAlias = (
     Send
     | PersistPrepares
     | PersistSuperblock
+    | DiscardAfter
+    | SendCommitted
+    | SendHeld
+    | SnapshotNeeded
+    | Stuck
     | Commit
     | Admitted
     | Refused

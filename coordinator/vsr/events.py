@@ -26,12 +26,18 @@ class Start:
     in the journal up to the last of them has been verified. `boot_nonce` is 16 random bytes, new
     for every start of the process. `base_op` is the op that the stages were restored to from a
     snapshot, 0 for none: what comes after it is handed out again, and it was committed.
+
+    `faulty` are the ops above `base_op` whose records are damaged, in order; the suffix leaves them
+    out, and may end before them. With `head_uncertain` there may have been entries above the last
+    op known. A lone replica has neither: its driver refuses to start.
     """
 
     superblock: SuperblockState | None
     suffix: tuple[PrepareHeader, ...]
     boot_nonce: bytes
     base_op: int = 0
+    faulty: tuple[int, ...] = ()
+    head_uncertain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,27 @@ class PrepareRetired:
 
 
 @dataclass(frozen=True, slots=True)
+class Discarded:
+    """The `DiscardAfter(op)` is carried out, and survives a crash from now on."""
+
+    op: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFaulty:
+    """Reading entry `op` of the journal failed: its record is damaged."""
+
+    op: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abdicate:
+    """Give up being primary: step-down, stages that cannot apply, no space, or a graceful stop."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReadIndexRequested:
     """A linearizable read wants to know how far the log must be applied; the token is echoed."""
 
@@ -100,5 +127,8 @@ Event: TypeAlias = (
     | RecordsDurable
     | SuperblockDurable
     | PrepareRetired
+    | Discarded
+    | RecordFaulty
+    | Abdicate
     | ReadIndexRequested
 )

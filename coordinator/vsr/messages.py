@@ -103,13 +103,17 @@ class PrepareMessage:
 
 @dataclass(frozen=True, slots=True)
 class PrepareOkMessage:
-    """A backup tells the primary of `view` that it holds the entry durably."""
+    """A backup tells the primary of `view` that it holds the entry durably.
+
+    `commit_min` is how far the backup has handed committed entries out: its lag.
+    """
 
     cluster_id: bytes
     from_replica: int
     view: int
     op: int
     checksum: bytes
+    commit_min: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,150 @@ class BlankAnswerMessage:
     nonce: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class StartViewChangeMessage:
+    """A wish: the sender wants to leave its view for one of at least `target_view`."""
+
+    cluster_id: bytes
+    from_replica: int
+    target_view: int
+
+
+@dataclass(frozen=True, slots=True)
+class DoViewChangeMessage:
+    """A vote for `view`, to its primary: the sender's log above `commit`, as its disk holds it.
+
+    `log_view` is the view whose log it is. `headers` are the intact durable entries of
+    `commit + 1` to `head_op`, in op order; `faulty` the ops up to `head_op` that are damaged, in
+    order. With `head_uncertain` there may have been entries above `head_op`.
+    """
+
+    cluster_id: bytes
+    from_replica: int
+    view: int
+    log_view: int
+    commit: int
+    head_op: int
+    headers: tuple[PrepareHeader, ...]
+    faulty: tuple[int, ...]
+    head_uncertain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StartViewMessage:
+    """The primary of `view` tells the log that the view begins, or goes on, with.
+
+    `headers` are all entries of `commit + 1` to `head_op`. `nonce` is that of the request it
+    answers, or 16 zero bytes.
+    """
+
+    cluster_id: bytes
+    from_replica: int
+    view: int
+    nonce: bytes
+    commit: int
+    head_op: int
+    headers: tuple[PrepareHeader, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStartViewMessage:
+    """A replica that is not in `view`'s log asks its primary for it; the answer has the nonce."""
+
+    cluster_id: bytes
+    from_replica: int
+    view: int
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPrepareMessage:
+    """Asks for the one entry of this op and checksum, committed or not."""
+
+    cluster_id: bytes
+    from_replica: int
+    op: int
+    checksum: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RepairMessage:
+    """The entry that a RequestPrepareMessage asked for."""
+
+    cluster_id: bytes
+    from_replica: int
+    prepare: Prepare
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCommittedMessage:
+    """Asks for committed entries, by op; at most `CATCH_UP_OPS` of them."""
+
+    cluster_id: bytes
+    from_replica: int
+    first_op: int
+    last_op: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedMessage:
+    """An entry that the sender knows to be committed, and how far it knows of commits."""
+
+    cluster_id: bytes
+    from_replica: int
+    prepare: Prepare
+    commit: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedGoneMessage:
+    """The entries asked for were truncated; a snapshot covers them.
+
+    `first_held_op` is the first that the sender's journal still has, `generation` its newest
+    snapshot, which was cut at `cut_op`.
+    """
+
+    cluster_id: bytes
+    from_replica: int
+    first_held_op: int
+    generation: int
+    cut_op: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAdmissionMessage:
+    """A replica that lost its disk asks the primary to be made a voter again.
+
+    `commit` is how far it holds the log; `nonce` that of its boot.
+    """
+
+    cluster_id: bytes
+    from_replica: int
+    nonce: bytes
+    commit: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionMessage:
+    """The primary of `view`: vote from `voting_view` on, once that is on your disk."""
+
+    cluster_id: bytes
+    from_replica: int
+    view: int
+    nonce: bytes
+    voting_view: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionDurableMessage:
+    """The newcomer's disk says from which view on it votes; the primary of `view` may resign."""
+
+    cluster_id: bytes
+    from_replica: int
+    view: int
+    voting_view: int
+
+
 Message: TypeAlias = (
     PrepareMessage
     | PrepareOkMessage
@@ -163,4 +311,16 @@ Message: TypeAlias = (
     | CommitOkMessage
     | BlankQueryMessage
     | BlankAnswerMessage
+    | StartViewChangeMessage
+    | DoViewChangeMessage
+    | StartViewMessage
+    | RequestStartViewMessage
+    | RequestPrepareMessage
+    | RepairMessage
+    | RequestCommittedMessage
+    | CommittedMessage
+    | CommittedGoneMessage
+    | RequestAdmissionMessage
+    | AdmissionMessage
+    | AdmissionDurableMessage
 )

@@ -9,12 +9,15 @@ from coordinator.vsr import acknowledge, commit, drop, founding, normal, reads, 
 from coordinator.vsr.effects import Arm, Dropped, DropRule, Effect, RefusalReason, Status
 from coordinator.vsr.errors import CallerError, demand
 from coordinator.vsr.events import (
+    Abdicate,
     ClientBatch,
+    Discarded,
     Event,
     Found,
     PrepareRetired,
     ReadIndexRequested,
     Received,
+    RecordFaulty,
     RecordsDurable,
     Start,
     SuperblockDurable,
@@ -30,7 +33,7 @@ from coordinator.vsr.messages import (
     PrepareOkMessage,
     Seal,
 )
-from coordinator.vsr.state import Configuration, ReadFounders, State
+from coordinator.vsr.state import Configuration, Jitter, ReadFounders, State, no_jitter
 from coordinator.vsr.timeouts import TimeoutName
 
 Handler: TypeAlias = Callable[[State, Any], None]
@@ -60,7 +63,7 @@ def on_received(state: State, event: Received) -> None:
     message = event.message
     general = (*drop.ANY_RULES, *drop.rules_of_view(message))
     hit = drop.first_hit(general, state, message)
-    receiver = MESSAGE_HANDLERS[type(message)].get(state.status)
+    receiver = MESSAGE_HANDLERS.get(type(message), {}).get(state.status)
     if hit is None and receiver is None:
         hit = DropRule.STATUS
     if hit is None and receiver is not None:
@@ -86,6 +89,11 @@ def on_records_durable(state: State, event: RecordsDurable) -> None:
         acknowledge.on_records_durable(state, event)
 
 
+def on_event_of_members(state: State, event: Event) -> None:
+    """Refuse what only a member of a larger cluster can be told, as long as there is none."""
+    demand(False, "a lone replica is not told what concerns several", event)
+
+
 def on_found(state: State, event: Found) -> None:
     """Only a blank replica can be founded."""
     demand(state.status is Status.BLANK, "Found goes to a blank replica", state.status)
@@ -101,6 +109,9 @@ EVENT_HANDLERS: dict[type, Handler] = {
     RecordsDurable: on_records_durable,
     SuperblockDurable: view_change.on_superblock_durable,
     PrepareRetired: commit.on_prepare_retired,
+    Discarded: on_event_of_members,
+    RecordFaulty: on_event_of_members,
+    Abdicate: on_event_of_members,
     ReadIndexRequested: reads.on_read_index_requested,
 }
 
@@ -118,7 +129,9 @@ class Replica:
     """One replica of the cluster, as a deterministic function of the events it is given.
 
     `seal` makes prepares; `read_founders` reads the boot nonces out of a Founded body and is
-    needed only if there are other replicas. See the package docstring for the caller's duties.
+    needed only if there are other replicas. `jitter(limit)` returns a whole number from 0 to
+    `limit`, which keeps replicas from acting at the same moment. See the package docstring for the
+    caller's duties.
     """
 
     def __init__(
@@ -127,10 +140,11 @@ class Replica:
         *,
         seal: Seal,
         read_founders: ReadFounders | None = None,
+        jitter: Jitter = no_jitter,
     ) -> None:
         if configuration.replica_count > 1 and read_founders is None:
             raise ValueError("read_founders is needed when replica_count is more than 1")
-        self._state = State(configuration, seal, read_founders)
+        self._state = State(configuration, seal, read_founders, jitter)
         self._started = False
         self._broken = False
         self._armed_ticks: int | None = None

@@ -61,6 +61,11 @@ def demand_start(event: Start) -> None:
         superblock,
     )
     demand(event.base_op >= 0, "the base is an op", event.base_op)
+    demand(
+        not event.faulty and not event.head_uncertain,
+        "a replica with a damaged journal is not started",
+        event.faulty,
+    )
     if event.suffix:
         demand_suffix(event.suffix)
 

@@ -30,6 +30,15 @@ ReadFounders: TypeAlias = Callable[[bytes], Sequence[bytes]]
 """Reads the boot nonces, in replica order, out of the body of a Founded entry."""
 
 
+Jitter: TypeAlias = Callable[[int], int]
+"""Returns a whole number from 0 to its argument."""
+
+
+def no_jitter(limit: int) -> int:
+    """The jitter of a replica that has nobody to collide with."""
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """What is fixed for the life of the process. `feature_level` is that of a new cluster."""
@@ -75,6 +84,7 @@ class State:
     configuration: Configuration
     seal: Seal
     read_founders: ReadFounders | None
+    jitter: Jitter = no_jitter
     status: Status = Status.RECOVERING
     view: int = FOUNDING_VIEW
     log_view: int = FOUNDING_VIEW
