@@ -1,0 +1,137 @@
+"""Clients: each has one request or read under way and repeats it until some replica answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.simulation.chain import Reply, Request
+from tests.simulation.network import CLIENT_ADDRESS
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+COUNTERS: Final = 6
+ADDITIONS_MAX: Final = 4
+TIMEOUT_MS: Final = 400
+ASK_AGAIN_MS: Final = 20
+# So many requests follow each other at once, on average, where a seed has bursts.
+BURST: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ReadQuery:
+    """A linearizable read of a counter. Reads are numbered downward from -1."""
+
+    client: int
+    number: int
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReply:
+    """What the counter was right after entry `op`."""
+
+    client: int
+    number: int
+    op: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotServed:
+    """The replica serves nobody now; `primary` is the one to ask, if it knows."""
+
+    client: int
+    number: int
+    primary: int | None
+
+
+class Client:
+    """One client, with one session for its whole life."""
+
+    def __init__(self, world: Simulation, index: int, random: Random) -> None:
+        self.address = CLIENT_ADDRESS + index
+        self.requests = 0
+        self.reads = 0
+        self.pending: Request | ReadQuery | None = None
+        self._world = world
+        self._random = random
+        self._target = random.randrange(world.options.replica_count)
+        self._sent = 0
+
+    def start(self) -> None:
+        """Begin the next request or read, unless the load is over."""
+        if self.pending is not None or self._world.is_load_over:
+            return
+        if self._random.randrange(100) < self._world.options.reads_percent:
+            self.reads += 1
+            self.pending = ReadQuery(self.address, -self.reads, self._random.randrange(COUNTERS))
+        else:
+            self.requests += 1
+            self.pending = Request(self.address, self.requests, self._additions())
+        self._world.asked(self.pending)
+        self._send()
+
+    def _additions(self) -> tuple[tuple[int, int], ...]:
+        count = self._random.randint(1, ADDITIONS_MAX)
+        return tuple(
+            (self._random.randrange(COUNTERS), self._random.randint(1, 1_000)) for _ in range(count)
+        )
+
+    def _send(self) -> None:
+        if self.pending is None:
+            return
+        self._sent += 1
+        sent = self._sent
+        self._world.network.send(self.address, self._target, self.pending)
+        self._world.schedule.after(TIMEOUT_MS, lambda: self._timed_out(sent))
+
+    def _timed_out(self, sent: int) -> None:
+        if sent == self._sent and self.pending is not None:
+            self._world.marks.hit("client timeout")
+            self._target = (self._target + 1) % self._world.options.replica_count
+            self._send()
+
+    def received(self, reply: Any) -> None:
+        """Take an answer; late ones to what was answered before are ignored."""
+        if self.pending is None or reply.number != self.pending.number:
+            self._world.marks.hit("client late answer")
+        elif isinstance(reply, NotServed):
+            self._ask_elsewhere(reply.primary)
+        else:
+            self._answered(reply)
+
+    def _ask_elsewhere(self, hint: int | None) -> None:
+        count = self._world.options.replica_count
+        known = hint is not None and hint != self._target
+        self._target = hint if known and hint is not None else (self._target + 1) % count
+        self._sent += 1
+        sent = self._sent
+
+        def again() -> None:
+            if sent == self._sent:
+                self._send()
+
+        self._world.schedule.after(ASK_AGAIN_MS, again)
+
+    def _answered(self, reply: Reply | ReadReply) -> None:
+        pending, self.pending = self.pending, None
+        self._sent += 1
+        self._world.trace.note(f"c{self.address}", "answered", reply)
+        if isinstance(reply, Reply):
+            assert isinstance(pending, Request)
+            self._world.checks.acknowledged(pending, reply)
+        else:
+            assert isinstance(pending, ReadQuery)
+            self._world.checks.read(pending, reply)
+        self._world.schedule.after(self._think_ms(), self.start)
+
+    def _think_ms(self) -> int:
+        """How long the client waits before it goes on; bursts are followed by long pauses."""
+        most = 2 * self._world.options.think_ms
+        if not self._world.options.is_bursty:
+            return self._random.randint(0, most)
+        is_in_burst = self._random.randrange(BURST) > 0
+        return 0 if is_in_burst else self._random.randint(0, BURST * most)

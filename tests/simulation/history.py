@@ -1,0 +1,65 @@
+"""What the whole cluster knows, seen from outside: the facts that the checkers share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinator.journal import Journal
+from coordinator.vsr import Prepare
+from coordinator.vsr.quorum import QUORUMS
+
+Checksum = bytes
+
+
+@dataclass(slots=True)
+class History:
+    """The one log that everybody must agree on, and who holds what of it durably.
+
+    `held` is by replica and op, `lost` what was held on disks that are gone.
+    """
+
+    replica_count: int
+    entries: list[Prepare] = field(default_factory=list)
+    held: dict[int, dict[int, Checksum]] = field(default_factory=dict)
+    lost: set[tuple[int, int, Checksum]] = field(default_factory=set)
+    acknowledged_op: int = 0
+    """The highest op of which a client has the reply."""
+
+    @property
+    def replication(self) -> int:
+        """How many durable copies a committed entry has."""
+        return QUORUMS[self.replica_count].replication
+
+    def copies(self, op: int, checksum: Checksum) -> int:
+        """How many replicas hold an entry durably, or did when their disk was lost."""
+        return sum(
+            self.held.get(replica, {}).get(op) == checksum or (replica, op, checksum) in self.lost
+            for replica in range(self.replica_count)
+        )
+
+    def checksum(self, op: int) -> Checksum | None:
+        """The entry that was committed as `op`, if anyone executed it yet."""
+        return self.entries[op - 1].checksum if 0 < op <= len(self.entries) else None
+
+    def became_durable(self, replica: int, prepare: Prepare) -> None:
+        """A replica was told by its disk that it holds an entry."""
+        self.held.setdefault(replica, {})[prepare.op] = prepare.checksum
+
+    def started(self, replica: int, journal: Journal) -> None:
+        """A restarted replica holds what its journal found, reported earlier or not."""
+        held = self.held.setdefault(replica, {})
+        for op in range(journal.first_op, (journal.head.op if journal.head else 0) + 1):
+            header = journal.header(op)
+            if header is not None:
+                held[op] = header.checksum
+
+    def discarded(self, replica: int, op: int) -> None:
+        """A replica took everything above `op` out of its log."""
+        held = self.held.get(replica, {})
+        for later in [each for each in held if each > op]:
+            del held[later]
+
+    def disk_lost(self, replica: int) -> None:
+        """A replica's disk is gone."""
+        held = self.held.pop(replica, {})
+        self.lost.update((replica, op, checksum) for op, checksum in held.items())

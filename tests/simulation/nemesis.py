@@ -1,0 +1,219 @@
+"""Whoever makes things go wrong: draws faults from those of the seed, and ends them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from coordinator import vsr
+from tests.simulation.atlas import Atlas
+from tests.simulation.machine import Machine
+from tests.simulation.network import SHAPES, partition
+from tests.simulation.options import OF_THE_NETWORK, FaultKind
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+FAULT_MS: Final = (20, 100, 500, 2_000, 5_000)
+EFFECTS_BEFORE_CRASH_MAX: Final = 12
+DOWN_FOR_LONG_ONE_IN: Final = 4
+ALL_POWER_ONE_IN: Final = 6
+SYNCS_BEFORE_FAILURE_MAX: Final = 4
+
+
+class Nemesis:
+    """The faults of one run. Each stops by itself; `stop` ends all of them."""
+
+    def __init__(self, world: Simulation, random: Random) -> None:
+        self._world = world
+        self._random = random
+        self._atlas = Atlas(world.options, Random(random.randrange(1 << 30)))
+        faults = world.options.faults
+        self._kinds = [k for k in FaultKind if k in faults and k not in OF_THE_NETWORK]
+        self._is_over = False
+        self._lost_disks: set[int] = set()
+        self.kept_down: set[int] = set()
+
+    def start(self) -> None:
+        """Begin to make trouble."""
+        if self._kinds:
+            self._world.schedule.after(self._pause_ms(), self._strike)
+
+    def stop(self) -> None:
+        """Let everything be repaired that can be: no fault happens any more."""
+        self._is_over = True
+        self.kept_down.clear()
+        for machine in self._world.machines:
+            machine.is_disk_slow = machine.is_stage_slow = False
+            machine.disk.capacity_bytes = 1 << 40
+            machine.disk.failing_syncs.clear()
+            machine.disk.sectors_astray = 0
+            if machine.process is not None:
+                machine.process.crash_after_effects = None
+            machine.resume()
+            self._world.schedule.after(0, machine.boot_again)
+
+    def _pause_ms(self) -> int:
+        return 1 + int(self._random.expovariate(1 / self._world.options.fault_interval_ms))
+
+    def _strike(self) -> None:
+        if self._is_over:
+            return
+        kind = self._random.choice(self._kinds)
+        if STRIKES[kind](self):
+            self._world.marks.hit(f"fault {kind.value}")
+        self._world.schedule.after(self._pause_ms(), self._strike)
+
+    def _for_a_while(self, end: Callable[[], None]) -> None:
+        self._world.schedule.after(self._random.choice(FAULT_MS), end)
+
+    def _machine(self) -> Machine:
+        """Pick a machine, a primary as often as not."""
+        machines = self._world.machines
+        primaries = [
+            m
+            for m in machines
+            if m.process is not None
+            and m.process.core.status is vsr.Status.NORMAL
+            and m.process.core.primary == m.index
+        ]
+        return self._random.choice(
+            primaries if primaries and self._random.random() < 0.5 else machines
+        )
+
+    def _note(self, machine: Machine | None, *what: object) -> None:
+        self._world.trace.note("*" if machine is None else machine.name, "fault", *what)
+
+    # --- The faults; each returns whether it happened ---
+
+    def _partition(self) -> bool:
+        members = list(range(self._world.options.replica_count))
+        shape = self._random.choice(SHAPES)
+        links = partition(shape, members, self._machine().index, self._random)
+        self._world.network.cut(links)
+        self._note(None, "partition", shape, links)
+        self._world.marks.hit(f"partition {shape}")
+        self._for_a_while(lambda: self._world.network.cut([]))
+        return True
+
+    def _clog(self) -> bool:
+        members = range(self._world.options.replica_count)
+        links = [(a, b) for a in members for b in members if a != b and self._random.random() < 0.4]
+        until_ms = self._world.schedule.now_ms + self._random.choice(FAULT_MS[:4])
+        self._world.network.clog(links, until_ms)
+        self._note(None, "clog", links, until_ms)
+        return bool(links)
+
+    def _crash(self) -> bool:
+        machine = self._machine()
+        if machine.process is None:
+            return False
+        self._maybe_keep_down(machine)
+        machine.process.crash_after_effects = self._random.randrange(EFFECTS_BEFORE_CRASH_MAX)
+        return True
+
+    def _power(self) -> bool:
+        machine = self._machine()
+        is_all = self._random.randrange(ALL_POWER_ONE_IN) == 0
+        machines = self._world.machines if is_all else [machine]
+        if not is_all:
+            self._maybe_keep_down(machine)
+        for each in machines:
+            each.crash(is_power=True, reason="of all" if is_all else "")
+        self._world.marks.hit("power of all", int(is_all))
+        return True
+
+    def _maybe_keep_down(self, machine: Machine) -> None:
+        if self._random.randrange(DOWN_FOR_LONG_ONE_IN) == 0:
+            self.kept_down.add(machine.index)
+            self._for_a_while(lambda: self._let_up(machine))
+
+    def _let_up(self, machine: Machine) -> None:
+        self.kept_down.discard(machine.index)
+        machine.boot_again()
+
+    def _pause(self) -> bool:
+        machine = self._machine()
+        duration_ms = self._random.choice(FAULT_MS)
+        self._note(machine, "pause", duration_ms)
+        machine.pause(duration_ms)
+        return machine.is_up
+
+    def _slow_disk(self) -> bool:
+        machine = self._machine()
+        machine.is_disk_slow = True
+        self._for_a_while(lambda: setattr(machine, "is_disk_slow", False))
+        return True
+
+    def _slow_stage(self) -> bool:
+        machine = self._machine()
+        machine.is_stage_slow = True
+        self._for_a_while(lambda: setattr(machine, "is_stage_slow", False))
+        return True
+
+    def _rot(self) -> bool:
+        machine = self._random.choice(self._world.machines)
+        if machine.process is None:
+            return False
+        journal = machine.process.files.journal
+        ops = [op for op in journal._index if self._atlas.may_damage(machine.index, op)]
+        if not ops:
+            return False
+        # The last entries are the ones that anybody still asks for.
+        op = ops[-1 - min(len(ops) - 1, int(self._random.expovariate(1 / 6)))]
+        place = journal._index[op]
+        machine.damaged_ops.add(op)
+        path = journal._files[place.segment].path
+        machine.disk.rot(path, place.offset, place.extent_bytes, self._random)
+        self._note(machine, "rot of op", op)
+        return True
+
+    def _misdirected(self) -> bool:
+        victims = [m for m in self._world.machines if self._atlas.may_damage(m.index, 0)]
+        machine = self._random.choice(victims)
+        machine.is_untrusted = True
+        machine.disk.sectors_astray = self._random.randint(1, self._world.options.segment_sectors)
+        self._note(machine, "next write goes astray")
+        return True
+
+    def _full_disk(self) -> bool:
+        machine = self._machine()
+        used_bytes = machine.disk.capacity_bytes - machine.disk.free_bytes("")
+        machine.disk.capacity_bytes = used_bytes
+        self._note(machine, "disk full")
+        self._for_a_while(lambda: setattr(machine.disk, "capacity_bytes", 1 << 40))
+        return True
+
+    def _failed_sync(self) -> bool:
+        machine = self._machine()
+        which = machine.disk.syncs + self._random.randrange(SYNCS_BEFORE_FAILURE_MAX)
+        machine.disk.failing_syncs.add(which)
+        self._note(machine, "a sync will fail")
+        return True
+
+    def _lost_disk(self) -> bool:
+        victims = [m for m in self._world.machines if self._atlas.may_damage(m.index, 0)]
+        left = [m for m in victims if m.index not in self._lost_disks]
+        if not left or not self._world.is_founded:
+            return False
+        machine = self._random.choice(left)
+        self._lost_disks.add(machine.index)
+        machine.lose_disk()
+        return True
+
+
+STRIKES: Final[dict[FaultKind, Callable[[Nemesis], bool]]] = {
+    FaultKind.PARTITION: Nemesis._partition,
+    FaultKind.CLOG: Nemesis._clog,
+    FaultKind.CRASH: Nemesis._crash,
+    FaultKind.POWER: Nemesis._power,
+    FaultKind.PAUSE: Nemesis._pause,
+    FaultKind.SLOW_DISK: Nemesis._slow_disk,
+    FaultKind.SLOW_STAGE: Nemesis._slow_stage,
+    FaultKind.ROT: Nemesis._rot,
+    FaultKind.MISDIRECTED: Nemesis._misdirected,
+    FaultKind.FULL_DISK: Nemesis._full_disk,
+    FaultKind.FAILED_SYNC: Nemesis._failed_sync,
+    FaultKind.LOST_DISK: Nemesis._lost_disk,
+}

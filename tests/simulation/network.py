@@ -1,0 +1,157 @@
+"""The simulated network: messages are lost, repeated, delayed, held up, and cut off.
+
+Links are directed, so that a cut can be of one direction alone. Nothing is kept in order: every
+message draws its own delay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Final
+
+from tests.simulation.marks import Marks
+from tests.simulation.options import FaultKind, Options
+from tests.simulation.schedule import Schedule
+
+Link = tuple[int, int]
+Deliver = Callable[[int, int, Any], None]
+
+CLIENT_ADDRESS: Final = 100
+"""Clients have addresses from here on; replicas have their indexes."""
+
+# What a path holds on to; beyond it messages are lost, as in a switch that is full.
+PATH_MESSAGES_MAX: Final = 200
+REPEAT_WITHIN_MS: Final = 300
+# One message in so many takes a detour, where delays are a fault of the seed.
+DETOUR_ONE_IN: Final = 20
+DETOUR_MS_MAX: Final = 400
+
+
+class Network:
+    """All links between all addresses."""
+
+    def __init__(
+        self, options: Options, schedule: Schedule, random: Random, marks: Marks, deliver: Deliver
+    ) -> None:
+        self._options = options
+        self._schedule = schedule
+        self._random = random
+        self._marks = marks
+        self._deliver = deliver
+        self._in_flight: dict[Link, int] = {}
+        self._cut: set[Link] = set()
+        self._clogged_until_ms: dict[Link, int] = {}
+        self._is_healed = False
+
+    def send(self, source: int, target: int, message: Any) -> None:
+        """Let a message set out; it arrives once, more often, or never."""
+        if self._is_lost(source, target):
+            return
+        self._travel(source, target, message, self._delay_ms())
+        if self._hits(self._options.duplication_percent):
+            self._marks.hit("fault duplication")
+            self._travel(
+                source,
+                target,
+                message,
+                self._delay_ms() + self._random.randint(0, REPEAT_WITHIN_MS),
+            )
+
+    def _is_lost(self, source: int, target: int) -> bool:
+        if self._hits(self._options.loss_percent):
+            self._marks.hit("fault loss")
+            return True
+        if self._in_flight.get((source, target), 0) >= PATH_MESSAGES_MAX:
+            self._marks.hit("network path full")
+            return True
+        return False
+
+    def _hits(self, percent: int) -> bool:
+        return not self._is_healed and self._random.randrange(100) < percent
+
+    def _delay_ms(self) -> int:
+        delay_ms = 1 + int(self._random.expovariate(1 / self._options.delay_ms))
+        is_slow = FaultKind.DELAY in self._options.faults and not self._is_healed
+        if is_slow and self._random.randrange(DETOUR_ONE_IN) == 0:
+            self._marks.hit("fault delay")
+            delay_ms += self._random.randint(1, DETOUR_MS_MAX)
+        return delay_ms
+
+    def _travel(self, source: int, target: int, message: Any, delay_ms: int) -> None:
+        link = (source, target)
+        held_ms = self._clogged_until_ms.get(link, 0) - self._schedule.now_ms
+        self._in_flight[link] = self._in_flight.get(link, 0) + 1
+        self._schedule.after(delay_ms + max(0, held_ms), lambda: self._arrive(link, message))
+
+    def _arrive(self, link: Link, message: Any) -> None:
+        self._in_flight[link] -= 1
+        if link in self._cut:
+            self._marks.hit("network message cut off")
+            return
+        self._deliver(*link, message)
+
+    # --- Faults ---
+
+    def cut(self, links: Sequence[Link]) -> None:
+        """Let nothing through on these links, in place of those cut before."""
+        self._cut = set(links)
+
+    def clog(self, links: Sequence[Link], until_ms: int) -> None:
+        """Hold back what is sent on these links, and let it all go at once."""
+        self._clogged_until_ms.update(dict.fromkeys(links, until_ms))
+
+    def is_cut(self, source: int, target: int) -> bool:
+        """Whether nothing gets through from one to the other."""
+        return (source, target) in self._cut
+
+    def heal(self) -> None:
+        """From now on every message arrives, once and soon."""
+        self._is_healed = True
+        self._cut.clear()
+        self._clogged_until_ms.clear()
+
+
+def between(groups: Sequence[Sequence[int]]) -> list[Link]:
+    """Every link from one group to another, in both directions."""
+    return [
+        (source, target)
+        for one in groups
+        for other in groups
+        if one is not other
+        for source in one
+        for target in other
+    ]
+
+
+def partition(shape: str, members: Sequence[int], chosen: int, random: Random) -> list[Link]:
+    """The links that a partition of this shape cuts. `chosen` is whom it is about."""
+    others = [index for index in members if index != chosen]
+    if shape == "isolated":
+        return between([[chosen], others])
+    if shape == "deaf":
+        return [(other, chosen) for other in others]
+    if shape == "mute":
+        return [(chosen, other) for other in others]
+    if shape == "halves":
+        shuffled = random.sample(list(members), len(members))
+        split = random.randint(1, len(members) - 1)
+        return between([shuffled[:split], shuffled[split:]])
+    if shape == "one_way_halves":
+        shuffled = random.sample(list(members), len(members))
+        split = random.randint(1, len(members) - 1)
+        return [(source, target) for source in shuffled[:split] for target in shuffled[split:]]
+    if shape == "bridge":
+        # Everybody sees the chosen one, and the two sides do not see each other.
+        return between([others[::2], others[1::2]])
+    assert shape == "ring", f"no partition has the shape {shape}"
+    count = len(members)
+    return [
+        (members[here], members[there])
+        for here in range(count)
+        for there in range(count)
+        if here != there and (here - there) % count not in (1, count - 1)
+    ]
+
+
+SHAPES: Final = ("isolated", "deaf", "mute", "halves", "one_way_halves", "bridge", "ring")

@@ -1,0 +1,125 @@
+"""What one seed decides before anything happens: the cluster, its load, and which faults it meets.
+
+Every seed leans another way (swarm testing): a fault that is always there would hide what only
+shows in its absence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import Final
+
+from coordinator.vsr.quorum import QUORUMS
+
+
+class FaultKind(Enum):
+    """The faults, each of which a seed has or has not."""
+
+    LOSS = "loss"
+    DUPLICATION = "duplication"
+    DELAY = "delay"
+    CLOG = "clog"
+    PARTITION = "partition"
+    CRASH = "crash"
+    POWER = "power"
+    PAUSE = "pause"
+    SLOW_DISK = "slow_disk"
+    SLOW_STAGE = "slow_stage"
+    ROT = "rot"
+    MISDIRECTED = "misdirected"
+    FULL_DISK = "full_disk"
+    FAILED_SYNC = "failed_sync"
+    LOST_DISK = "lost_disk"
+
+
+# Those that the network has all the time; the others are events.
+OF_THE_NETWORK: Final = (FaultKind.LOSS, FaultKind.DUPLICATION, FaultKind.DELAY)
+# Faults after which what was durable is gone. What they may take is in `atlas`.
+OF_STORED_DATA: Final = frozenset({FaultKind.ROT, FaultKind.MISDIRECTED, FaultKind.LOST_DISK})
+FAULT_KINDS_MIN: Final = 3
+COMMANDS_PER_REQUEST: Final = 2
+DURATION_MS_MAX: Final = 20_000
+REPLICA_COUNTS: Final = (3, 3, 3, 3, 5, 5, 4, 6, 2, 1)
+
+
+class Scale(Enum):
+    """How long a run is."""
+
+    QUICK = 120
+    CAMPAIGN = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Everything that is fixed for one run. Times are milliseconds of the simulation."""
+
+    seed: int
+    replica_count: int
+    client_count: int
+    commands: int
+    faults: frozenset[FaultKind]
+    segment_sectors: int
+    delay_ms: int
+    loss_percent: int
+    duplication_percent: int
+    sync_ms: int
+    apply_ms: int
+    think_ms: int
+    is_bursty: bool
+    fault_interval_ms: int
+    application: str = "chain"
+    reads_percent: int = 20
+    safety_ms: int = 60_000
+    liveness_ms: int = 120_000
+
+    @property
+    def damaged_copies_max(self) -> int:
+        """Of how many replicas one entry's copy may be damaged so that it can be recovered."""
+        return QUORUMS[self.replica_count].replication - 1
+
+
+def draw(seed: int, scale: Scale = Scale.QUICK, kinds: tuple[FaultKind, ...] = ()) -> Options:
+    """Return what `seed` decides. `kinds` are the faults to choose from; none: all."""
+    random = Random(f"options {seed}")
+    replica_count = random.choice(REPLICA_COUNTS)
+    faults = _faults(random, replica_count, kinds or tuple(FaultKind))
+    client_count = random.randint(1, 10)
+    fault_interval_ms = random.choice((100, 300, 1_000, 3_000))
+    duration_ms = min(DURATION_MS_MAX, fault_interval_ms * random.randint(8, 30))
+    return Options(
+        seed=seed,
+        replica_count=replica_count,
+        client_count=client_count,
+        commands=scale.value,
+        faults=faults,
+        segment_sectors=random.choice((4, 8, 16, 64)),
+        delay_ms=random.choice((1, 2, 5, 20)),
+        loss_percent=random.randint(1, 25) if FaultKind.LOSS in faults else 0,
+        duplication_percent=random.randint(1, 30) if FaultKind.DUPLICATION in faults else 0,
+        sync_ms=random.choice((1, 2, 5, 15)),
+        apply_ms=random.choice((0, 1, 3, 10)),
+        think_ms=duration_ms * client_count * COMMANDS_PER_REQUEST // scale.value,
+        is_bursty=random.random() < 0.5,
+        fault_interval_ms=fault_interval_ms,
+    )
+
+
+def _faults(random: Random, count: int, kinds: tuple[FaultKind, ...]) -> frozenset[FaultKind]:
+    possible = [kind for kind in kinds if is_possible(kind, count)]
+    chosen = random.sample(
+        possible, random.randint(min(FAULT_KINDS_MIN, len(possible)), len(possible))
+    )
+    if FaultKind.LOST_DISK in chosen:
+        # What is lost counts as damaged: both together could be more than a cluster survives.
+        chosen = [k for k in chosen if k not in (FaultKind.ROT, FaultKind.MISDIRECTED)]
+    return frozenset(chosen)
+
+
+def is_possible(kind: FaultKind, replica_count: int) -> bool:
+    """Whether a cluster of so many has, and survives, such a fault."""
+    if kind in OF_STORED_DATA:
+        return QUORUMS[replica_count].replication > 1 and replica_count > 2
+    of_several = (*OF_THE_NETWORK, FaultKind.CLOG, FaultKind.PARTITION)
+    return replica_count > 1 or kind not in of_several

@@ -1,0 +1,360 @@
+"""One process of one replica: the real core, journal and superblock, and who serves them.
+
+It is what `coordinator.replica.driver` is in the product, with simulated time in place of an event
+loop. Nothing is decided in here either.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from coordinator import vsr
+from coordinator.journal import NoSpace
+from coordinator.replica.bootstrap import ReplicaFiles
+from coordinator.vsr import messages
+from tests.simulation.chain import (
+    ChainApplication,
+    Executed,
+    Reply,
+    Request,
+    encode_requests,
+    founding_body,
+)
+from tests.simulation.clients import NotServed, ReadQuery, ReadReply
+from tests.simulation.writer import Job, SimulatedWriter
+from viewstamp.limits import TICK_MS
+
+if TYPE_CHECKING:
+    from tests.simulation.machine import Machine
+
+EPOCH_US: Final = 1_700_000_000_000_000
+BATCH_REQUESTS_MAX: Final = 4
+NOT_SERVING: Final = frozenset(
+    {
+        vsr.RefusalReason.BLANK,
+        vsr.RefusalReason.VIEW_CHANGE,
+        vsr.RefusalReason.HALTED,
+        vsr.RefusalReason.NOT_PRIMARY,
+        vsr.RefusalReason.ABDICATING,
+    }
+)
+
+
+class ProcessEnded(BaseException):
+    """The process is gone: whatever it was doing ends here. `reason` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Process:
+    """From one boot to the next crash."""
+
+    def __init__(self, machine: Machine, files: ReplicaFiles, core: vsr.Replica) -> None:
+        self.machine = machine
+        self.files = files
+        self.core = core
+        self.application = ChainApplication()
+        self.writer = SimulatedWriter(self._start_job)
+        self.crash_after_effects: int | None = None
+        """After how many more effects the process dies; None: it does not."""
+        self._world = machine.world
+        self._steps: deque[vsr.Event] = deque()
+        self._is_stepping = False
+        self._armed = 0
+        self._commits: deque[vsr.Commit] = deque()
+        self._is_reading_commit = False
+        self._is_applying = False
+        self._requests: deque[Request] = deque()
+        self._in_hand: set[tuple[int, int]] = set()
+        self._reads: dict[int, ReadQuery] = {}
+        self._granted: list[tuple[int, ReadQuery]] = []
+        self._token = 0
+
+    # --- Steps ---
+
+    def step(self, event: vsr.Event) -> None:
+        """Give the core an event and carry out its effects; reentrant calls wait their turn."""
+        self._steps.append(event)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        while self._steps:
+            self._one_step(self._steps.popleft())
+        self._is_stepping = False
+        self._pump()
+
+    def _one_step(self, event: vsr.Event) -> None:
+        machine, world = self.machine, self._world
+        world.trace.note(machine.name, "<-", event)
+        effects = self.core.step(event, world.schedule.now_ms // TICK_MS)
+        world.checks.stepped(machine.index, self.core)
+        for effect in effects:
+            self._die_if_due()
+            world.marks.effect(effect)
+            if not isinstance(effect, vsr.Arm):
+                world.trace.note(machine.name, "->", effect)
+            HANDLERS[type(effect)](self, effect)
+        self._die_if_due()
+
+    def _die_if_due(self) -> None:
+        if self.crash_after_effects is None:
+            return
+        if self.crash_after_effects == 0:
+            raise ProcessEnded("killed between two effects")
+        self.crash_after_effects -= 1
+
+    def _later(self, delay_ms: int, action: Callable[[], None]) -> None:
+        self.machine.later(delay_ms, action)
+
+    # --- Effects: the network ---
+
+    def _send(self, effect: vsr.Send) -> None:
+        self._world.checks.sent(self.machine.index, effect.message)
+        self._world.network.send(self.machine.index, effect.to_replica, effect.message)
+
+    # --- Effects: the disk ---
+
+    def _start_job(self, job: Job) -> None:
+        delay_ms = self.machine.disk_ms()
+        self._later(delay_ms, lambda: self.writer.finish(job))
+
+    def _persist_prepares(self, effect: vsr.PersistPrepares) -> None:
+        self.writer.append(list(effect.prepares), self.files.journal, self._prepares_durable)
+
+    def _prepares_durable(self, prepares: Sequence[vsr.Prepare]) -> None:
+        for prepare in prepares:
+            self._world.checks.durable(self.machine.index, prepare, self.machine)
+        records = tuple(vsr.RecordId(p.op, p.checksum) for p in prepares)
+        self.step(vsr.RecordsDurable(records))
+
+    def _persist_superblock(self, effect: vsr.PersistSuperblock) -> None:
+        state = effect.state
+        self.writer.do(
+            "superblock",
+            lambda: self.files.superblock.write_core(state),
+            lambda _: self.step(vsr.SuperblockDurable(state)),
+        )
+
+    def _discard_after(self, effect: vsr.DiscardAfter) -> None:
+        self._world.checks.discarded(self.machine.index, effect.op)
+        self.writer.do(
+            "discard",
+            lambda: self.files.journal.discard_after(effect.op),
+            lambda _: self.step(vsr.Discarded(effect.op)),
+        )
+
+    def _send_committed(self, effect: vsr.SendCommitted) -> None:
+        for op in range(effect.first_op, effect.last_op + 1):
+            self._read(op, lambda prepare: self._answer_committed(effect.to_replica, prepare))
+
+    def _answer_committed(self, to_replica: int, prepare: vsr.Prepare | None) -> None:
+        if prepare is not None:
+            commit = self.core.marks.commit_max
+            message = messages.CommittedMessage(
+                self._world.cluster_id, self.machine.index, prepare, commit
+            )
+            self._send(vsr.Send(to_replica, message))
+
+    def _send_held(self, effect: vsr.SendHeld) -> None:
+        def answer(prepare: vsr.Prepare | None) -> None:
+            if prepare is not None and prepare.checksum == effect.checksum:
+                message = messages.RepairMessage(
+                    self._world.cluster_id, self.machine.index, prepare
+                )
+                self._send(vsr.Send(effect.to_replica, message))
+
+        self._read(effect.op, answer)
+
+    def _read(self, op: int, then: Callable[[vsr.Prepare | None], None]) -> None:
+        """Read an entry of the own journal; a damaged one is told to the core."""
+
+        def got(result: tuple[vsr.Prepare | None, bool]) -> None:
+            prepare, is_damaged = result
+            if is_damaged:
+                self._world.marks.hit("read damaged record")
+                self.step(vsr.RecordFaulty(op))
+            then(prepare)
+
+        self.writer.do("read", lambda: self.machine.read(self.files.journal, op), got)
+
+    # --- Effects: commits ---
+
+    def _commit(self, effect: vsr.Commit) -> None:
+        self._commits.append(effect)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        while self._commits and not self._is_reading_commit:
+            commit = self._commits[0]
+            if commit.prepare is None:
+                self._read_commit(commit.op)
+                return
+            self._commits.popleft()
+            self._world.checks.committed(self.machine.index, commit.prepare)
+            self.application.start(commit.prepare)
+            self._apply()
+
+    def _read_commit(self, op: int) -> None:
+        self._is_reading_commit = True
+        self._read(op, lambda prepare: self._commit_was_read(op, prepare))
+
+    def _commit_was_read(self, op: int, prepare: vsr.Prepare | None) -> None:
+        self._is_reading_commit = False
+        if prepare is None:
+            # Told to the core as a faulty record, which hands it out again once it is repaired.
+            self._commits.clear()
+            return
+        self._commits[0] = vsr.Commit(op, prepare)
+        self._hand_over()
+
+    def _apply(self) -> None:
+        if not self._is_applying and self.application.is_busy:
+            self._is_applying = True
+            self._later(self.machine.stage_ms(), self._applied)
+
+    def _applied(self) -> None:
+        self._is_applying = False
+        executed = self.application.step()
+        if executed is not None:
+            self._retired(executed)
+        self._apply()
+
+    def _retired(self, executed: Executed) -> None:
+        self._world.checks.executed(self.machine.index, executed)
+        for reply in executed.replies:
+            key = (reply.client, reply.number)
+            if key in self._in_hand:
+                self._in_hand.discard(key)
+                self._reply(reply.client, reply)
+        self.step(vsr.PrepareRetired(executed.op))
+        self._serve_granted()
+
+    # --- Clients ---
+
+    def _reply(self, client: int, reply: Reply | ReadReply | NotServed) -> None:
+        self._world.network.send(self.machine.index, client, reply)
+
+    def requested(self, request: Request) -> None:
+        """A client's request arrived."""
+        refusal = self.core.batch_refusal()
+        if refusal in NOT_SERVING:
+            self._refuse(request.client, request.number)
+        elif request.id not in self._in_hand:
+            self._in_hand.add(request.id)
+            self._requests.append(request)
+            self._pump()
+
+    def _refuse(self, client: int, number: int) -> None:
+        hint = self.core.primary if self.core.status is vsr.Status.NORMAL else None
+        self._reply(client, NotServed(client, number, hint))
+
+    def _pump(self) -> None:
+        """Admit what waits while the core and the journal have room."""
+        while self._requests and not self._is_stepping:
+            refusal = self.core.batch_refusal()
+            if refusal in NOT_SERVING:
+                self._refuse_all()
+            if refusal is not None or not self._has_room():
+                return
+            self._admit()
+
+    def _admit(self) -> None:
+        count = min(len(self._requests), BATCH_REQUESTS_MAX)
+        batch = [self._requests.popleft() for _ in range(count)]
+        commands = sum(request.command_count for request in batch)
+        # The core was asked before, so it does not refuse now.
+        self.step(vsr.ClientBatch(encode_requests(batch), commands, self.machine.wall_clock_us()))
+
+    def _refuse_all(self) -> None:
+        while self._requests:
+            request = self._requests.popleft()
+            self._in_hand.discard(request.id)
+            self._refuse(request.client, request.number)
+
+    def _has_room(self) -> bool:
+        """A segment is made beforehand, outside of the writes, as the shell does."""
+        try:
+            self.files.journal.prepare_spares()
+        except NoSpace:
+            self._world.marks.hit("no space for a segment")
+        return self.files.journal.space().reserve_intact
+
+    def read_requested(self, query: ReadQuery) -> None:
+        """A client's linearizable read arrived."""
+        self._token += 1
+        self._reads[self._token] = query
+        self.step(vsr.ReadIndexRequested(self._token))
+
+    def _read_granted(self, effect: vsr.ReadIndexGranted) -> None:
+        self._granted.append((effect.op, self._reads.pop(effect.token)))
+        self._serve_granted()
+
+    def _read_refused(self, effect: vsr.ReadIndexRefused) -> None:
+        query = self._reads.pop(effect.token)
+        self._refuse(query.client, query.number)
+
+    def _serve_granted(self) -> None:
+        at_op = self.application.state.op
+        ready = [query for op, query in self._granted if op <= at_op]
+        self._granted = [(op, query) for op, query in self._granted if op > at_op]
+        for query in ready:
+            value = self.application.read(query.counter)
+            self._reply(query.client, ReadReply(query.client, query.number, at_op, value))
+
+    # --- The other effects ---
+
+    def _founding_ready(self, effect: vsr.FoundingReady) -> None:
+        self.step(vsr.Found(founding_body(effect.nonces), self.machine.wall_clock_us()))
+
+    def _arm(self, effect: vsr.Arm) -> None:
+        self._armed += 1
+        if effect.at_ticks is None:
+            return
+        armed = self._armed
+        delay_ms = effect.at_ticks * TICK_MS - self._world.schedule.now_ms
+
+        def tick() -> None:
+            if armed == self._armed:
+                self.step(vsr.Tick())
+
+        self._later(delay_ms, tick)
+
+    def _halted(self, effect: vsr.Halted) -> None:
+        raise AssertionError(f"replica {self.machine.index} halted: {effect.reason}")
+
+    def _stuck(self, effect: vsr.Stuck) -> None:
+        self._world.marks.hit(f"stuck {effect.reason}")
+
+    def _snapshot_needed(self, effect: vsr.SnapshotNeeded) -> None:
+        raise AssertionError(
+            f"nothing was truncated, and yet replica {self.machine.index} needs {effect}"
+        )
+
+    def _nothing(self, effect: Any) -> None:
+        """What the effect says is counted, and nothing is to be done."""
+
+
+HANDLERS: Final[dict[type, Callable[[Process, Any], None]]] = {
+    vsr.Send: Process._send,
+    vsr.PersistPrepares: Process._persist_prepares,
+    vsr.PersistSuperblock: Process._persist_superblock,
+    vsr.DiscardAfter: Process._discard_after,
+    vsr.SendCommitted: Process._send_committed,
+    vsr.SendHeld: Process._send_held,
+    vsr.SnapshotNeeded: Process._snapshot_needed,
+    vsr.Stuck: Process._stuck,
+    vsr.Commit: Process._commit,
+    vsr.Admitted: Process._nothing,
+    vsr.Refused: Process._nothing,
+    vsr.ReadIndexGranted: Process._read_granted,
+    vsr.ReadIndexRefused: Process._read_refused,
+    vsr.StatusChanged: Process._nothing,
+    vsr.Halted: Process._halted,
+    vsr.FoundingReady: Process._founding_ready,
+    vsr.Dropped: Process._nothing,
+    vsr.Arm: Process._arm,
+}

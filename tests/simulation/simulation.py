@@ -1,0 +1,190 @@
+"""A whole cluster in one process and one seed: trouble first, then peace, and checks throughout."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any, Final
+from unittest.mock import patch
+
+from coordinator import vsr
+from coordinator.vsr.quorum import QUORUMS
+from tests.simulation.chain import Request
+from tests.simulation.checkers import Broken, Checks
+from tests.simulation.clients import Client, ReadQuery
+from tests.simulation.machine import Machine
+from tests.simulation.marks import Marks
+from tests.simulation.nemesis import Nemesis
+from tests.simulation.network import CLIENT_ADDRESS, Network
+from tests.simulation.options import OF_STORED_DATA, Options
+from tests.simulation.schedule import Schedule
+from tests.simulation.trace import Trace
+
+CLUSTER_ID: Final = bytes(15) + b"\x09"
+# Requests that are asked for when all faults are over: the cluster must serve again.
+COMMANDS_AFTERWARDS: Final = 24
+START_WITHIN_MS: Final = 300
+# A cluster that does this much and gets nowhere is going round in circles.
+STEPS_MAX: Final = 5_000_000
+
+
+class Failure(Exception):  # noqa: N818 - it is what a run comes to, not an error of this package.
+    """The run went wrong: what, when, and what led to it."""
+
+    def __init__(self, simulation: Simulation, cause: BaseException) -> None:
+        self.simulation = simulation
+        self.cause = cause
+        self.kind = cause.checker if isinstance(cause, Broken) else type(cause).__name__
+        super().__init__(f"{self.kind} at {simulation.schedule.now_ms} ms: {cause}")
+
+
+class Simulation:
+    """One run."""
+
+    def __init__(self, options: Options, *, is_verbose: bool = False) -> None:
+        self.options = options
+        self.cluster_id = CLUSTER_ID
+        self.schedule = Schedule()
+        self.trace = Trace(lambda: self.schedule.now_ms, is_verbose=is_verbose)
+        self.marks = Marks()
+        self.checks = Checks(options.replica_count)
+        self.network = Network(
+            options, self.schedule, self._random("network"), self.marks, self._deliver
+        )
+        self.machines = [
+            Machine(self, index, self._random(f"machine {index}"))
+            for index in range(options.replica_count)
+        ]
+        self.clients = [
+            Client(self, index, self._random(f"client {index}"))
+            for index in range(options.client_count)
+        ]
+        self.nemesis = Nemesis(self, self._random("nemesis"))
+        self.phase = "safety"
+        self._commands_wanted = options.commands
+        self._commands_asked = 0
+        self._dormant: frozenset[int] = frozenset()
+
+    def _random(self, name: str) -> Random:
+        """Every part draws its own numbers, so that a change of one leaves the others alone."""
+        return Random(f"{self.options.seed} {name}")
+
+    # --- What parts ask of the whole ---
+
+    @property
+    def is_load_over(self) -> bool:
+        """Whether clients have asked for all that they should."""
+        return self._commands_asked >= self._commands_wanted
+
+    @property
+    def is_founded(self) -> bool:
+        """Whether op 1 was executed anywhere."""
+        return bool(self.checks.history.entries)
+
+    def asked(self, pending: Request | ReadQuery) -> None:
+        """Count what a client begins."""
+        if isinstance(pending, Request):
+            self._commands_asked += pending.command_count
+        self.checks.asked(pending)
+
+    def is_kept_down(self, index: int) -> bool:
+        """Whether a replica's machine may not start now."""
+        return index in self.nemesis.kept_down or index in self._dormant
+
+    def _deliver(self, source: int, target: int, message: Any) -> None:
+        if target >= CLIENT_ADDRESS:
+            self.clients[target - CLIENT_ADDRESS].received(message)
+        else:
+            self.machines[target].receive(message)
+
+    # --- The run ---
+
+    def run(self) -> Marks:
+        """Run both phases; raises Failure."""
+        try:
+            with seeded_entropy(self._random("entropy")):
+                self._start()
+                self._run_until(self._is_answered, self.options.safety_ms)
+                self._heal()
+                if not self._run_until(self._is_at_rest, self.options.liveness_ms):
+                    raise Broken("Liveness", f"no rest in {self.options.liveness_ms} ms: {self}")
+                self._check_end()
+        except Exception as error:
+            raise Failure(self, error) from error
+        return self.marks
+
+    def _start(self) -> None:
+        random = self._random("start")
+        for machine in self.machines:
+            self.schedule.after(random.randint(0, START_WITHIN_MS), machine.boot_again)
+        for client in self.clients:
+            self.schedule.after(random.randint(0, START_WITHIN_MS), client.start)
+        self.nemesis.start()
+
+    def _run_until(self, is_done: Any, duration_ms: int) -> bool:
+        """Go on until it is done; False if that takes too long."""
+        end_ms = self.schedule.now_ms + duration_ms
+        while not is_done():
+            if self.schedule.now_ms > end_ms:
+                return False
+            assert self.schedule.steps < STEPS_MAX, f"{STEPS_MAX} steps lead nowhere: {self}"
+            if not self.schedule.step():
+                return False
+        return True
+
+    def _is_answered(self) -> bool:
+        return self.is_load_over and all(client.pending is None for client in self.clients)
+
+    def _heal(self) -> None:
+        """End all faults. Where nothing stored was damaged, a view-change quorum must do alone."""
+        self.phase = "liveness"
+        self.trace.note("*", "heal")
+        count = self.options.replica_count
+        random = self._random("heal")
+        if not self.options.faults & OF_STORED_DATA and random.random() < 0.5:
+            core = random.sample(range(count), QUORUMS[count].view_change)
+            self._dormant = frozenset(range(count)) - frozenset(core)
+        for index in sorted(self._dormant):
+            self.machines[index].crash(reason="stays down")
+        self.network.heal()
+        self.nemesis.stop()
+        self._commands_wanted = max(
+            self._commands_wanted, self._commands_asked + COMMANDS_AFTERWARDS
+        )
+        for client in self.clients:
+            client.start()
+
+    def _is_at_rest(self) -> bool:
+        if not self._is_answered():
+            return False
+        core = [m for m in self.machines if m.index not in self._dormant]
+        marks = set()
+        for machine in core:
+            process = machine.process
+            if process is None or process.core.status is not vsr.Status.NORMAL:
+                return False
+            its = process.core.marks
+            marks.add((its.view, its.op, its.commit_max, its.retired_op))
+        return len(marks) == 1 and all(op == retired for _, op, _, retired in marks)
+
+    def _check_end(self) -> None:
+        history = self.checks.history
+        executed = min(
+            m.process.core.marks.retired_op for m in self.machines if m.process is not None
+        )
+        if executed < max(history.acknowledged_op, len(history.entries)):
+            raise Broken("AcknowledgedIsKept", f"op {executed} is the end; more was acknowledged")
+
+    def __str__(self) -> str:
+        lines = [f"{m.name} {m.process.core if m.process else 'down'}" for m in self.machines]
+        pending = [c.pending for c in self.clients if c.pending is not None]
+        return "\n  ".join([*lines, f"{len(pending)} clients wait: {pending[:3]}"])
+
+
+@contextmanager
+def seeded_entropy(random: Random) -> Iterator[None]:
+    """Let what the product draws from the operating system come from the seed."""
+    with patch.object(os, "urandom", random.randbytes):
+        yield
