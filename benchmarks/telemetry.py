@@ -37,15 +37,16 @@ from coordinator.telemetry.gateway import GatewayWatch
 from coordinator.telemetry.watch import ReplicaWatch
 from services.runtime.watch import ApplyWatch
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client import connect
+from viewstamp.client.methods import method_of
 from viewstamp.client.tracing import CallTrace
 from viewstamp.cluster import LocalCluster
 from viewstamp.telemetry.otlp import encode_line
-from viewstamp.telemetry.rpc import rpc_names
-from viewstamp.telemetry.sampling import Sampler, new_root
+from viewstamp.telemetry.sampling import Sampler, format_trace_parent, new_root
 from viewstamp.telemetry.settings import Telemetry, TelemetrySettings, arguments_of
-from viewstamp.telemetry.spans import Recorder, Span
+from viewstamp.telemetry.spans import Notes, Recorder, Span
 from viewstamp.telemetry.spool import SPANS_PER_GROUP_MAX
 
 MODES: Final[dict[str, float | None]] = {"off": None, "1 %": 0.01, "100 %": 1.0}
@@ -170,12 +171,15 @@ def direct(ratio: float) -> float:
     telemetry = Telemetry("streams", TelemetrySettings())
     telemetry.recorder = recorder
     service = ApplyWatch("streams", telemetry)
-    sampler, names = Sampler(ratio), rpc_names("a.Service/Method")
+    sampler, method = Sampler(ratio), method_of(sessions_pb2.RegisterSessionRequest())
     span = submit_pb2.Span(code=REGISTER_SESSION_CODE, count=DIRECT_COMMANDS)
     begun_s = time.thread_time()
     for op in range(DIRECT_PREPARES):
         sampled = [index for index in range(DIRECT_COMMANDS) if sampler.keeps()]
-        calls = [CallTrace(new_root(), "", names, 1).at(index, 1) for index in sampled]
+        calls = [
+            CallTrace(format_trace_parent(new_root()), "", method, 1).at(index, 1)
+            for index in sampled
+        ]
         request = submit_pb2.CommandRequest(spans=[span], traces=calls)
         lead(gateway, watch, service, request, op)
         kept.encode()
@@ -210,18 +214,19 @@ def lead(
 
 
 class _Kept:
-    """Takes spans, and encodes them as the writing thread does."""
+    """Takes notes, and encodes their spans as the writing thread does."""
 
     def __init__(self) -> None:
-        self._spans: list[Span] = []
+        self._notes: list[Notes] = []
 
-    def put(self, span: Span) -> None:
-        self._spans.append(span)
+    def put(self, notes: Notes) -> None:
+        self._notes.append(notes)
 
     def encode(self) -> None:
-        for start in range(0, len(self._spans), SPANS_PER_GROUP_MAX):
-            encode_line({}, self._spans[start : start + SPANS_PER_GROUP_MAX])
-        self._spans.clear()
+        spans: list[Span] = [span for notes in self._notes for span in notes.spans()]
+        for start in range(0, len(spans), SPANS_PER_GROUP_MAX):
+            encode_line({}, spans[start : start + SPANS_PER_GROUP_MAX])
+        self._notes.clear()
 
 
 async def run(options: argparse.Namespace) -> dict[str, Any]:

@@ -64,26 +64,30 @@ class UnaryCalls:
 
     async def serve(self, path: str, payload: bytes, context: Context) -> bytes:
         """Answer one call; aborts it with the refusal's status."""
-        if self._watch is None:
-            return await self._answer(path, payload, context, None)
         metadata = context.invocation_metadata() or ()
+        if self._watch is None:
+            return await self._answer(path, payload, context, metadata, None)
         trace = self._watch.unary(path, _trace_parent(metadata))
         if trace is None:
-            return await self._answer(path, payload, context, None)
+            return await self._answer(path, payload, context, metadata, None)
         CURRENT_SPAN.set(trace.context)  # of this task, which serves this call alone
         try:
-            return await self._answer(path, payload, context, trace)
+            return await self._answer(path, payload, context, metadata, trace)
         except asyncio.CancelledError:
             self._watch.abandoned(trace)
             raise
 
     async def _answer(
-        self, path: str, payload: bytes, context: Context, trace: CommandTrace | None
+        self,
+        path: str,
+        payload: bytes,
+        context: Context,
+        metadata: Metadata,
+        trace: CommandTrace | None,
     ) -> bytes:
         try:
             self._check_serving()
             method = self._routes.public(path)
-            metadata = context.invocation_metadata() or ()
             if method.kind is MethodKind.QUERY:
                 reply, suffix = await self._query(method, payload, metadata), b""
             else:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from viewstamp.telemetry.rpc import RpcNames
-from viewstamp.telemetry.sampling import TraceContext
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.telemetry.rpc import OK, RpcNames, refused_attributes, refused_status
+from viewstamp.telemetry.sampling import TraceContext, new_id_base, numbered_id
+from viewstamp.telemetry.spans import AttributeValue, Kind, Span, Status
+
+SERVER_NUMBER: Final = 1  # of the SERVER span among those of a command
 
 
 class CommandTrace:
@@ -11,12 +18,14 @@ class CommandTrace:
 
     `index` and `count` are its commands among those of its request, `offset` is the place of the
     first of them in the prepare; that one is the `span_index`-th of the request's `span`. Times are
-    nanoseconds since 1970, 0 for what has not happened.
+    nanoseconds since 1970, 0 for what has not happened. Ids of its spans here are numbers on top of
+    `id_base`: text is made of them where spans are written.
     """
 
     __slots__ = (
-        "context",
+        "trace_id",
         "parent_id",
+        "id_base",
         "names",
         "user_id",
         "index",
@@ -26,12 +35,11 @@ class CommandTrace:
         "offset",
         "started_ns",
         "queued_ns",
-        "answered_ns",
     )
 
     def __init__(
         self,
-        context: TraceContext,
+        trace_id: str,
         parent_id: str,
         names: RpcNames,
         started_ns: int,
@@ -42,12 +50,13 @@ class CommandTrace:
         span: int = 0,
         span_index: int = 0,
     ) -> None:
-        """Begin; `context` is that of the SERVER span, `parent_id` its caller's span or empty.
+        """Begin; `parent_id` is the caller's span or empty.
 
         `user_id` is None as long as nobody has looked at the token.
         """
-        self.context = context
+        self.trace_id = trace_id
         self.parent_id = parent_id
+        self.id_base = new_id_base()
         self.names = names
         self.user_id = user_id
         self.index = index
@@ -57,4 +66,60 @@ class CommandTrace:
         self.offset = 0
         self.started_ns = started_ns
         self.queued_ns = 0
-        self.answered_ns = 0
+
+    @property
+    def context(self) -> TraceContext:
+        """The SERVER span."""
+        return self.numbered(SERVER_NUMBER)
+
+    def numbered(self, number: int) -> TraceContext:
+        """Return the `number`-th of its spans here."""
+        return TraceContext(self.trace_id, numbered_id(self.id_base, number))
+
+
+class Ended(NamedTuple):
+    """Notes of a call that is over: its SERVER span.
+
+    `op` is 0 for what has no place in the log, `outcome` the reason of a refusal, or a text where
+    there is none. `refused` of `trace.count` commands were, where it has several.
+    """
+
+    trace: CommandTrace
+    ended_ns: int
+    op: int = 0
+    revision: int = 0
+    refused: int = 0
+    outcome: Reason.ValueType | str = OK
+
+    @property
+    def span_count(self) -> int:
+        """One."""
+        return 1
+
+    def spans(self) -> Iterable[Span]:
+        """Yield the SERVER span."""
+        trace, status = self.trace, Status.UNSET
+        attributes: dict[str, AttributeValue] = dict(trace.names.attributes)
+        if self.op:
+            attributes["viewstamp.op"] = self.op
+            attributes["viewstamp.revision"] = self.revision
+        if isinstance(self.outcome, str):
+            attributes["viewstamp.outcome"] = self.outcome
+            if self.op and trace.count > 1:
+                attributes["viewstamp.commands"] = trace.count
+                attributes["viewstamp.refused"] = self.refused
+        else:
+            attributes |= refused_attributes(self.outcome)
+            status = refused_status(self.outcome)
+        if trace.user_id is not None:
+            attributes["viewstamp.user_id"] = trace.user_id
+        yield Span(
+            trace.names.span_name,
+            Kind.SERVER,
+            trace.context,
+            trace.parent_id,
+            trace.started_ns,
+            self.ended_ns,
+            attributes,
+            status=status,
+        )

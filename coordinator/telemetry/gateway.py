@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from coordinator.gateway.routes import Routes
 from coordinator.replica.batcher import Reply
-from coordinator.telemetry.commands import CommandTrace
+from coordinator.telemetry.commands import CommandTrace, Ended
 from coordinator.telemetry.metrics import ReplicaMetrics
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
@@ -17,11 +17,11 @@ from viewstamp.telemetry import rpc
 from viewstamp.telemetry.sampling import (
     Sampler,
     TraceContext,
-    new_root,
-    new_span_id,
+    new_trace_id,
     parse_trace_parent,
+    sampled_parent,
 )
-from viewstamp.telemetry.spans import AttributeValue, Kind, Recorder, Span, Status
+from viewstamp.telemetry.spans import Recorder
 
 Traces = Sequence[CommandTrace]
 
@@ -48,19 +48,18 @@ class GatewayWatch:
             self._metrics.unary_requests += 1
         if self._recorder is None:
             return None
-        parent_id, context = "", None
+        trace_id, parent_id = "", ""
         if trace_parent and (said := parse_trace_parent(trace_parent)) is not None:
             if not said.is_sampled:
                 return None
-            parent_id = said.context.span_id
-            context = TraceContext(said.context.trace_id, new_span_id())
+            trace_id, parent_id = said.context
         elif not self._sampler.keeps():
             return None
         method = self._routes.named(path)
         if method is None:
             return None
         names = rpc.rpc_names(method.full_name)
-        return CommandTrace(context or new_root(), parent_id, names, time.time_ns())
+        return CommandTrace(trace_id or new_trace_id(), parent_id, names, time.time_ns())
 
     def packed(
         self, request: submit_pb2.CommandRequest | submit_pb2.ReadRequest, user_id: int
@@ -77,43 +76,40 @@ class GatewayWatch:
             return self._followed(request, user_id)
         if not request.spans or not self._sampler.keeps():
             return ()
-        count = sum(span.count for span in request.spans)
-        begun = self._begun(request.spans, 0, count, new_root(), "", user_id)
+        calls = _calls_of(request)
+        count = sum(count for _, count in calls)
+        begun = self._begun(calls, 0, count, TraceContext(new_trace_id(), ""), user_id)
         return () if begun is None else (begun,)
 
     def _followed(
         self, request: submit_pb2.CommandRequest | submit_pb2.ReadRequest, user_id: int
     ) -> Traces:
+        calls = _calls_of(request)
         begun = []
-        for trace in request.traces[: sum(span.count for span in request.spans)]:
-            said = parse_trace_parent(trace.trace_parent)
-            if said is None or not said.is_sampled:
+        for trace in request.traces[: sum(count for _, count in calls)]:
+            parent = sampled_parent(trace.trace_parent)
+            if parent is None:
                 continue
-            context = TraceContext(said.context.trace_id, new_span_id())
-            parent_id = said.context.span_id
-            one = self._begun(
-                request.spans, trace.index, trace.count or 1, context, parent_id, user_id
-            )
+            one = self._begun(calls, trace.index, trace.count or 1, parent, user_id)
             if one is not None:
                 begun.append(one)
         return begun
 
     def _begun(
         self,
-        spans: Iterable[submit_pb2.Span],
+        calls: Sequence[tuple[int, int]],
         index: int,
         count: int,
-        context: TraceContext,
-        parent_id: str,
+        parent: TraceContext,
         user_id: int,
     ) -> CommandTrace | None:
-        place = _place(spans, index)
+        place = _place(calls, index)
         method = None if place is None else self._routes.find(place.code)
         if place is None or method is None:
             return None  # it names no call, or one that nobody serves
         return CommandTrace(
-            context,
-            parent_id,
+            parent.trace_id,
+            parent.span_id,
             rpc.rpc_names(method.full_name),
             time.time_ns(),
             user_id=user_id,
@@ -129,63 +125,32 @@ class GatewayWatch:
             self._answered(trace, reply)
 
     def _answered(self, trace: CommandTrace, reply: Reply) -> None:
-        revision = reply.first_revision + trace.index
-        place: dict[str, AttributeValue] = {
-            "viewstamp.op": reply.op,
-            "viewstamp.revision": revision,
-        }
+        outcome: errors_pb2.Reason.ValueType | str = rpc.OK
+        refused = 0
         if reply.error is not None:
-            self._end(trace, place, reply.error.reason)
+            outcome = reply.error.reason
         elif trace.count == 1:
             error = _error_at(reply, trace)
-            self._end(trace, place, None if error is None else error.reason)
+            outcome = rpc.OK if error is None else error.reason
         else:
-            place["viewstamp.commands"] = trace.count
-            place["viewstamp.refused"] = sum(len(span.errors) for span in reply.spans)
-            self._end(trace, place, None)
+            refused = sum(len(span.errors) for span in reply.spans)
+        revision = reply.first_revision + trace.index
+        self._record(Ended(trace, time.time_ns(), reply.op, revision, refused, outcome))
 
     def refused(self, traces: Traces, refusal: Refusal) -> None:
         """Record the spans of calls that were refused before the log, and count the refusal."""
         if self._metrics is not None:
             self._metrics.refused(refusal.reason)
         for trace in traces:
-            self._end(trace, {}, refusal.reason)
+            self._record(Ended(trace, time.time_ns(), outcome=refusal.reason))
 
     def abandoned(self, trace: CommandTrace) -> None:
         """Record the span of a call whose caller went away."""
-        self._record(trace, {"viewstamp.outcome": "CANCELLED"}, Status.UNSET)
+        self._record(Ended(trace, time.time_ns(), outcome="CANCELLED"))
 
-    def _end(
-        self,
-        trace: CommandTrace,
-        place: dict[str, AttributeValue],
-        reason: errors_pb2.Reason.ValueType | None,
-    ) -> None:
-        if reason is None:
-            self._record(trace, {**place, "viewstamp.outcome": rpc.OK}, Status.UNSET)
-        else:
-            attributes = {**place, **rpc.refused_attributes(reason)}
-            self._record(trace, attributes, rpc.refused_status(reason))
-
-    def _record(
-        self, trace: CommandTrace, outcome: dict[str, AttributeValue], status: Status
-    ) -> None:
-        attributes = {**trace.names.attributes, **outcome}
-        if trace.user_id is not None:
-            attributes["viewstamp.user_id"] = trace.user_id
+    def _record(self, ended: Ended) -> None:
         assert self._recorder is not None, "a call is sampled where nothing is recorded"
-        self._recorder.record(
-            Span(
-                trace.names.span_name,
-                Kind.SERVER,
-                trace.context,
-                trace.parent_id,
-                trace.started_ns,
-                time.time_ns(),
-                attributes,
-                status=status,
-            )
-        )
+        self._recorder.record(ended)
 
 
 class _Place(NamedTuple):
@@ -196,12 +161,19 @@ class _Place(NamedTuple):
     span_index: int
 
 
-def _place(spans: Iterable[submit_pb2.Span], index: int) -> _Place | None:
+def _calls_of(
+    request: submit_pb2.CommandRequest | submit_pb2.ReadRequest,
+) -> Sequence[tuple[int, int]]:
+    """Return the code and the number of calls of each span."""
+    return [(span.code, span.count) for span in request.spans]
+
+
+def _place(calls: Iterable[tuple[int, int]], index: int) -> _Place | None:
     """Return where the call of an index over all spans is, None beyond the last."""
-    for position, span in enumerate(spans):
-        if index < span.count:
-            return _Place(span.code, position, index)
-        index -= span.count
+    for position, (code, count) in enumerate(calls):
+        if index < count:
+            return _Place(code, position, index)
+        index -= count
     return None
 
 

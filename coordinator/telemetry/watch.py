@@ -1,31 +1,25 @@
 """The hooks in the replica: what becomes of a prepare, stage by stage.
 
-`ReplicaWatch` is told of each step and notes the time. Spans are made when a prepare retires, and
-only for its sampled commands and for itself. What is replayed was never admitted here, so it is not
-known here, and leaves nothing.
+`ReplicaWatch` is told of each step and notes the time. The notes are handed over when a prepare
+retires, and only if it has sampled commands or is sampled itself. What is replayed was never
+admitted here, so it is not known here, and leaves nothing.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import Batch
-from coordinator.telemetry.commands import CommandTrace
 from coordinator.telemetry.metrics import ReplicaMetrics
+from coordinator.telemetry.prepares import PrepareNotes, Visit
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.format.prepare import Prepare
 from viewstamp.telemetry.metrics import NANOSECONDS_PER_SECOND
-from viewstamp.telemetry.sampling import (
-    Sampler,
-    TraceContext,
-    format_trace_parent,
-    new_root,
-    new_span_id,
-)
-from viewstamp.telemetry.spans import AttributeValue, Kind, Recorder, Span
+from viewstamp.telemetry.sampling import Sampler, format_trace_parent
+from viewstamp.telemetry.spans import Recorder
 
 # Spans of prepares without a sampled command: at more per second, the rest has none.
 PREPARE_SPANS_PER_SECOND_MAX: Final = 500
@@ -36,36 +30,6 @@ class Link(Protocol):
 
     def send(self, batch: domain_pb2.Batch, trace_parents: Sequence[str] = ()) -> None:
         """Send a batch."""
-
-
-class _PrepareTimes:
-    """When a prepare took which step; nanoseconds since 1970, 0 for what has not happened."""
-
-    __slots__ = (
-        "prepare",
-        "batch",
-        "admitted_ns",
-        "durable_ns",
-        "committed_ns",
-        "handed_over_ns",
-    )
-
-    def __init__(self, prepare: Prepare, batch: Batch, now_ns: int) -> None:
-        self.prepare = prepare
-        self.batch = batch
-        self.admitted_ns = now_ns
-        self.durable_ns = self.committed_ns = self.handed_over_ns = 0
-
-    def revision_of(self, trace: CommandTrace) -> int:
-        return self.prepare.header.first_revision + trace.offset
-
-
-class _Visit(NamedTuple):
-    """A batch on its way to a stage, with the spans of its sampled commands."""
-
-    sent_ns: int
-    times: _PrepareTimes
-    spans: Sequence[tuple[CommandTrace, TraceContext]]
 
 
 class ReplicaWatch:
@@ -88,8 +52,8 @@ class ReplicaWatch:
         self._metrics = metrics
         self._prepare_sampler = prepares
         self._is_alone = is_alone
-        self._prepares: dict[int, _PrepareTimes] = {}
-        self._visits: dict[tuple[mux_types.Stage, int], _Visit] = {}
+        self._prepares: dict[int, PrepareNotes] = {}
+        self._visits: dict[tuple[mux_types.Stage, int], Visit] = {}
         self._second = 0
         self._spans_in_second = 0
 
@@ -103,7 +67,7 @@ class ReplicaWatch:
         for prepare in prepares:
             batch = batch_of(prepare.op)
             if batch is not None:
-                self._prepares[prepare.op] = _PrepareTimes(prepare, batch, now_ns)
+                self._prepares[prepare.op] = PrepareNotes(prepare, batch, now_ns)
 
     def persisted(self, prepares: Sequence[Prepare]) -> None:
         """They are durable here."""
@@ -138,70 +102,42 @@ class ReplicaWatch:
 
     def sent(self, stage: mux_types.Stage, batch: domain_pb2.Batch) -> Sequence[str]:
         """A batch goes to its stage; return a traceparent for each sampled command in it."""
-        times = self._prepares.get(batch.op) if batch.sequence else None
-        if times is None:
+        notes = self._prepares.get(batch.op) if batch.sequence else None
+        if notes is None:
             return ()
-        if self._recorder is None or not times.batch.traces:
-            spans: Sequence[tuple[CommandTrace, TraceContext]] = ()
-            if self._metrics is None:
-                return ()
-        else:
-            spans = _spans_in(batch, times)
-        self._visits[stage, batch.sequence] = _Visit(time.time_ns(), times, spans)
-        return [format_trace_parent(context) for _, context in spans]
+        is_sampled = self._recorder is not None and notes.traces
+        if not is_sampled and self._metrics is None:
+            return ()
+        revisions = _revisions(batch) if is_sampled else ()
+        visit = notes.visit(stage, time.time_ns(), revisions)
+        self._visits[stage, batch.sequence] = visit
+        return [format_trace_parent(trace.numbered(number)) for trace, number in visit.concerned]
 
     def answered(self, stage: mux_types.Stage, sequence: int) -> None:
         """The answer to a batch has come."""
         visit = self._visits.pop((stage, sequence), None)
         if visit is None:
             return
-        now_ns = time.time_ns()
+        visit.answered_ns = time.time_ns()
         if self._metrics is not None:
-            self._metrics.stages[stage].observe(now_ns - visit.sent_ns)
-        name = stage.name.lower()
-        for trace, context in visit.spans:
-            assert self._recorder is not None, "a command is sampled where nothing is recorded"
-            trace.answered_ns = now_ns
-            attributes = {**_place(visit.times, trace), "viewstamp.stage": name}
-            parent_id, sent_ns = trace.context.span_id, visit.sent_ns
-            self._recorder.record(
-                Span(f"stage {name}", Kind.CLIENT, context, parent_id, sent_ns, now_ns, attributes)
-            )
+            self._metrics.stages[stage].observe(visit.answered_ns - visit.sent_ns)
+        if visit.concerned:
+            visit.notes.visits.append(visit)
 
     # --- At the end ---
 
     def retired(self, retired: mux_types.Retired) -> None:
         """A prepare has retired, and its replies were handed over."""
-        times = self._prepares.pop(retired.op, None)
-        if times is None:
+        notes = self._prepares.pop(retired.op, None)
+        if notes is None:
             return
         now_ns = time.time_ns()
         if self._metrics is not None:
-            self._metrics.retired(times.batch, retired, now_ns - times.admitted_ns)
-        if self._recorder is None:
-            return
-        for trace in times.batch.traces:
-            self._record_steps(times, trace, now_ns)
-        if times.batch.traces or self._keeps_prepare(now_ns):
-            self._record_prepare(self._recorder, times, now_ns)
-
-    def _record_steps(self, times: _PrepareTimes, trace: CommandTrace, now_ns: int) -> None:
-        assert self._recorder is not None, "a command is sampled where nothing is recorded"
-        # Before this replica's own sync, if others were faster.
-        replicating_ns = min(times.durable_ns, times.committed_ns) or times.committed_ns
-        attributes = _place(times, trace)
-        trace_id, parent_id = trace.context
-        for name, start_ns, end_ns in (
-            ("queue", trace.queued_ns, times.admitted_ns),
-            ("journal", times.admitted_ns, times.durable_ns or now_ns),
-            ("replicate", replicating_ns, times.committed_ns),
-            ("commit", times.committed_ns, times.handed_over_ns),
-            ("retire", trace.answered_ns or times.handed_over_ns, now_ns),
-        ):
-            context = TraceContext(trace_id, new_span_id())
-            self._recorder.record(
-                Span(name, Kind.INTERNAL, context, parent_id, start_ns, end_ns, attributes)
-            )
+            assert notes.batch is not None, "it has retired before"
+            self._metrics.retired(notes.batch, retired, now_ns - notes.admitted_ns)
+        if self._recorder is not None and (notes.traces or self._keeps_prepare(now_ns)):
+            notes.retire(now_ns)
+            self._recorder.record(notes)
 
     def _keeps_prepare(self, now_ns: int) -> bool:
         if not self._prepare_sampler.keeps():
@@ -211,28 +147,6 @@ class ReplicaWatch:
             self._second, self._spans_in_second = second, 0
         self._spans_in_second += 1
         return self._spans_in_second <= PREPARE_SPANS_PER_SECOND_MAX
-
-    def _record_prepare(self, recorder: Recorder, times: _PrepareTimes, now_ns: int) -> None:
-        header = times.prepare.header
-        attributes: dict[str, AttributeValue] = {
-            "viewstamp.op": header.op,
-            "viewstamp.view": header.view,
-            "viewstamp.commands": header.command_count,
-            "viewstamp.bytes": header.size,
-        }
-        links = [trace.context for trace in times.batch.traces]
-        recorder.record(
-            Span(
-                "prepare",
-                Kind.INTERNAL,
-                new_root(),
-                "",
-                times.admitted_ns,
-                now_ns,
-                attributes,
-                links,
-            )
-        )
 
 
 class WatchedLink:
@@ -249,33 +163,17 @@ class WatchedLink:
         self._link.send(batch, self._watch.sent(self._stage, batch))
 
 
-def _place(times: _PrepareTimes, trace: CommandTrace) -> dict[str, AttributeValue]:
-    return {
-        "viewstamp.op": times.prepare.header.op,
-        "viewstamp.revision": times.revision_of(trace),
-    }
-
-
-def _spans_in(
-    batch: domain_pb2.Batch, times: _PrepareTimes
-) -> list[tuple[CommandTrace, TraceContext]]:
-    """Return a span for each sampled command that the batch says something about."""
-    concerned = list(_revisions(batch))
+def _revisions(batch: domain_pb2.Batch) -> list[tuple[int, int]]:
+    """Return the first and the one after the last revision that each item is about."""
     found = []
-    for trace in times.batch.traces:
-        first = times.revision_of(trace)
-        if any(start < first + trace.count and first < stop for start, stop in concerned):
-            found.append((trace, TraceContext(trace.context.trace_id, new_span_id())))
-    return found
-
-
-def _revisions(batch: domain_pb2.Batch) -> Iterator[tuple[int, int]]:
-    """Yield the first and the one after the last revision that each item is about."""
     for item in batch.items:
         kind = item.WhichOneof("kind")
         if kind == "command":
-            yield item.command.first_revision, item.command.first_revision + item.command.count
+            command = item.command
+            found.append((command.first_revision, command.first_revision + command.count))
         elif kind == "resolve":
-            yield item.resolve.first_revision, item.resolve.first_revision + item.resolve.count
+            resolve = item.resolve
+            found.append((resolve.first_revision, resolve.first_revision + resolve.count))
         elif kind == "effect":
-            yield item.effect.revision, item.effect.revision + 1
+            found.append((item.effect.revision, item.effect.revision + 1))
+    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
@@ -16,12 +17,12 @@ from viewstamp.telemetry.metrics import LatencyHistogram
 from viewstamp.telemetry.sampling import (
     CURRENT_SPAN,
     TraceContext,
-    TraceParent,
-    new_span_id,
-    parse_trace_parent,
+    new_id_base,
+    numbered_id,
+    sampled_parent,
 )
 from viewstamp.telemetry.settings import Telemetry
-from viewstamp.telemetry.spans import AttributeValue, Kind, Recorder, Span
+from viewstamp.telemetry.spans import AttributeValue, Kind, Span
 
 
 class ApplyWatch:
@@ -42,9 +43,8 @@ class ApplyWatch:
 
     def begin(self, batch: pb.Batch) -> int:
         """A batch is about to be applied; return what `end` needs."""
-        if batch.trace_parents:
-            first = parse_trace_parent(batch.trace_parents[0])
-            CURRENT_SPAN.set(None if first is None else first.context)
+        if trace_parents := batch.trace_parents:
+            CURRENT_SPAN.set(sampled_parent(trace_parents[0]))
         return time.time_ns()
 
     def end(self, batch: pb.Batch, begun_ns: int) -> None:
@@ -54,29 +54,20 @@ class ApplyWatch:
             self._batches += 1
             self._commands += sum(item.command.count for item in batch.items)
             self._latency.observe(now_ns - begun_ns)
-        if not batch.trace_parents:
+        if not (trace_parents := batch.trace_parents):
             return
         CURRENT_SPAN.set(None)
         if self._recorder is not None:
-            self._record(self._recorder, batch, begun_ns, now_ns)
-
-    def _record(self, recorder: Recorder, batch: pb.Batch, begun_ns: int, now_ns: int) -> None:
-        attributes: dict[str, AttributeValue] = {
-            "viewstamp.op": batch.op,
-            "viewstamp.stage": self._stage,
-            "viewstamp.items": len(batch.items),
-        }
-        for parent in _sampled(batch.trace_parents):
-            context = TraceContext(parent.context.trace_id, new_span_id())
-            recorder.record(
-                Span(
-                    f"apply {self._stage}",
-                    Kind.SERVER,
-                    context,
-                    parent.context.span_id,
+            parents = tuple(trace_parents)
+            self._recorder.record(
+                _Applied(
+                    self._stage,
+                    batch.op,
+                    len(batch.items),
+                    parents,
+                    new_id_base(),
                     begun_ns,
                     now_ns,
-                    attributes,
                 )
             )
 
@@ -91,8 +82,41 @@ class ApplyWatch:
         yield latency
 
 
-def _sampled(trace_parents: Iterable[str]) -> Iterable[TraceParent]:
-    for text in trace_parents:
-        parent = parse_trace_parent(text)
-        if parent is not None and parent.is_sampled:
-            yield parent
+class _Applied(NamedTuple):
+    """Notes of a batch with sampled commands: a span for each traceparent that came with it."""
+
+    stage: str
+    op: int
+    items: int
+    trace_parents: tuple[str, ...]
+    id_base: int
+    begun_ns: int
+    ended_ns: int
+
+    @property
+    def span_count(self) -> int:
+        """As many as there are traceparents; one that is malformed has none in the end."""
+        return len(self.trace_parents)
+
+    def spans(self) -> Iterable[Span]:
+        """Yield the spans."""
+        attributes: dict[str, AttributeValue] = {
+            "viewstamp.op": self.op,
+            "viewstamp.stage": self.stage,
+            "viewstamp.items": self.items,
+        }
+        name = f"apply {self.stage}"
+        for number, text in enumerate(self.trace_parents, 1):
+            parent = sampled_parent(text)
+            if parent is None:
+                continue
+            context = TraceContext(parent.trace_id, numbered_id(self.id_base, number))
+            yield Span(
+                name,
+                Kind.SERVER,
+                context,
+                parent.span_id,
+                self.begun_ns,
+                self.ended_ns,
+                attributes,
+            )

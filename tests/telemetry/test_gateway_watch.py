@@ -22,8 +22,8 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.telemetry.rpc import rpc_names
-from viewstamp.telemetry.sampling import Sampler, new_root
-from viewstamp.telemetry.spans import Recorder, Span, Status
+from viewstamp.telemetry.sampling import Sampler, new_trace_id
+from viewstamp.telemetry.spans import Kind, Notes, Recorder, Span, Status
 
 REGISTER = "/viewstamp.api.sessions.v1.SessionsService/RegisterSession"
 REGISTER_CODE, END_CODE, UNKNOWN_CODE = 1, 2, 9_999
@@ -32,15 +32,18 @@ RATIOS = {"all": 1.0, "none": 0.0}
 
 
 class Kept:
-    """Keeps spans."""
+    """Keeps spans, which must be as many as their notes say and the same when made again."""
 
     def __init__(self) -> None:
         """Keep none yet."""
         self.spans: list[Span] = []
 
-    def put(self, span: Span) -> None:
-        """Keep one."""
-        self.spans.append(span)
+    def put(self, notes: Notes) -> None:
+        """Keep the spans of notes."""
+        made = list(notes.spans())
+        assert made == list(notes.spans()) and len(made) == notes.span_count
+        assert len({span.context.span_id for span in made}) == len(made)
+        self.spans += made
 
 
 def watch(ratio: float, metrics: ReplicaMetrics | None = None) -> tuple[GatewayWatch, Kept]:
@@ -81,7 +84,7 @@ def test_parent_decides_before_the_ratio(
     begun = watch(RATIOS[ratio])[0].unary(REGISTER, trace_parent)
     assert (None if begun is None else begun.parent_id) == parent_id
     if begun is not None:
-        assert (begun.context.trace_id == 32 * "a") == bool(parent_id)
+        assert (begun.trace_id == 32 * "a") == bool(parent_id)
 
 
 def test_unknown_paths_are_not_named() -> None:
@@ -183,7 +186,7 @@ def prepare(op: int) -> Any:
 
 def sampled() -> CommandTrace:
     """Return a sampled command."""
-    return CommandTrace(new_root(), "", rpc_names("a.B/C"), time.time_ns())
+    return CommandTrace(new_trace_id(), "", rpc_names("a.B/C"), time.time_ns())
 
 
 def test_replayed_prepares_leave_nothing() -> None:
@@ -249,11 +252,14 @@ def test_only_concerned_commands_visit(item: domain_pb2.Item, concerned: list[in
     replica.watch.persisting([prepare(8)], lambda _: batch)
     sent = replica.watch.sent(STREAMS, domain_pb2.Batch(sequence=1, op=8, items=[item]))
     replica.watch.answered(STREAMS, 1)
+    replica.watch.retired(mux_types.Retired(8, 0, 8, (), ()))
     found = {trace.offset for trace in traces for text in sent if trace.context.trace_id in text}
     assert sorted(found) == concerned and len(sent) == len(concerned)
-    spans = [(span.name, span.parent_id) for span in replica.kept.spans]
+    spans = [(s.name, s.parent_id) for s in replica.kept.spans if s.kind is Kind.CLIENT]
     above = {trace.offset: trace.context.span_id for trace in traces}
     assert spans == [("stage streams", above[offset]) for offset in concerned]
+    told = {text[36:52] for text in sent}
+    assert told == {s.context.span_id for s in replica.kept.spans if s.kind is Kind.CLIENT}
 
 
 def test_batches_of_reads_are_not_traced() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
@@ -19,8 +19,9 @@ from viewstamp.telemetry.sampling import (
     format_trace_parent,
     new_root,
     new_span_id,
+    sampled_parent,
 )
-from viewstamp.telemetry.spans import AttributeValue, Kind, Recorder, Span, Status
+from viewstamp.telemetry.spans import Attributes, AttributeValue, Kind, Recorder, Span, Status
 
 # What the client itself found out, and how spans call it.
 _OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
@@ -31,24 +32,60 @@ _OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
 
 
 class CallTrace:
-    """One sampled call."""
+    """One sampled call: notes of its CLIENT span, complete when it has an outcome."""
 
-    __slots__ = ("context", "parent_id", "names", "count", "started_ns")
+    __slots__ = (
+        "trace_parent",
+        "parent_id",
+        "method",
+        "count",
+        "started_ns",
+        "ended_ns",
+        "status",
+        "outcome",
+    )
 
-    def __init__(
-        self, context: TraceContext, parent_id: str, names: rpc.RpcNames, count: int
-    ) -> None:
+    def __init__(self, trace_parent: str, parent_id: str, method: Method, count: int) -> None:
         """Begin; `parent_id` is empty for a root, `count` how many commands it holds."""
-        self.context = context
+        self.trace_parent = trace_parent
         self.parent_id = parent_id
-        self.names = names
+        self.method = method
         self.count = count
         self.started_ns = time.time_ns()
+        self.ended_ns = 0
+        self.status = Status.UNSET
+        self.outcome: Attributes = {}
 
     def at(self, index: int, count: int) -> submit_pb2.CallTrace:
         """Return the trace as a request carries it."""
-        trace_parent = format_trace_parent(self.context)
-        return submit_pb2.CallTrace(index=index, count=count, trace_parent=trace_parent)
+        return submit_pb2.CallTrace(index=index, count=count, trace_parent=self.trace_parent)
+
+    def end(self, future: asyncio.Future[Any]) -> None:
+        """Note the outcome."""
+        self.ended_ns = time.time_ns()
+        self.outcome, self.status = _outcome(self, future)
+
+    @property
+    def span_count(self) -> int:
+        """One."""
+        return 1
+
+    def spans(self) -> Iterable[Span]:
+        """Yield the CLIENT span."""
+        context = sampled_parent(self.trace_parent)
+        assert context is not None, "a call is sampled from its beginning"
+        names = rpc.rpc_names(self.method.full_name)
+        attributes = {**names.attributes, **self.outcome}
+        yield Span(
+            names.span_name,
+            Kind.CLIENT,
+            context,
+            self.parent_id,
+            self.started_ns,
+            self.ended_ns,
+            attributes,
+            status=self.status,
+        )
 
 
 class ClientTracing:
@@ -70,24 +107,13 @@ class ClientTracing:
             context, parent_id = new_root(), ""
         else:
             context, parent_id = TraceContext(parent.trace_id, new_span_id()), parent.span_id
-        trace = CallTrace(context, parent_id, rpc.rpc_names(method.full_name), count)
+        trace = CallTrace(format_trace_parent(context), parent_id, method, count)
         future.add_done_callback(lambda done: self._end(trace, done))
         return trace
 
     def _end(self, trace: CallTrace, future: asyncio.Future[Any]) -> None:
-        attributes, status = _outcome(trace, future)
-        self._recorder.record(
-            Span(
-                trace.names.span_name,
-                Kind.CLIENT,
-                trace.context,
-                trace.parent_id,
-                trace.started_ns,
-                time.time_ns(),
-                {**trace.names.attributes, **attributes},
-                status=status,
-            )
-        )
+        trace.end(future)
+        self._recorder.record(trace)
 
 
 def _outcome(

@@ -15,6 +15,9 @@ from typing import Final, NamedTuple
 
 TRACE_ID_BITS: Final = 128
 SPAN_ID_BITS: Final = 64
+# Span ids that one holder may number itself, below one random number: more than a prepare has
+# commands, each at three stages.
+NUMBERED_ID_BITS: Final = 16
 # Version 00; what a newer version appends may follow and is ignored.
 _TRACE_PARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})"
@@ -49,6 +52,12 @@ def parse_trace_parent(text: str) -> TraceParent | None:
     return TraceParent(TraceContext(trace_id, span_id), bool(int(flags, 16) & _SAMPLED_FLAG))
 
 
+def sampled_parent(text: str) -> TraceContext | None:
+    """Return the span that a `traceparent` names, None if it is malformed or not sampled."""
+    parent = parse_trace_parent(text)
+    return parent.context if parent is not None and parent.is_sampled else None
+
+
 def format_trace_parent(context: TraceContext) -> str:
     """Return the `traceparent` of a sampled span."""
     return f"00-{context.trace_id}-{context.span_id}-01"
@@ -63,9 +72,24 @@ def new_span_id() -> str:
     return f"{_random.getrandbits(SPAN_ID_BITS) or 1:016x}"
 
 
+def new_trace_id() -> str:
+    """Return the id of a new trace; never all zeros."""
+    return f"{_random.getrandbits(TRACE_ID_BITS) or 1:032x}"
+
+
 def new_root() -> TraceContext:
     """Return the first span of a new trace."""
-    return TraceContext(f"{_random.getrandbits(TRACE_ID_BITS) or 1:032x}", new_span_id())
+    return TraceContext(new_trace_id(), new_span_id())
+
+
+def new_id_base() -> int:
+    """Return what `numbered_id` counts from: one random number for several spans of a trace."""
+    return _random.getrandbits(SPAN_ID_BITS - NUMBERED_ID_BITS) << NUMBERED_ID_BITS
+
+
+def numbered_id(base: int, number: int) -> str:
+    """Return the id of the `number`-th span that counts from `base`; numbers begin with 1."""
+    return f"{base + number:016x}"
 
 
 class Sampler:

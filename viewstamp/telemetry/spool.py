@@ -1,7 +1,7 @@
-"""A bounded queue and a thread: spans go in without waiting, and out in groups.
+"""A bounded queue and a thread: notes go in without waiting, spans come out in groups.
 
-When the queue is full, spans are dropped and counted. A measured process must not wait for those
-who measure it, and must not fill its memory for them.
+When the queue is full, notes are dropped and their spans counted. A measured process must not wait
+for those who measure it, and must not fill its memory for them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final, Protocol
 
-from viewstamp.telemetry.spans import Span
+from viewstamp.telemetry.spans import Notes, Span
 
 # About 20 MB; at 10,000 spans per second more than three seconds of a disk that stands still.
 SPANS_WAITING_MAX: Final = 32_768
@@ -36,35 +37,47 @@ class Sink(Protocol):
 
 
 class Spool:
-    """Takes spans from one thread, and gives them to `sink` in another."""
+    """Takes notes from one thread, and gives their spans to `sink` in another."""
 
     def __init__(self, name: str, sink: Sink, capacity: int = SPANS_WAITING_MAX) -> None:
         """Start the thread; `name` is for logs."""
         self.name = name
-        self.dropped = 0
         self.written = 0
+        # Each number is changed by one thread alone: by who puts, or by who writes.
+        self._refused = 0
+        self._failed = 0
         self._sink = sink
         self._capacity = capacity
-        self._waiting: deque[Span] = deque()
+        self._waiting: deque[Notes] = deque()
+        self._spans_put = 0
+        self._spans_taken = 0
         self._stop = threading.Event()
         self._is_failing = False
         # A process that ends without `close` gives up what waits here.
         self._thread = threading.Thread(target=self._run, name=f"telemetry-{name}", daemon=True)
         self._thread.start()
 
-    def put(self, span: Span) -> None:
-        """Queue a span; drop and count it if the queue is full."""
-        if len(self._waiting) >= self._capacity:
-            self.dropped += 1
+    @property
+    def dropped(self) -> int:
+        """How many spans were given up: the queue was full, or the sink did not take them."""
+        return self._refused + self._failed
+
+    def put(self, notes: Notes) -> None:
+        """Queue notes; drop and count them if the queue is full."""
+        count = notes.span_count
+        if self._spans_put - self._spans_taken >= self._capacity:
+            self._refused += count
         else:
-            self._waiting.append(span)
+            self._spans_put += count
+            self._waiting.append(notes)
 
     def close(self) -> None:
         """Write what waits, and end the thread; what takes too long is given up."""
         self._stop.set()
         self._thread.join(CLOSE_TIMEOUT_MS / 1000)
         if self._thread.is_alive():
-            _log.warning("%s: %d spans were given up at the end", self.name, len(self._waiting))
+            waiting = self._spans_put - self._spans_taken
+            _log.warning("%s: %d spans were given up at the end", self.name, waiting)
 
     def _run(self) -> None:
         while not self._stop.wait(FLUSH_INTERVAL_MS / 1000):
@@ -73,19 +86,22 @@ class Spool:
         self._sink.close()
 
     def _drain(self) -> None:
-        while group := self._next_group():
+        spans = self._taken()
+        while group := list(islice(spans, SPANS_PER_GROUP_MAX)):
             self._write(group)
             time.sleep(0)  # lets the event loop have the interpreter between two groups
 
-    def _next_group(self) -> list[Span]:
-        waiting = self._waiting
-        return [waiting.popleft() for _ in range(min(len(waiting), SPANS_PER_GROUP_MAX))]
+    def _taken(self) -> Iterator[Span]:
+        while self._waiting:
+            notes = self._waiting.popleft()
+            self._spans_taken += notes.span_count
+            yield from notes.spans()
 
     def _write(self, group: Sequence[Span]) -> None:
         try:
             self._sink.write(group)
         except OSError as error:
-            self.dropped += len(group)
+            self._failed += len(group)
             if not self._is_failing:  # once, until it works again
                 _log.warning("%s: spans are dropped: %s", self.name, error)
             self._is_failing = True
