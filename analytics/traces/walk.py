@@ -1,29 +1,34 @@
 """Every trace visited once: one row per trace, from which most trace tables follow.
 
-Spans are brought together by trace and sorted so that the ones that matter come first; each trace
-is then walked in plain Python, streamed through Arrow, with never more than one trace in memory.
+Spans are brought together by trace and streamed through Arrow. Small traces, which nearly all are,
+are walked many at a time (`forest`, `replay`); each of the others by itself (`tree`, `path`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
-from itertools import chain, groupby, islice
-from operator import itemgetter
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from analytics.traces import common
+from analytics.traces import common, forest, path, replay
 from analytics.traces.cause import root_cause
-from analytics.traces.path import critical_path, savings
-from analytics.traces.tree import Trace, parents_of, root_of, tree_of
+from analytics.traces.forest import Flags, Integers, Spans
+from analytics.traces.tree import NO_PARENT, Trace, parents_of, tree_of
 
 # Of a larger trace, the spans without parent, the failed and then the longest are walked; the time
 # of the others counts for their parents. About 50 MB in a Python worker.
 TRACE_SPANS_MAX: Final = 100_000
-ROWS_PER_BATCH: Final = 4096
+# Larger traces are walked one by one: each of their stages and children would be a step for all.
+FOREST_TRACE_SPANS_MAX: Final = 256
+# So many spans are walked together, and what is left of the last trace.
+ROWS_PER_BATCH: Final = 65_536
 REASON_CHARACTERS_MAX: Final = 120
 REASON_UNKNOWN: Final = "unknown"
 
@@ -45,41 +50,36 @@ WALKED_COLUMNS: Final = (
     " path ARRAY<STRUCT<stage: STRING, on_path_us: BIGINT, saving_us: BIGINT>>,"
     " cause STRUCT<service: STRING, reason: STRING, propagated_to: STRING>"
 )
-_ARROW: Final = pa.schema(
+_STEP: Final = pa.struct(
+    [("stage", pa.string()), ("on_path_us", pa.int64()), ("saving_us", pa.int64())]
+)
+_CAUSE: Final = pa.struct(
+    [("service", pa.string()), ("reason", pa.string()), ("propagated_to", pa.string())]
+)
+# The columns that Python gets.
+_SENT: Final = pa.schema(
     [
         ("trace_id", pa.string()),
-        ("rpc", pa.string()),
-        ("service", pa.string()),
+        ("span_id", pa.string()),
+        ("parent_id", pa.string()),
         ("start_us", pa.int64()),
         ("end_us", pa.int64()),
-        ("duration_us", pa.float64()),
+        ("host", pa.string()),
+        ("synchronous", pa.bool_()),
+        ("stage", pa.string()),
+        ("service", pa.string()),
         ("error", pa.bool_()),
-        (
-            "path",
-            pa.list_(
-                pa.struct(
-                    [
-                        ("stage", pa.string()),
-                        ("on_path_us", pa.int64()),
-                        ("saving_us", pa.int64()),
-                    ]
-                )
-            ),
-        ),
-        (
-            "cause",
-            pa.struct(
-                [
-                    ("service", pa.string()),
-                    ("reason", pa.string()),
-                    ("propagated_to", pa.string()),
-                ]
-            ),
-        ),
+        ("reason", pa.string()),
+        ("rpc", pa.string()),
+        ("duration_us", pa.float64()),
     ]
 )
-# How many of the columns that are sent to Python, after the id of the trace, make up a `Trace`.
-_TRACE_COLUMNS: Final = 10
+# Those that make up a `Trace`, in the order of its fields.
+_TRACE_COLUMNS: Final = _SENT.names[1:11]
+# Those of the root that are the trace's, in the order of WALKED_COLUMNS.
+_ROOT_COLUMNS: Final = (
+    *("trace_id", "rpc", "service", "start_us", "end_us", "duration_us", "error"),
+)
 
 
 def walked(spans: DataFrame) -> DataFrame:
@@ -91,13 +91,7 @@ def walked(spans: DataFrame) -> DataFrame:
     cannot happen, as trace ids are random.
     """
     columns = spans.select(*_sent())
-    together = columns.repartition("trace_id").sortWithinPartitions(
-        "trace_id",
-        f.col("parent_id").isNotNull(),
-        ~f.col("error"),
-        f.col("duration_us").desc(),
-        "span_id",
-    )
+    together = columns.repartition("trace_id").sortWithinPartitions("trace_id", "span_id")
     return together.mapInArrow(walk_batches, WALKED_COLUMNS)
 
 
@@ -114,18 +108,11 @@ def reason() -> Column:
 def walk_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield a row with WALKED_COLUMNS per trace; runs in the Python workers of Spark.
 
-    The rows of one trace follow one another, also from one batch to the next; their columns are
-    those that `walked` selects.
+    The rows come ordered by trace and span, with the columns that `walked` selects; a trace may
+    go on in the next batch.
     """
-    rows = chain.from_iterable(map(_rows, batches))
-    results = (
-        _result(trace_id, list(islice(group, TRACE_SPANS_MAX)))
-        for trace_id, group in groupby(rows, key=itemgetter(0))
-    )
-    while some := list(islice(results, ROWS_PER_BATCH)):
-        columns = zip(zip(*some, strict=True), _ARROW, strict=True)
-        arrays = [pa.array(column, type=field.type) for column, field in columns]
-        yield pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
+    for table in _whole_traces(batches):
+        yield from _walk(table).to_batches()
 
 
 def _sent() -> list[Column]:
@@ -149,35 +136,182 @@ def _sent() -> list[Column]:
     ]
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """Return the rows of a batch."""
-    return zip(*(column.to_pylist() for column in batch.columns), strict=True)
+def _whole_traces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield tables of whole traces, of about ROWS_PER_BATCH rows."""
+    kept: list[pa.RecordBatch] = []
+    fresh = 0
+    for batch in batches:
+        kept.append(batch)
+        fresh += batch.num_rows
+        if fresh < ROWS_PER_BATCH:
+            continue
+        table = _table(kept)
+        last = int(_firsts(table)[-1])
+        if last > 0:
+            yield table.slice(0, last)
+        # What is left may be the beginning of a trace without end, so it is cut each time.
+        kept, fresh = _cut(table.slice(last)).to_batches(), 0
+    if kept:
+        yield _table(kept)
 
 
-def _result(trace_id: str, rows: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Return the row of one trace, in the order of WALKED_COLUMNS."""
-    columns = list(zip(*rows, strict=True))[1:]
-    trace = Trace(*columns[:_TRACE_COLUMNS])
-    rpcs, durations = columns[_TRACE_COLUMNS:]
-    parents = parents_of(trace)
-    root = root_of(trace, parents)
-    cause = root_cause(trace, parents)
-    return (
-        trace_id,
-        rpcs[root],
-        trace.services[root],
-        trace.starts_us[root],
-        trace.ends_us[root],
-        durations[root],
-        trace.errors[root],
-        _path(trace, parents, root),
-        cause and (cause.service, cause.reason, cause.propagated_to),
+def _table(batches: list[pa.RecordBatch]) -> pa.Table:
+    """Return batches as one table in one piece."""
+    return pa.Table.from_batches([one.cast(_SENT) for one in batches]).combine_chunks()
+
+
+def _firsts(table: pa.Table) -> Integers:
+    """Return the row that each trace begins with."""
+    ids = table["trace_id"].combine_chunks()
+    changes = pc.not_equal(ids.slice(1), ids.slice(0, len(ids) - 1))
+    return np.append(0, np.flatnonzero(changes.to_numpy(zero_copy_only=False)) + 1)
+
+
+def _cut(trace: pa.Table) -> pa.Table:
+    """Return the rows of one trace that are walked: TRACE_SPANS_MAX of them at most."""
+    if trace.num_rows <= TRACE_SPANS_MAX:
+        return trace
+    orders = {
+        "named": (pc.is_valid(trace["parent_id"]), "ascending"),
+        "failed": (trace["error"], "descending"),
+        "duration_us": (trace["duration_us"], "descending"),
+        "span_id": (trace["span_id"], "ascending"),
+    }
+    keys = pa.table({name: column for name, (column, _) in orders.items()})
+    best = pc.sort_indices(keys, sort_keys=[(name, how) for name, (_, how) in orders.items()])
+    return trace.take(pa.array(np.sort(best.to_numpy()[:TRACE_SPANS_MAX]))).combine_chunks()
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """What was found of some traces: the stages on their paths, trace by trace."""
+
+    traces: Integers
+    stages: Integers
+    on_path_us: Integers
+    saving_us: Integers
+
+
+def _walk(table: pa.Table) -> pa.Table:
+    """Return a row with WALKED_COLUMNS for each trace of a table of whole ones."""
+    firsts = _firsts(table)
+    sizes = np.diff(np.append(firsts, table.num_rows))
+    if sizes.max() > TRACE_SPANS_MAX:
+        traces = [_cut(table.slice(*one)) for one in zip(firsts, sizes, strict=True)]
+        return _walk(pa.concat_tables(traces).combine_chunks())
+    spans, stages = _spans(table, sizes)
+    roots = forest.roots_of(spans)
+    is_small = sizes <= FOREST_TRACE_SPANS_MAX
+    walks = [_walk_small(spans, roots, is_small)]
+    if not is_small.all():
+        names = {name: number for number, name in enumerate(stages.to_pylist())}
+        for one in np.flatnonzero(~is_small):
+            first = firsts[one]
+            rows = table.slice(first, sizes[one])
+            walks.append(_walk_large(rows, names, int(roots[one] - first), int(one)))
+    return _assembled(table, roots, stages, walks, _causes(table, firsts, sizes))
+
+
+def _spans(table: pa.Table, sizes: Integers) -> tuple[Spans, pa.Array]:
+    """Return the rows as the arrays that a forest grows from, and the names of their stages."""
+    traces = np.repeat(np.arange(len(sizes)), sizes)
+    hosts, _ = _numbers(table["host"])
+    stages, names = _numbers(table["stage"])
+    spans = Spans(
+        traces=traces,
+        parents=_parents(table, traces),
+        named=_flags(pc.is_valid(table["parent_id"])),
+        starts_us=table["start_us"].to_numpy(),
+        ends_us=table["end_us"].to_numpy(),
+        hosts=hosts,
+        synchronous=_flags(table["synchronous"]),
+        stages=stages,
     )
+    return spans, names
 
 
-def _path(trace: Trace, parents: list[int], root: int) -> list[tuple[str, int, int]]:
-    """Return stage, microseconds on the path and microseconds to be saved, for each stage on it."""
-    tree = tree_of(trace, parents, root)
-    on_path, parallel = critical_path(tree, trace.stages, trace.span_ids)
-    saved = savings(tree, trace.stages, on_path, parallel)
-    return [(stage, us, saved[stage]) for stage, us in on_path.items()]
+def _numbers(column: pa.ChunkedArray) -> tuple[Integers, pa.Array]:
+    """Return a number for each text, and the texts by number."""
+    encoded = column.combine_chunks().dictionary_encode()
+    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary
+
+
+def _flags(column: pa.ChunkedArray) -> Flags:
+    """Return a column without nulls as an array."""
+    return np.asarray(column.to_numpy())
+
+
+def _parents(table: pa.Table, traces: Integers) -> Integers:
+    """Return the row of each span's parent, NO_PARENT where it is not in the span's trace."""
+    columns = [table[name].combine_chunks() for name in ("span_id", "parent_id")]
+    encoded = pa.concat_arrays(columns).dictionary_encode()
+    numbers = encoded.indices.fill_null(-1).to_numpy().astype(np.int64)
+    own, above = numbers[: len(traces)], numbers[len(traces) :]
+    keys, wanted = (traces * len(encoded.dictionary) + one for one in (own, above))
+    order = np.argsort(keys, kind="stable")
+    # Of several spans with one id, which no table of ours has, the last one is the parent.
+    found = np.searchsorted(keys[order], wanted, side="right") - 1
+    rows = order[np.maximum(found, 0)]
+    is_there = (above >= 0) & (found >= 0) & (keys[rows] == wanted)
+    return np.where(is_there, rows, NO_PARENT)
+
+
+def _walk_small(spans: Spans, roots: Integers, is_small: Flags) -> _Walk:
+    """Walk the small traces together."""
+    if not is_small.all():
+        chosen = np.flatnonzero(is_small)
+        walk = _walk_small(*forest.some(spans, roots, is_small), np.ones(len(chosen), bool))
+        return dataclasses.replace(walk, traces=chosen[walk.traces])
+    if not len(roots):
+        nothing = np.zeros(0, np.int64)
+        return _Walk(nothing, nothing, nothing, nothing)
+    trees = forest.grow(spans, roots)
+    paths = forest.critical_paths(spans, trees)
+    saved = replay.savings(spans, trees, paths)
+    return _Walk(paths.traces, paths.stages, paths.on_path_us, saved)
+
+
+def _walk_large(table: pa.Table, names: dict[str, int], root: int, number: int) -> _Walk:
+    """Walk one trace by itself."""
+    trace = _trace(table)
+    tree = tree_of(trace, parents_of(trace), root)
+    on_path, parallel = path.critical_path(tree, trace.stages, trace.span_ids)
+    saved = path.savings(tree, trace.stages, on_path, parallel)
+    rows = [(number, names[stage], us, saved[stage]) for stage, us in on_path.items()]
+    return _Walk(*np.array(rows, np.int64).T)
+
+
+def _trace(table: pa.Table) -> Trace:
+    """Return the rows of one trace."""
+    return Trace(*(table[name].to_pylist() for name in _TRACE_COLUMNS))
+
+
+def _causes(table: pa.Table, firsts: Integers, sizes: Integers) -> pa.Array:
+    """Return the root cause of each trace, null where nothing failed."""
+    causes: list[tuple[str, str, str] | None] = [None] * len(firsts)
+    failed = np.flatnonzero(np.add.reduceat(_flags(table["error"]).astype(np.int64), firsts))
+    for number in failed:
+        trace = _trace(table.slice(firsts[number], sizes[number]))
+        cause = root_cause(trace, parents_of(trace))
+        if cause is not None:
+            causes[number] = (cause.service, cause.reason, cause.propagated_to)
+    return pa.array(causes, _CAUSE)
+
+
+def _assembled(
+    table: pa.Table, roots: Integers, stages: pa.Array, walks: list[_Walk], causes: pa.Array
+) -> pa.Table:
+    """Return the rows of all traces, in the order of WALKED_COLUMNS."""
+    traces = np.concatenate([walk.traces for walk in walks])
+    order = np.argsort(traces, kind="stable")
+    columns = [
+        np.concatenate([getattr(walk, name) for walk in walks])[order]
+        for name in ("stages", "on_path_us", "saving_us")
+    ]
+    steps = [stages.take(pa.array(columns[0])), pa.array(columns[1]), pa.array(columns[2])]
+    offsets = np.searchsorted(traces[order], np.arange(len(roots) + 1)).astype(np.int32)
+    paths = pa.ListArray.from_arrays(
+        pa.array(offsets), pa.StructArray.from_arrays(steps, fields=list(_STEP))
+    )
+    of_root = table.select(_ROOT_COLUMNS).take(pa.array(roots))
+    return of_root.append_column("path", paths).append_column("cause", causes)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from analytics.traces import path
 from analytics.traces.cause import Cause, root_cause
 from analytics.traces.tree import Trace, parents_of, root_of, tree_of
 from tests.analytics import trace_oracle
-from tests.analytics.trace_spans import EPOCH_US, Span, span
+from tests.analytics.trace_spans import EPOCH_US, Span, small_traces, span
 
 
 def trace_of(spans: list[Span]) -> Trace:
@@ -172,28 +171,6 @@ def test_wide_traces_are_replayed_within_the_budget(monkeypatch: pytest.MonkeyPa
     assert walk(spans)[1] == {"a": 0, "x": 40, "y": 10}
     monkeypatch.setattr(path, "SAVING_STEPS_MAX", len(spans))
     assert walk(spans)[1] == {"a": 0, "x": 0, "y": 10}
-
-
-@st.composite
-def small_traces(draw: st.DrawFn) -> list[Span]:
-    """Draw a trace of few spans in a short time, so that ends meet and zero lengths occur."""
-    count = draw(st.integers(1, 9))
-    spans = [span("t", "s0", None, 0, draw(st.integers(0, 15)), kind="SERVER")]
-    for place in range(1, count):
-        start = draw(st.integers(-2, 16))
-        spans.append(
-            span(
-                "t",
-                f"s{place}",
-                draw(st.sampled_from([f"s{at}" for at in range(place)] + ["lost", f"s{place}"])),
-                start,
-                start + draw(st.integers(-1, 9)),
-                name=draw(st.sampled_from(("x", "y", "z"))),
-                kind=draw(st.sampled_from(("INTERNAL", "SERVER", "CLIENT", "CONSUMER"))),
-                service=draw(st.sampled_from(("a", "b"))),
-            )
-        )
-    return spans
 
 
 @given(small_traces())

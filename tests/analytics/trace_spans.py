@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hypothesis import strategies as st
+
 from analytics import schema
 
 if TYPE_CHECKING:
@@ -107,3 +109,25 @@ def _random_span(
         status=chance.choice(("UNSET", "OK", "ERROR")),
         attributes={"peer.service": chance.choice(("db", "mail"))} if named else {},
     )
+
+
+@st.composite
+def small_traces(draw: st.DrawFn) -> list[Span]:
+    """Draw a trace of few spans in a short time, so that ends meet and zero lengths occur."""
+    count = draw(st.integers(1, 9))
+    spans = [span("t", "s0", None, 0, draw(st.integers(0, 15)), kind="SERVER")]
+    for place in range(1, count):
+        start = draw(st.integers(-2, 16))
+        spans.append(
+            span(
+                "t",
+                f"s{place}",
+                draw(st.sampled_from([f"s{at}" for at in range(place)] + ["lost", f"s{place}"])),
+                start,
+                start + draw(st.integers(-1, 9)),
+                name=draw(st.sampled_from(("x", "y", "z"))),
+                kind=draw(st.sampled_from(("INTERNAL", "SERVER", "CLIENT", "CONSUMER"))),
+                service=draw(st.sampled_from(("a", "b"))),
+            )
+        )
+    return spans
