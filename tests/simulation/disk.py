@@ -22,7 +22,7 @@ from viewstamp.format.record import SECTOR_BYTES
 # A crash in the middle of an operation comes before one of so many I/O steps.
 STEPS_BEFORE_CRASH_MAX: Final = 9
 # What ends a process: the disk refused. Everything else that is raised is a finding.
-DISK_REFUSES: Final = (JournalFailed, SuperblockFailed, NoSpace)
+DISK_REFUSES: Final = (OSError, JournalFailed, SuperblockFailed, NoSpace)
 
 
 class SimulatedDisk(MemoryStorage):

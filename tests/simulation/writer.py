@@ -76,8 +76,8 @@ class SimulatedWriter:
     def finish(self, job: Job) -> None:
         """The job's time is over: do it, tell, and begin the next."""
         assert job is self._running, f"{job.kind} is not what is under way"
-        result = job.work()
         self._running = None
+        result = job.work()
         job.then(result)
         self._go_on()
 
@@ -92,7 +92,7 @@ class SimulatedWriter:
             job.work()
         except SimulatedCrash as step:
             return f"{job.kind} before {step}"
-        except (OSError, *DISK_REFUSES) as error:
+        except DISK_REFUSES as error:
             return f"{job.kind}: {error}"
         finally:
             disk.crash_at = None

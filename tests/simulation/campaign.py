@@ -1,0 +1,164 @@
+"""`python -m tests.simulation.campaign`: many seeds, in processes side by side, resumable.
+
+Seeds are run in chunks. What a chunk came to is added to the state file, a line each, so that a
+campaign that was interrupted goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tests.simulation.marks import missed
+from tests.simulation.options import FaultKind, Scale, draw
+from tests.simulation.outcome import Outcome, run_seed
+
+CHUNK_SEEDS: Final = 10
+FAILURES_SHOWN: Final = 20
+GROUPS: Final = {
+    "faults": "fault ",
+    "partitions": "partition ",
+    "messages": "sent ",
+    "statuses": "status ",
+    "drop rules": "dropped ",
+    "other marks": "",
+}
+
+
+def run_chunk(seeds: Sequence[int], scale: Scale) -> list[Outcome]:
+    """Run some seeds, one after the other."""
+    return [run_seed(draw(seed, scale)) for seed in seeds]
+
+
+def load(path: Path | None) -> list[Outcome]:
+    """What earlier runs of the campaign came to."""
+    if path is None or not path.exists():
+        return []
+    lines = path.read_text().splitlines()
+    return [
+        Outcome(**{**fields, "counts": Counter(fields["counts"])})
+        for fields in map(json.loads, lines)
+    ]
+
+
+def save(path: Path | None, outcomes: Sequence[Outcome]) -> None:
+    """Add what a chunk came to."""
+    if path is not None:
+        with path.open("a") as file:
+            file.writelines(json.dumps(asdict(outcome)) + "\n" for outcome in outcomes)
+
+
+def run(
+    seeds: Sequence[int], scale: Scale, processes: int, state: Path | None, console: Console
+) -> list[Outcome]:
+    """Run all seeds that the state file does not know yet; returns what all came to."""
+    wanted = set(seeds)
+    done = [outcome for outcome in load(state) if outcome.seed in wanted]
+    known = {outcome.seed for outcome in done}
+    left = [seed for seed in seeds if seed not in known]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+        task = progress.add_task("seeds", total=len(seeds), completed=len(done))
+        for outcomes in _finished(left, scale, processes):
+            save(state, outcomes)
+            done.extend(outcomes)
+            failed = sum(not outcome.is_good for outcome in done)
+            progress.update(task, completed=len(done), description=f"seeds, {failed} failed")
+    return done
+
+
+def _finished(seeds: Sequence[int], scale: Scale, processes: int) -> Iterator[list[Outcome]]:
+    """Yield chunks as they are done."""
+    chunks = [seeds[at : at + CHUNK_SEEDS] for at in range(0, len(seeds), CHUNK_SEEDS)]
+    if processes == 1:
+        for chunk in chunks:
+            yield run_chunk(chunk, scale)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        waiting: set[Future[list[Outcome]]] = set()
+        for chunk in chunks:
+            waiting.add(pool.submit(run_chunk, chunk, scale))
+            if len(waiting) > 2 * processes:
+                finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in finished)
+        finished, _ = wait(waiting)
+        yield from (future.result() for future in finished)
+
+
+def problems(outcomes: Sequence[Outcome], scale: Scale) -> list[str]:
+    """Why the campaign does not count: it must have run, and every seed must have been worked."""
+    if not outcomes:
+        return ["no seed was run"]
+    found = [f"seed {o.seed}: {o.failure.splitlines()[0]}" for o in outcomes if not o.is_good]
+    idle = [o.seed for o in outcomes if o.is_good and o.commands < scale.value]
+    if idle:
+        found.append(f"seeds with less than {scale.value} commands: {idle[:FAILURES_SHOWN]}")
+    return found
+
+
+def summary(outcomes: Sequence[Outcome]) -> list[Table]:
+    """Tables of what all seeds together went through."""
+    total: Counter[str] = Counter()
+    for outcome in outcomes:
+        total.update(outcome.counts)
+    tables = []
+    left = dict(total)
+    for title, prefix in GROUPS.items():
+        table = Table("what", "times", "seeds", title=title)
+        for name in sorted(name for name in left if name.startswith(prefix)):
+            seeds = sum(outcome.counts[name] > 0 for outcome in outcomes)
+            table.add_row(name.removeprefix(prefix), f"{left.pop(name):,}", f"{seeds:,}")
+        tables.append(table)
+    return tables
+
+
+def report(outcomes: Sequence[Outcome], scale: Scale, console: Console) -> int:
+    """Print what the campaign came to; returns the exit status."""
+    for table in summary(outcomes):
+        console.print(table)
+    total: Counter[str] = Counter()
+    for outcome in outcomes:
+        total.update(outcome.counts)
+    never = missed(total) + [f"fault {k.value}" for k in FaultKind if not total[f"fault {k.value}"]]
+    console.print(f"never: {', '.join(never) or 'nothing was missed'}")
+    found = problems(outcomes, scale)
+    for problem in found[:FAILURES_SHOWN]:
+        console.print(problem, markup=False)
+    took_s = sum(outcome.took_s for outcome in outcomes)
+    console.print(
+        f"{len(outcomes):,} seeds, {sum(not o.is_good for o in outcomes):,} failed; "
+        f"{sum(o.commands for o in outcomes):,} commands in {sum(o.ops for o in outcomes):,} ops; "
+        f"{sum(o.simulated_ms for o in outcomes) / 3_600_000:,.1f} h simulated in {took_s:,.0f} s"
+    )
+    return 1 if found else 0
+
+
+def main(arguments: list[str]) -> int:
+    """Run a campaign; returns 0 if every seed is good."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.campaign")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--count", type=int, default=100, help="how many seeds")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="short runs, as in `make test`")
+    parser.add_argument("--state", type=Path, help="where the seeds done are kept")
+    chosen = parser.parse_args(arguments)
+    console = Console()
+    scale = Scale.QUICK if chosen.quick else Scale.CAMPAIGN
+    seeds = range(chosen.seed, chosen.seed + chosen.count)
+    outcomes = run(seeds, scale, chosen.processes, chosen.state, console)
+    return report(outcomes, scale, console)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
