@@ -26,7 +26,14 @@ from viewstamp.client.link import Link, StreamCall, open_stream
 from viewstamp.client.packing import Batch, Call
 from viewstamp.client.reads import Reads
 from viewstamp.client.transport import Endpoints, Identity, refusal_in, unary
-from viewstamp.client.verdicts import PRIMARY_DETAIL, Backoff, Verdict, copy_of, verdict_on
+from viewstamp.client.verdicts import (
+    PRIMARY_DETAIL,
+    RETRIES_BEFORE_MOVING,
+    Backoff,
+    Verdict,
+    copy_of,
+    verdict_on,
+)
 from viewstamp.errors import Refusal
 
 logger = logging.getLogger(__name__)
@@ -171,14 +178,20 @@ class Submitter:
     def _carry_out(self, verdict: Verdict | None, error: errors_pb2.Error) -> None:
         if verdict is None:
             self._resend_backoff.reset()
-        elif verdict is Verdict.RETRY:
+        elif verdict is Verdict.RETRY and not self._is_worth_moving:
             self._schedule_resend()
         else:
             if verdict is Verdict.RENEW:
                 self._identity.forget()
             else:
                 self._endpoints.advance(Refusal.from_error(error).details.get(PRIMARY_DETAIL))
+            self._resend_backoff.reset()
             self._end_link()
+
+    @property
+    def _is_worth_moving(self) -> bool:
+        patience_ends = self._resend_backoff.attempts >= RETRIES_BEFORE_MOVING
+        return patience_ends and self._endpoints.has_others
 
     def _schedule_resend(self) -> None:
         if self._resend_timer is None:

@@ -60,6 +60,11 @@ class Endpoints:
         """The one to talk to."""
         return self._hint or self._endpoints[self._position % len(self._endpoints)]
 
+    @property
+    def has_others(self) -> bool:
+        """Whether there is anybody else to talk to."""
+        return len(self._endpoints) > 1 or self._hint is not None
+
     def advance(self, hint: str | None = None) -> None:
         """Go on to the replica that was named as the primary, else to the next one."""
         if hint:

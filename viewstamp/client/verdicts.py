@@ -12,6 +12,8 @@ from viewstamp.errors import Refusal
 
 BACKOFF_FIRST_S: Final = 0.01
 BACKOFF_MAX_S: Final = 1.0
+# A replica that refused so often in a row for the moment may be cut off: another one may not be.
+RETRIES_BEFORE_MOVING: Final = 6
 # Detail of NOT_PRIMARY that says where the primary is.
 PRIMARY_DETAIL: Final = "address"
 # Detail of a replica that has yet to apply what another one answered: it will catch up.
@@ -72,13 +74,17 @@ class Backoff:
 
     def __init__(self) -> None:
         self._next_s = BACKOFF_FIRST_S
+        self.attempts = 0
+        """How many pauses were taken since the last success."""
 
     def next_s(self) -> float:
         """Return how long to wait before the next attempt, in seconds."""
         pause_s = self._next_s * random.uniform(0.5, 1.0)
         self._next_s = min(2 * self._next_s, BACKOFF_MAX_S)
+        self.attempts += 1
         return pause_s
 
     def reset(self) -> None:
         """Begin anew: an attempt succeeded."""
         self._next_s = BACKOFF_FIRST_S
+        self.attempts = 0
