@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.journal.journal import SEGMENT_BYTES
+from coordinator.peers import settings as peers
+from coordinator.peers.settings import PeerSettings
 from viewstamp import limits
 from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.limits import CLUSTER_ID_BYTES, MIB, REPLICAS_MAX
@@ -59,6 +61,8 @@ class Config:
     tls_key: Path | None
     log_level: str
     telemetry: TelemetrySettings
+    peers: PeerSettings | None
+    """None for a cluster of one replica."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -88,6 +92,7 @@ def parser() -> argparse.ArgumentParser:
     add("--tls-certificate", type=Path, help="PEM chain; needs --tls-key")
     add("--tls-key", type=Path, help="PEM private key; needs --tls-certificate")
     add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    peers.add_arguments(result)
     telemetry.add_arguments(result)
     return result
 
@@ -148,7 +153,15 @@ def parse(arguments: list[str]) -> Config:
         tls_key=options.tls_key,
         log_level=options.log_level,
         telemetry=_telemetry(options),
+        peers=_peers(options),
     )
+
+
+def _peers(options: argparse.Namespace) -> PeerSettings | None:
+    try:
+        return peers.settings_of(options, options.replica_id, options.replica_count)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _telemetry(options: argparse.Namespace) -> TelemetrySettings:

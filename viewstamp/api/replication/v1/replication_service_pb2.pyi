@@ -595,7 +595,7 @@ class StartView(_message.Message):
     view: _builtins.int
     """Which."""
     nonce: _builtins.bytes
-    """Nonce of the RequestStartView that this answers; empty, or all zeros, for none."""
+    """Nonce of the RequestStartView that this answers; all zeros for none."""
     commit: _builtins.int
     """The last committed op."""
     head_op: _builtins.int

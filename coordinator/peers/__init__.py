@@ -1,0 +1,28 @@
+"""Peers: what replicas of one cluster say to each other, over gRPC, on an address of its own.
+
+    peers      `Peers`: what the shell has in hand
+    messages   the messages of the shells, beside those of `coordinator.vsr`
+    codec      messages as bytes, and back; prepares stay byte-identical and are verified
+    outbox     what waits for one peer: two lanes, bounded, packed
+    link       the way to one peer: hello, packets, again and again
+    listener   what peers say to this replica
+    hello      who connects, and why it may not
+    agreement  the digest over the limits that replicas must agree on
+    tls        certificates that say which replica it is
+    files      snapshot files for peers
+    fetch      snapshot files from peers
+    status     what is known about each peer
+    settings   the flags
+
+Between each two replicas there are two streams, one in each direction, each opened by the one that
+speaks on it. Delivery is at most once. Messages keep their order unless more of them wait than fit
+into one packet: then votes and heartbeats overtake entries of the log. The protocol
+(`coordinator.vsr`) asks for no more than that; it repeats what matters.
+
+    peers = Peers(config, PeerEvents(message=driver.received, state=alarm, failed=fail), snapshots)
+    await peers.start()
+    peers.send(1, message)
+    await peers.stop()
+
+Of the core this package knows its message types alone.
+"""

@@ -1,0 +1,339 @@
+"""Messages between replicas as bytes, and back. A table says which fields each kind has.
+
+Encoding yields one `ExchangeRequest` per message; joined, such encodings are one request, which is
+how messages are packed without touching them. Prepares keep the bytes that journals hold.
+
+Decoding takes any bytes and yields messages or named refusals, never an exception: prepares and
+headers are verified here, at the boundary, and trusted from here on. Cluster and sender are those
+of the stream, which were checked when it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias, cast
+
+from google.protobuf.message import DecodeError
+
+from coordinator.peers import messages as shell
+from coordinator.peers.messages import PeerMessage
+from coordinator.peers.outbox import Lane, Outgoing
+from coordinator.stages.entities import task_message, tasks_of
+from coordinator.vsr import messages as core
+from viewstamp.api.replication.v1 import replication_service_pb2 as pb
+from viewstamp.format import CHECKSUM_BYTES, FormatError
+from viewstamp.format.prepare import (
+    HEADER_BYTES,
+    Prepare,
+    PrepareHeader,
+    decode_header,
+    decode_prepare,
+    encode_header,
+    encode_prepare,
+)
+from viewstamp.limits import PIPELINE_PREPARES_MAX
+
+ID_BYTES: Final = CHECKSUM_BYTES
+ROOT_BYTES: Final = 32
+REASON_CHARACTERS_MAX: Final = 64
+# A pipeline is sent to every backup, and perhaps once more: encoded once.
+ENCODED_PREPARES_MAX: Final = 2 * PIPELINE_PREPARES_MAX
+
+
+class DecodeRule(Enum):
+    """Why received bytes are no message; the value is the name in status, logs and metrics."""
+
+    MALFORMED_PACKET = "malformed_packet"
+    UNKNOWN_KIND = "unknown_kind"
+    WRONG_LENGTH = "wrong_length"
+    CORRUPT_PREPARE = "corrupt_prepare"
+    CORRUPT_HEADER = "corrupt_header"
+    OTHER_CLUSTER = "other_cluster"
+    UNKNOWN_STAGE = "unknown_stage"
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """Bytes that were dropped, by which rule, and what was wrong with them."""
+
+    rule: DecodeRule
+    detail: str
+
+
+class Encoder:
+    """Encodes what one replica says. A prepare for several backups is encoded once."""
+
+    def __init__(self, cluster_id: bytes, replica_id: int) -> None:
+        self._cluster_id = cluster_id
+        self._replica_id = replica_id
+        self._encoded: dict[tuple[int, bytes], Outgoing] = {}
+
+    def encode(self, message: PeerMessage) -> Outgoing:
+        """Return a message ready to be sent. Raises ValueError for one that is not of this sender,
+        or whose fields cannot be: that is a defect here, not of the network."""
+        if (message.cluster_id, message.from_replica) != (self._cluster_id, self._replica_id):
+            raise ValueError(
+                f"{type(message).__name__} of replica {message.from_replica} cannot be sent by"
+                f" replica {self._replica_id}"
+            )
+        if not isinstance(message, core.PrepareMessage):
+            return _encode(message)
+        key = (message.view, message.prepare.checksum)
+        found = self._encoded.get(key)
+        if found is None:
+            found = self._encoded[key] = _encode(message)
+            if len(self._encoded) > ENCODED_PREPARES_MAX:
+                del self._encoded[next(iter(self._encoded))]
+        return found
+
+
+def lane_of(message: PeerMessage) -> Lane:
+    """Return the lane in which messages like this one wait."""
+    return _KINDS[type(message)].lane
+
+
+def decode_packet(
+    packet: bytes, cluster_id: bytes, from_replica: int
+) -> Iterator[PeerMessage | Undecodable]:
+    """Yield what a packet from a replica of this cluster holds, in order. Never raises."""
+    try:
+        parts = pb.ExchangeRequest.FromString(packet).messages
+    except DecodeError as error:
+        yield Undecodable(DecodeRule.MALFORMED_PACKET, str(error))
+        return
+    for part in parts:
+        try:
+            yield _decode(part, cluster_id, from_replica)
+        except _UndecodableError as error:
+            yield error.what
+
+
+class _UndecodableError(Exception):
+    def __init__(self, rule: DecodeRule, detail: str) -> None:
+        self.what = Undecodable(rule, detail)
+
+
+def _encode(message: PeerMessage) -> Outgoing:
+    kind = _KINDS[type(message)]
+    request = pb.ExchangeRequest()
+    part = getattr(request.messages.add(), kind.name)
+    part.SetInParent()  # else a message whose fields are all 0 would leave no trace
+    for field in kind.fields:
+        field.write(part, field.name, getattr(message, field.name))
+    return Outgoing(kind.lane, type(message), request.SerializeToString())
+
+
+def _decode(part: pb.ReplicaMessage, cluster_id: bytes, from_replica: int) -> PeerMessage:
+    name = part.WhichOneof("kind")
+    if name is None:
+        raise _UndecodableError(DecodeRule.UNKNOWN_KIND, "a message of no kind that is known here")
+    kind = _BY_NAME[name]
+    body = getattr(part, name)
+    values = {field.name: field.read(body, field.name, cluster_id) for field in kind.fields}
+    made = kind.message(cluster_id=cluster_id, from_replica=from_replica, **values)
+    return cast(PeerMessage, made)
+
+
+# --- Fields: how each sort is written, and how it is read and judged ---
+
+_Write: TypeAlias = Callable[[Any, str, Any], None]
+_Read: TypeAlias = Callable[[Any, str, bytes], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    write: _Write
+    read: _Read
+
+
+def _write_plain(part: Any, name: str, value: Any) -> None:
+    setattr(part, name, value)
+
+
+def _read_plain(part: Any, name: str, _: bytes) -> Any:
+    return getattr(part, name)
+
+
+def _plain(name: str) -> _Field:
+    return _Field(name, _write_plain, _read_plain)
+
+
+def _fixed(name: str, length: int) -> _Field:
+    """A field of so many bytes."""
+
+    def write(part: Any, _: str, value: bytes) -> None:
+        if len(value) != length:
+            raise ValueError(f"{name} has {len(value)} bytes, not {length}")
+        setattr(part, name, value)
+
+    def read(part: Any, _: str, __: bytes) -> bytes:
+        value: bytes = getattr(part, name)
+        if len(value) != length:
+            detail = f"{name} has {len(value)} bytes, not {length}"
+            raise _UndecodableError(DecodeRule.WRONG_LENGTH, detail)
+        return value
+
+    return _Field(name, write, read)
+
+
+def _id(name: str) -> _Field:
+    return _fixed(name, ID_BYTES)
+
+
+def _write_prepare(part: Any, name: str, value: core.Prepare) -> None:
+    # The core only knows the shape; what it is given are prepares of the format.
+    setattr(part, name, encode_prepare(cast(Prepare, value)))
+
+
+def _read_prepare(part: Any, name: str, cluster_id: bytes) -> Prepare:
+    try:
+        prepare = decode_prepare(getattr(part, name))
+    except FormatError as error:
+        raise _UndecodableError(DecodeRule.CORRUPT_PREPARE, str(error)) from error
+    _check_cluster(prepare.header, cluster_id)
+    return prepare
+
+
+_PREPARE: Final = _Field("prepare", _write_prepare, _read_prepare)
+
+
+def _write_headers(part: Any, name: str, value: Iterable[core.PrepareHeader]) -> None:
+    getattr(part, name).extend(encode_header(cast(PrepareHeader, header)) for header in value)
+
+
+def _read_headers(part: Any, name: str, cluster_id: bytes) -> tuple[PrepareHeader, ...]:
+    return tuple(_read_header(encoded, cluster_id) for encoded in getattr(part, name))
+
+
+def _read_header(encoded: bytes, cluster_id: bytes) -> PrepareHeader:
+    if len(encoded) != HEADER_BYTES:
+        detail = f"a header has {len(encoded)} bytes, not {HEADER_BYTES}"
+        raise _UndecodableError(DecodeRule.WRONG_LENGTH, detail)
+    try:
+        header = decode_header(encoded)
+    except FormatError as error:
+        raise _UndecodableError(DecodeRule.CORRUPT_HEADER, str(error)) from error
+    _check_cluster(header, cluster_id)
+    return header
+
+
+def _check_cluster(header: PrepareHeader, cluster_id: bytes) -> None:
+    if header.cluster_id != cluster_id:
+        detail = f"op {header.op} is of cluster {header.cluster_id.hex()}, not {cluster_id.hex()}"
+        raise _UndecodableError(DecodeRule.OTHER_CLUSTER, detail)
+
+
+_HEADERS: Final = _Field("headers", _write_headers, _read_headers)
+
+
+def _write_numbers(part: Any, name: str, value: Iterable[int]) -> None:
+    getattr(part, name).extend(value)
+
+
+def _read_numbers(part: Any, name: str, _: bytes) -> tuple[int, ...]:
+    return tuple(getattr(part, name))
+
+
+def _write_tasks(part: Any, name: str, value: Iterable[Any]) -> None:
+    getattr(part, name).extend(task_message(task) for task in value)
+
+
+def _read_tasks(part: Any, name: str, _: bytes) -> tuple[Any, ...]:
+    try:
+        return tasks_of(getattr(part, name))
+    except ValueError as error:
+        raise _UndecodableError(DecodeRule.UNKNOWN_STAGE, str(error)) from error
+
+
+def _write_optional(part: Any, name: str, value: int | None) -> None:
+    if value is not None:
+        setattr(part, name, value)
+
+
+def _read_optional(part: Any, name: str, _: bytes) -> int | None:
+    return getattr(part, name) if part.HasField(name) else None
+
+
+def _read_reason(part: Any, name: str, _: bytes) -> str:
+    reason: str = getattr(part, name)
+    if len(reason) > REASON_CHARACTERS_MAX:
+        detail = f"{name} has {len(reason)} characters, at most {REASON_CHARACTERS_MAX} are allowed"
+        raise _UndecodableError(DecodeRule.WRONG_LENGTH, detail)
+    return reason
+
+
+# --- Kinds ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    message: type
+    name: str
+    fields: tuple[_Field, ...]
+    lane: Lane = Lane.URGENT
+
+
+_FAULTY: Final = _Field("faulty", _write_numbers, _read_numbers)
+_TASKS: Final = _Field("tasks", _write_tasks, _read_tasks)
+_REASON: Final = _Field("reason", _write_plain, _read_reason)
+_PRIMARY: Final = _Field("primary", _write_optional, _read_optional)
+_VIEW: Final = _plain("view")
+_OP: Final = _plain("op")
+_COMMIT: Final = _plain("commit")
+_TOKEN: Final = _plain("token")
+_NONCE: Final = _id("nonce")
+_CHECKSUM: Final = _id("checksum")
+
+_TABLE: Final = (
+    _Kind(core.PrepareMessage, "prepare", (_VIEW, _PREPARE), Lane.BODY),
+    _Kind(core.PrepareOkMessage, "prepare_ok", (_VIEW, _OP, _CHECKSUM, _plain("commit_min"))),
+    _Kind(core.CommitMessage, "commit", (_VIEW, _COMMIT, _CHECKSUM, _plain("read_round"))),
+    _Kind(core.CommitOkMessage, "commit_ok", (_VIEW, _plain("read_round"))),
+    _Kind(core.BlankQueryMessage, "blank_query", (_NONCE,)),
+    _Kind(core.BlankAnswerMessage, "blank_answer", (_id("echo"), _NONCE)),
+    _Kind(core.StartViewChangeMessage, "start_view_change", (_plain("target_view"),)),
+    _Kind(
+        core.DoViewChangeMessage,
+        "do_view_change",
+        (
+            *(_VIEW, _plain("log_view"), _COMMIT, _plain("head_op")),
+            *(_HEADERS, _FAULTY, _plain("head_uncertain")),
+        ),
+    ),
+    _Kind(
+        core.StartViewMessage,
+        "start_view",
+        (_VIEW, _NONCE, _COMMIT, _plain("head_op"), _HEADERS),
+    ),
+    _Kind(core.RequestStartViewMessage, "request_start_view", (_VIEW, _NONCE)),
+    _Kind(core.RequestPrepareMessage, "request_prepare", (_OP, _CHECKSUM)),
+    _Kind(core.RepairMessage, "repair", (_PREPARE,), Lane.BODY),
+    _Kind(
+        core.RequestCommittedMessage,
+        "request_committed",
+        (_plain("first_op"), _plain("last_op")),
+    ),
+    _Kind(core.CommittedMessage, "committed", (_PREPARE, _COMMIT), Lane.BODY),
+    _Kind(
+        core.CommittedGoneMessage,
+        "committed_gone",
+        (_plain("first_held_op"), _plain("generation"), _plain("cut_op")),
+    ),
+    _Kind(core.RequestAdmissionMessage, "request_admission", (_NONCE, _COMMIT)),
+    _Kind(core.AdmissionMessage, "admission", (_VIEW, _NONCE, _plain("voting_view"))),
+    _Kind(core.AdmissionDurableMessage, "admission_durable", (_VIEW, _plain("voting_view"))),
+    _Kind(
+        shell.SnapshotDurableMessage,
+        "snapshot_durable",
+        (_plain("generation"), _fixed("root", ROOT_BYTES), _TASKS),
+    ),
+    _Kind(shell.ReadIndexRequestMessage, "read_index_request", (_TOKEN,)),
+    _Kind(shell.ReadIndexReplyMessage, "read_index_reply", (_TOKEN, _OP)),
+    _Kind(shell.ReadIndexRefusedMessage, "read_index_refused", (_TOKEN, _REASON, _PRIMARY)),
+)
+_KINDS: Final = MappingProxyType({kind.message: kind for kind in _TABLE})
+_BY_NAME: Final = MappingProxyType({kind.name: kind for kind in _TABLE})

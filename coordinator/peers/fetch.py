@@ -1,0 +1,142 @@
+"""Snapshot files from peers: the reading side of state transfer.
+
+A layer is named by its digest, so what one peer has begun to send another one may finish: a
+transfer goes on at its offset with the next peer, and ends in failure only when none of them sends
+anything more. Whether the bytes are the right ones the caller finds out from the digest of the
+whole file, as for a file of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from coordinator.peers.files import SERVICE
+from coordinator.peers.hello import Hello, encode_hello
+from coordinator.peers.link import dial
+from viewstamp.api.replication.v1 import replication_service_pb2 as pb
+
+MANIFEST_TIMEOUT_MS: Final = 10_000
+# The peer looks at its whole copy before the first chunk.
+CHUNK_TIMEOUT_MS: Final = 60_000
+
+
+class PeerFileUnavailable(Exception):  # noqa: N818  What operators read: the file is not to be had.
+    """No peer that was asked sends the file, or the rest of it; the message has each one's words.
+
+    Try again later, or ask others.
+    """
+
+
+class SnapshotFetcher:
+    """Reads manifests and layers from peers."""
+
+    def __init__(
+        self,
+        own: Hello,
+        addresses: Mapping[int, str],
+        credentials: grpc.ChannelCredentials | None,
+    ) -> None:
+        """Ask as the replica that says the hello `own`."""
+        self._own = own
+        self._addresses = addresses
+        self._credentials = credentials
+
+    async def manifest(self, replica: int, generation: int) -> bytes:
+        """Return a peer's manifest file: frame and message, to be decoded and so verified.
+
+        Raises PeerFileUnavailable.
+        """
+        request = pb.ReadManifestRequest(hello=self._hello(replica), generation=generation)
+        channel = self._dial(replica)
+        try:
+            call: Any = channel.unary_unary(f"/{SERVICE}/ReadManifest")
+            answer = await call(request.SerializeToString(), timeout=MANIFEST_TIMEOUT_MS / 1000)
+            return pb.ReadManifestResponse.FromString(answer).manifest
+        except (grpc.RpcError, DecodeError) as error:
+            raise PeerFileUnavailable(
+                f"the manifest of snapshot {generation}: {_words(replica, error)}"
+            ) from error
+        finally:
+            await channel.close()
+
+    async def layer(
+        self,
+        replicas: Sequence[int],
+        generation: int,
+        digest: bytes,
+        size_bytes: int,
+        offset: int = 0,
+    ) -> AsyncGenerator[bytes]:
+        """Yield the bytes of a layer from `offset` to its end at `size_bytes`, from these peers in
+        turn. Raises PeerFileUnavailable after a round in which none sent anything."""
+        failures: dict[int, str] = {}
+        turn = 0
+        while offset < size_bytes:
+            replica = replicas[turn % len(replicas)]
+            turn += 1
+            try:
+                async with aclosing(self._chunks(replica, generation, digest, offset)) as chunks:
+                    async for data in chunks:
+                        failures.clear()
+                        offset += len(data)
+                        if offset > size_bytes:
+                            raise _WrongAnswerError(f"sends more than {size_bytes} bytes")
+                        yield data
+                if offset < size_bytes:
+                    failures[replica] = f"replica {replica}: ends at {offset} of {size_bytes} bytes"
+            except (grpc.RpcError, DecodeError, TimeoutError, _WrongAnswerError) as error:
+                failures[replica] = _words(replica, error)
+            if failures.keys() >= set(replicas):
+                raise PeerFileUnavailable(
+                    f"layer {digest.hex()} from {offset} of {size_bytes} bytes: "
+                    + "; ".join(failures[key] for key in sorted(failures))
+                )
+
+    async def _chunks(
+        self, replica: int, generation: int, digest: bytes, offset: int
+    ) -> AsyncGenerator[bytes]:
+        request = pb.ReadLayerRequest(
+            hello=self._hello(replica), generation=generation, digest=digest, offset=offset
+        )
+        channel = self._dial(replica)
+        try:
+            stream: Any = channel.unary_stream(f"/{SERVICE}/ReadLayer")
+            call = stream(request.SerializeToString())
+            while (chunk := await _next(call)) is not None:
+                if chunk.offset != offset or not chunk.data:
+                    raise _WrongAnswerError(f"sends {chunk.offset} where {offset} was due")
+                offset += len(chunk.data)
+                yield chunk.data
+        finally:
+            await channel.close()
+
+    def _hello(self, replica: int) -> pb.ReplicaHello:
+        return encode_hello(self._own.to(replica))
+
+    def _dial(self, replica: int) -> grpc.aio.Channel:
+        return dial(self._addresses[replica], replica, self._credentials)
+
+
+class _WrongAnswerError(Exception):
+    """A peer sends what was not asked for."""
+
+
+async def _next(call: Any) -> pb.ReadLayerResponse | None:
+    async with asyncio.timeout(CHUNK_TIMEOUT_MS / 1000):
+        answer = await call.read()
+    return None if answer is grpc.aio.EOF else pb.ReadLayerResponse.FromString(answer)
+
+
+def _words(replica: int, error: Exception) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"replica {replica}: {error.code().name}: {error.details()}"
+    if isinstance(error, TimeoutError):
+        return f"replica {replica}: nothing within {CHUNK_TIMEOUT_MS} ms"
+    return f"replica {replica}: {error}"

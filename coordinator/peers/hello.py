@@ -1,0 +1,203 @@
+"""Who connects, and whether it may: the first thing on every stream between replicas.
+
+The reasons for a refusal are a table, in the order in which they are looked at: another wire
+version first, since nothing else can be trusted to mean the same there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from viewstamp.api.replication.v1 import replication_service_pb2 as pb
+from viewstamp.limits import BOOT_NONCE_BYTES, CLUSTER_ID_BYTES
+
+WIRE_VERSION: Final = 1
+DIGEST_BYTES: Final = 32
+
+
+class HelloRefusal(Enum):
+    """Why a hello was refused; the value is the reason's name in status, logs and metrics."""
+
+    MALFORMED = "malformed"
+    OTHER_WIRE_VERSION = "other_wire_version"
+    OTHER_CLUSTER = "other_cluster"
+    OTHER_REPLICA_COUNT = "other_replica_count"
+    OTHER_CONFIGURATION = "other_configuration"
+    UNKNOWN_REPLICA = "unknown_replica"
+    OWN_REPLICA = "own_replica"
+    WRONG_ADDRESSEE = "wrong_addressee"
+    WRONG_CERTIFICATE = "wrong_certificate"
+    DUPLICATE_REPLICA = "duplicate_replica"
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who connects, and to whom. `to_replica` is the index of the replica that is meant."""
+
+    cluster_id: bytes
+    wire_version: int
+    replica_id: int
+    replica_count: int
+    configuration_digest: bytes
+    boot_nonce: bytes
+    to_replica: int
+
+    def to(self, replica: int) -> Hello:
+        """Return the hello for another replica."""
+        return replace(self, to_replica=replica)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A hello that is not accepted: the reason, and what differs, for people."""
+
+    reason: HelloRefusal
+    detail: str
+
+
+def encode_hello(hello: Hello) -> pb.ReplicaHello:
+    """Return the hello as the wire carries it."""
+    return pb.ReplicaHello(
+        cluster_id=hello.cluster_id,
+        wire_version=hello.wire_version,
+        replica_id=hello.replica_id,
+        replica_count=hello.replica_count,
+        configuration_digest=hello.configuration_digest,
+        boot_nonce=hello.boot_nonce,
+        to_replica_id=hello.to_replica,
+    )
+
+
+def decode_hello(message: pb.ReplicaHello) -> Hello:
+    """Return what the wire carried; `judge` finds what is wrong with it."""
+    return Hello(
+        cluster_id=message.cluster_id,
+        wire_version=message.wire_version,
+        replica_id=message.replica_id,
+        replica_count=message.replica_count,
+        configuration_digest=message.configuration_digest,
+        boot_nonce=message.boot_nonce,
+        to_replica=message.to_replica_id,
+    )
+
+
+def judge(own: Hello, theirs: Hello) -> Refusal | None:
+    """Return why `theirs` cannot be accepted by the replica that would say `own`; None: welcome."""
+    return next(
+        (
+            Refusal(reason, detail)
+            for reason, rule in _RULES
+            if (detail := rule(own, theirs)) is not None
+        ),
+        None,
+    )
+
+
+def encode_verdict(own: Hello, refusal: Refusal | None) -> pb.ExchangeResponse:
+    """Return the answer to a hello."""
+    if refusal is None:
+        return pb.ExchangeResponse(hello=encode_hello(own))
+    return pb.ExchangeResponse(
+        hello=encode_hello(own), refusal=_NUMBERS[refusal.reason], detail=refusal.detail
+    )
+
+
+def decode_verdict(response: pb.ExchangeResponse) -> Refusal | None:
+    """Return why the other side refused, None if it did not."""
+    if response.refusal == pb.HELLO_REFUSAL_UNSPECIFIED:
+        return None
+    reason = _REASONS.get(response.refusal, HelloRefusal.MALFORMED)
+    return Refusal(reason, response.detail)
+
+
+# --- The rules: what differs, or None ---
+
+_Rule: TypeAlias = Callable[[Hello, Hello], str | None]
+
+
+def _other_wire_version(own: Hello, theirs: Hello) -> str | None:
+    if own.wire_version == theirs.wire_version:
+        return None
+    return f"wire version {theirs.wire_version}, this replica speaks {own.wire_version}"
+
+
+def _malformed(_: Hello, theirs: Hello) -> str | None:
+    lengths = (
+        ("cluster_id", theirs.cluster_id, CLUSTER_ID_BYTES),
+        ("configuration_digest", theirs.configuration_digest, DIGEST_BYTES),
+        ("boot_nonce", theirs.boot_nonce, BOOT_NONCE_BYTES),
+    )
+    wrong = (
+        f"{name} has {len(value)} bytes, not {due}"
+        for name, value, due in lengths
+        if len(value) != due
+    )
+    return next(wrong, None)
+
+
+def _other_cluster(own: Hello, theirs: Hello) -> str | None:
+    if own.cluster_id == theirs.cluster_id:
+        return None
+    return f"cluster {theirs.cluster_id.hex()}, this replica is of {own.cluster_id.hex()}"
+
+
+def _other_replica_count(own: Hello, theirs: Hello) -> str | None:
+    if own.replica_count == theirs.replica_count:
+        return None
+    return f"told of {theirs.replica_count} replicas, this one of {own.replica_count}"
+
+
+def _other_configuration(own: Hello, theirs: Hello) -> str | None:
+    if own.configuration_digest == theirs.configuration_digest:
+        return None
+    found, due = theirs.configuration_digest.hex()[:16], own.configuration_digest.hex()[:16]
+    return f"digest of limits {found}, this replica's is {due}: run builds with equal limits"
+
+
+def _unknown_replica(own: Hello, theirs: Hello) -> str | None:
+    if theirs.replica_id < own.replica_count:
+        return None
+    return f"replica {theirs.replica_id} of a cluster of {own.replica_count}: ids count from 0"
+
+
+def _own_replica(own: Hello, theirs: Hello) -> str | None:
+    if own.replica_id != theirs.replica_id:
+        return None
+    return f"replica {own.replica_id} is this one: two processes have the same --replica-id"
+
+
+def _wrong_addressee(own: Hello, theirs: Hello) -> str | None:
+    if own.replica_id == theirs.to_replica:
+        return None
+    return f"meant for replica {theirs.to_replica}, this is {own.replica_id}: correct an address"
+
+
+_RULES: Final[tuple[tuple[HelloRefusal, _Rule], ...]] = (
+    (HelloRefusal.OTHER_WIRE_VERSION, _other_wire_version),
+    (HelloRefusal.MALFORMED, _malformed),
+    (HelloRefusal.OTHER_CLUSTER, _other_cluster),
+    (HelloRefusal.OTHER_REPLICA_COUNT, _other_replica_count),
+    (HelloRefusal.OTHER_CONFIGURATION, _other_configuration),
+    (HelloRefusal.UNKNOWN_REPLICA, _unknown_replica),
+    (HelloRefusal.OWN_REPLICA, _own_replica),
+    (HelloRefusal.WRONG_ADDRESSEE, _wrong_addressee),
+)
+_NUMBERS: Final = MappingProxyType(
+    {
+        HelloRefusal.MALFORMED: pb.HELLO_REFUSAL_MALFORMED,
+        HelloRefusal.OTHER_WIRE_VERSION: pb.HELLO_REFUSAL_OTHER_WIRE_VERSION,
+        HelloRefusal.OTHER_CLUSTER: pb.HELLO_REFUSAL_OTHER_CLUSTER,
+        HelloRefusal.OTHER_REPLICA_COUNT: pb.HELLO_REFUSAL_OTHER_REPLICA_COUNT,
+        HelloRefusal.OTHER_CONFIGURATION: pb.HELLO_REFUSAL_OTHER_CONFIGURATION,
+        HelloRefusal.UNKNOWN_REPLICA: pb.HELLO_REFUSAL_UNKNOWN_REPLICA,
+        HelloRefusal.OWN_REPLICA: pb.HELLO_REFUSAL_OWN_REPLICA,
+        HelloRefusal.WRONG_ADDRESSEE: pb.HELLO_REFUSAL_WRONG_ADDRESSEE,
+        HelloRefusal.WRONG_CERTIFICATE: pb.HELLO_REFUSAL_WRONG_CERTIFICATE,
+        HelloRefusal.DUPLICATE_REPLICA: pb.HELLO_REFUSAL_DUPLICATE_REPLICA,
+    }
+)
+_REASONS: Final = MappingProxyType({number: reason for reason, number in _NUMBERS.items()})

@@ -1,0 +1,242 @@
+"""The way to one peer: connection, hello, packets of what waits; again and again.
+
+A new connection is made for each attempt, so that only this file decides when to try again: after a
+delay that doubles, with jitter, or at once when the peer has said hello to us. An idle stream
+carries an empty packet now and then, for the other side to see that this process is alive.
+
+A broken stream loses what was on its way, and what waits is given up with it. The protocol repeats
+what matters; what is old would only mislead a peer that comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from coordinator.peers.hello import Hello, HelloRefusal, Refusal, decode_verdict, encode_hello
+from coordinator.peers.outbox import Outbox, Outgoing
+from coordinator.peers.status import LinkState
+from coordinator.peers.tls import certificate_name
+from coordinator.tasks import first_to_end
+from viewstamp.api.replication.v1 import replication_service_pb2 as pb
+from viewstamp.limits import MESSAGE_BYTES_MAX, PREPARE_BODY_BYTES_MAX
+from viewstamp.telemetry import fields
+
+EXCHANGE_PATH: Final = "/viewstamp.api.replication.v1.ReplicationService/Exchange"
+HELLO_TIMEOUT_MS: Final = 2_000
+SIGN_OF_LIFE_MS: Final = 500
+RETRY_DELAY_MIN_MS: Final = 50
+RETRY_DELAY_MAX_MS: Final = 2_000
+KEEPALIVE_MS: Final = 2_000
+KEEPALIVE_TIMEOUT_MS: Final = 2_000
+# Beside the largest body it must still fit into a packet.
+URGENT_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 2 * PREPARE_BODY_BYTES_MAX
+CHANNEL_OPTIONS: Final = (
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    # Else connections of equal options are shared, and with them the library's own backoff.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.enable_http_proxy", 0),
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a link stands, and what keeps it from being connected."""
+
+    state: LinkState
+    why: str = ""
+    refusal: HelloRefusal | None = None
+
+
+def dial(
+    address: str, replica: int, credentials: grpc.ChannelCredentials | None
+) -> grpc.aio.Channel:
+    """Return a channel to a replica, which with TLS must prove that it is that replica."""
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    named = ("grpc.ssl_target_name_override", certificate_name(replica))
+    return grpc.aio.secure_channel(address, credentials, options=(*CHANNEL_OPTIONS, named))
+
+
+def retry_delay_ms(failures: int) -> int:
+    """Return how long to wait after so many failures in a row, at least 1: half of it is chance."""
+    longest = min(RETRY_DELAY_MAX_MS, RETRY_DELAY_MIN_MS << min(failures - 1, 16))
+    return longest // 2 + random.randint(0, longest // 2)
+
+
+class Link:
+    """The way to one peer. `run` keeps it up until cancelled; `changed` is told of new states."""
+
+    def __init__(
+        self,
+        hello: Hello,
+        address: str,
+        credentials: grpc.ChannelCredentials | None,
+        changed: Callable[[], None],
+    ) -> None:
+        """Say `hello`, which names the peer, to `address`."""
+        self.address = address
+        self.standing = Standing(LinkState.CONNECTING, "not tried yet")
+        self.outbox = Outbox()
+        self.sent = 0
+        self.sent_packets = 0
+        self.too_large = 0
+        self._hello = hello
+        self._credentials = credentials
+        self._changed = changed
+        self._wake = asyncio.Event()
+        self._is_life_due = False
+        self._retry = asyncio.Event()
+        self._failures = 0
+        self._known_boot = b""
+
+    @property
+    def connected(self) -> bool:
+        """Whether what is sent now goes out now."""
+        return self.standing.state is LinkState.CONNECTED
+
+    def send(self, outgoing: Outgoing) -> None:
+        """Send, or keep the message until there is a connection; it may be given up, counted."""
+        if len(outgoing.data) > URGENT_BYTES_MAX:
+            self.too_large += 1
+            _log.error(
+                "a message is too large for a packet and was dropped",
+                extra=fields(kind=outgoing.kind.__name__, bytes=len(outgoing.data)),
+            )
+        elif self.connected:
+            self.outbox.put(outgoing)
+            self._wake.set()
+        else:
+            self.outbox.put_newest(outgoing)
+
+    def heard_hello(self, boot_nonce: bytes) -> None:
+        """The peer has said hello to us and is welcome: it is there, so try again at once.
+
+        One that refuses us is tried at once only when it is a new process: else two replicas of
+        which one refuses could keep each other busy.
+        """
+        is_new = boot_nonce != self._known_boot
+        self._known_boot = boot_nonce
+        if is_new or self.standing.state is LinkState.CONNECTING:
+            self._failures = 0
+            self._retry.set()
+
+    async def run(self) -> None:
+        """Connect, send, and begin again, until cancelled."""
+        while True:
+            self._retry.clear()
+            standing = await self._attempt()
+            self.outbox.clear()
+            self._become(standing)
+            self._failures += 1
+            try:
+                async with asyncio.timeout(retry_delay_ms(self._failures) / 1000):
+                    await self._retry.wait()
+            except TimeoutError:
+                pass  # nobody called: try anyway
+
+    async def _attempt(self) -> Standing:
+        """Hold one stream as long as it lasts; return why there is none any more."""
+        channel = dial(self.address, self._hello.to_replica, self._credentials)
+        try:
+            call: Any = channel.stream_stream(EXCHANGE_PATH)()
+            try:
+                return await self._stream(call)
+            finally:
+                call.cancel()
+        except grpc.RpcError as error:
+            return Standing(LinkState.CONNECTING, f"{error.code().name}: {error.details()}")
+        except TimeoutError:
+            return Standing(LinkState.CONNECTING, f"no hello within {HELLO_TIMEOUT_MS} ms")
+        except DecodeError as error:
+            return Standing(LinkState.CONNECTING, f"what answers is no replica: {error}")
+        finally:
+            await channel.close()
+
+    async def _stream(self, call: Any) -> Standing:
+        refusal = await self._say_hello(call)
+        if refusal is not None:
+            return Standing(LinkState.REFUSED, refusal.detail, refusal.reason)
+        self._failures = 0
+        self._become(Standing(LinkState.CONNECTED))
+        self._wake.set()  # something may have waited for this
+        writer = asyncio.create_task(self._write(call))
+        ticker = asyncio.create_task(self._show_life())
+        reader = asyncio.create_task(_read_to_end(call))
+        await first_to_end(reader, writer, ticker)
+        await _read_to_end(call)  # raises the status that the stream ended with, if it failed
+        return Standing(LinkState.CONNECTING, "the peer closed the stream")
+
+    async def _say_hello(self, call: Any) -> Refusal | None:
+        request = pb.ExchangeRequest(hello=encode_hello(self._hello))
+        # Not `wait_for`, which loses a cancellation that comes together with the answer.
+        async with asyncio.timeout(HELLO_TIMEOUT_MS / 1000):
+            with contextlib.suppress(asyncio.InvalidStateError):  # it has ended: reading tells why
+                await call.write(request.SerializeToString())
+            answer = await call.read()
+        if answer is grpc.aio.EOF:
+            raise TimeoutError
+        return decode_verdict(pb.ExchangeResponse.FromString(answer))
+
+    async def _write(self, call: Any) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self.outbox or self._is_life_due:
+                self._is_life_due = False
+                packet, count = self.outbox.packet()
+                self.sent += count
+                self.sent_packets += 1
+                try:
+                    await call.write(packet)
+                except asyncio.InvalidStateError:
+                    return  # the stream has ended since the last write
+
+    async def _show_life(self) -> None:
+        """Have an empty packet sent if there was no other for a while."""
+        while True:
+            seen = self.sent_packets
+            await asyncio.sleep(SIGN_OF_LIFE_MS / 1000)
+            if seen == self.sent_packets:
+                self._is_life_due = True
+                self._wake.set()
+
+    def _become(self, standing: Standing) -> None:
+        """Remember where the link stands; log and tell if that is new, not every other reason."""
+        before, self.standing = self.standing, standing
+        if (before.state, before.refusal) == (standing.state, standing.refusal):
+            return
+        level = logging.INFO if standing.state is LinkState.CONNECTED else logging.WARNING
+        _log.log(
+            level,
+            "link to peer changed",
+            extra=fields(
+                replica=self._hello.to_replica,
+                address=self.address,
+                state=standing.state.value,
+                refusal=standing.refusal and standing.refusal.value,
+                why=standing.why,
+            ),
+        )
+        self._changed()
+
+
+async def _read_to_end(call: Any) -> None:
+    """Wait for the end of the stream: after the verdict nothing comes. Raises grpc.RpcError."""
+    while await call.read() is not grpc.aio.EOF:
+        pass

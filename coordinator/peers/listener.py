@@ -1,0 +1,257 @@
+"""What peers say to this replica: their streams, each begun by a hello, on an address of its own.
+
+One stream per peer is live. A newer one of the same process ends the older; one of *another*
+process with the same id is refused as long as the first shows signs of life, and ends it after
+that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from coordinator.peers.codec import Undecodable, decode_packet
+from coordinator.peers.hello import (
+    Hello,
+    HelloRefusal,
+    Refusal,
+    decode_hello,
+    encode_verdict,
+    judge,
+)
+from coordinator.peers.link import HELLO_TIMEOUT_MS, KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
+from coordinator.peers.messages import PeerMessage
+from coordinator.peers.tls import certificate_name, names_of
+from coordinator.tasks import first_to_end
+from viewstamp.api.replication.v1 import replication_service_pb2 as pb
+from viewstamp.limits import MESSAGE_BYTES_MAX, STREAMS_PER_CONNECTION_MAX
+from viewstamp.telemetry import fields
+
+SERVICE: Final = "viewstamp.api.replication.v1.ReplicationService"
+# Signs of life come four times as often.
+DUPLICATE_SILENCE_MS: Final = 2_000
+SERVER_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Peers ask for signs of life as often as that.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+)
+
+_log = logging.getLogger(__name__)
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ListenerEvents(Protocol):
+    """What the listener tells its owner, on the event loop."""
+
+    def welcomed(self, replica: int, boot_nonce: bytes) -> None:
+        """A peer has said hello and was accepted."""
+        ...
+
+    def received(self, message: PeerMessage) -> None:
+        """A message came in; what this raises ends the process."""
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """Going on would be wrong."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """A live stream of a peer; `replaced` ends it."""
+
+    boot_nonce: bytes
+    replaced: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
+class Heard:
+    """What was heard from one peer, over all its streams. `last_ms` is on the clock given."""
+
+    stream: _Stream | None = None
+    last_ms: int | None = None
+    received: int = 0
+    undecodable: Counter[str] = field(default_factory=Counter)
+    refused_hello: str = ""
+
+
+class Listener:
+    """The receiving side. `own` is the hello that this replica says, to anybody."""
+
+    def __init__(
+        self,
+        own: Hello,
+        events: ListenerEvents,
+        clock_ms: Callable[[], int],
+        certificate_names: Callable[[_Context], frozenset[str] | None] = names_of,
+    ) -> None:
+        self.heard = {
+            replica: Heard() for replica in range(own.replica_count) if replica != own.replica_id
+        }
+        self.refused: Counter[str] = Counter()
+        """Hellos that were refused, by reason."""
+        self._own = own
+        self._events = events
+        self._clock_ms = clock_ms
+        self._certificate_names = certificate_names
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Return what serves the streams. Packets stay bytes until they are judged here."""
+
+        async def exchange(_: Any, context: _Context) -> None:
+            await self._exchange(context)
+
+        handler: Any = exchange
+        methods: dict[str, Any] = {
+            "Exchange": grpc.stream_stream_rpc_method_handler(
+                handler, response_serializer=pb.ExchangeResponse.SerializeToString
+            )
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    def refusal_of(self, message: pb.ReplicaHello, context: _Context) -> Refusal | None:
+        """Return why a caller is refused, None if it is welcome; refusals are logged and counted.
+
+        Of a caller that already has a stream this says nothing: `_admit` does.
+        """
+        hello = decode_hello(message)
+        refusal = judge(self._own, hello) or _check_certificate(
+            hello.replica_id, self._certificate_names(context)
+        )
+        if refusal is not None:
+            self._refused(hello, refusal, context)
+        return refusal
+
+    # --- A stream's life ---
+
+    async def _exchange(self, context: _Context) -> None:
+        hello = await _first(context)
+        refusal = self.refusal_of(hello, context) or self._check_duplicate(hello, context)
+        await context.write(encode_verdict(self._own.to(hello.replica_id), refusal))
+        if refusal is None:
+            await self._serve(hello.replica_id, hello.boot_nonce, context)
+
+    async def _serve(self, replica: int, boot_nonce: bytes, context: _Context) -> None:
+        heard = self.heard[replica]
+        if heard.stream is not None:
+            heard.stream.replaced.set()
+        stream = heard.stream = _Stream(boot_nonce)
+        heard.refused_hello = ""
+        heard.last_ms = self._clock_ms()
+        self._events.welcomed(replica, boot_nonce)
+        reader = asyncio.create_task(self._read(replica, stream, context))
+        replaced = asyncio.create_task(_wait_for(stream.replaced))
+        try:
+            await first_to_end(reader, replaced)
+        finally:
+            if heard.stream is stream:
+                heard.stream = None
+
+    async def _read(self, replica: int, stream: _Stream, context: _Context) -> None:
+        heard = self.heard[replica]
+        while True:
+            packet = await context.read()
+            if packet is grpc.aio.EOF or stream.replaced.is_set():
+                return
+            heard.last_ms = self._clock_ms()
+            self._take(replica, heard, packet)
+
+    def _take(self, replica: int, heard: Heard, packet: bytes) -> None:
+        for found in decode_packet(packet, self._own.cluster_id, replica):
+            if isinstance(found, Undecodable):
+                self._dropped(replica, heard, found)
+                continue
+            heard.received += 1
+            try:
+                self._events.received(found)
+            except Exception as error:
+                # gRPC would log it and go on; a defect of the core must end the process.
+                self._events.failed(error)
+                raise
+
+    def _dropped(self, replica: int, heard: Heard, found: Undecodable) -> None:
+        heard.undecodable[found.rule.value] += 1
+        if heard.undecodable[found.rule.value] == 1:
+            _log.warning(
+                "a peer's message was dropped; further ones of this rule are only counted",
+                extra=fields(replica=replica, rule=found.rule.value, detail=found.detail),
+            )
+
+    # --- Refusals ---
+
+    def _check_duplicate(self, hello: pb.ReplicaHello, context: _Context) -> Refusal | None:
+        heard = self.heard[hello.replica_id]
+        if heard.stream is None or heard.stream.boot_nonce == hello.boot_nonce:
+            return None
+        silent_ms = self._clock_ms() - (heard.last_ms or 0)
+        if silent_ms >= DUPLICATE_SILENCE_MS:
+            return None
+        refusal = Refusal(
+            HelloRefusal.DUPLICATE_REPLICA,
+            f"another process is connected as replica {hello.replica_id}, and was heard"
+            f" {silent_ms} ms ago: two processes have the same --replica-id",
+        )
+        self._refused(decode_hello(hello), refusal, context)
+        return refusal
+
+    def _refused(self, hello: Hello, refusal: Refusal, context: _Context) -> None:
+        self.refused[refusal.reason.value] += 1
+        heard = self.heard.get(hello.replica_id)
+        # Callers try again and again: one line for each new reason.
+        if heard is None:
+            is_new = self.refused[refusal.reason.value] == 1
+        else:
+            is_new = heard.refused_hello != refusal.reason.value
+            heard.refused_hello = refusal.reason.value
+        if is_new:
+            _log.warning(
+                "a hello was refused",
+                extra=fields(
+                    replica=hello.replica_id,
+                    caller=context.peer(),
+                    reason=refusal.reason.value,
+                    detail=refusal.detail,
+                ),
+            )
+
+
+def _check_certificate(replica: int, names: frozenset[str] | None) -> Refusal | None:
+    """Return a refusal unless the certificate, if there must be one, is that replica's."""
+    due = certificate_name(replica)
+    if names is None or due in names:
+        return None
+    found = ", ".join(sorted(names)) or "no name"
+    return Refusal(
+        HelloRefusal.WRONG_CERTIFICATE,
+        f"the certificate of replica {replica} must name {due}; this one has {found}",
+    )
+
+
+async def _first(context: _Context) -> pb.ReplicaHello:
+    """Return the hello that a stream begins with; an empty one, to be refused, if it has none."""
+    try:
+        async with asyncio.timeout(HELLO_TIMEOUT_MS / 1000):
+            packet = await context.read()
+        if packet is grpc.aio.EOF:
+            return pb.ReplicaHello()
+        return pb.ExchangeRequest.FromString(packet).hello
+    except (TimeoutError, DecodeError):
+        return pb.ReplicaHello()
+
+
+async def _wait_for(event: asyncio.Event) -> None:
+    await event.wait()

@@ -1,0 +1,68 @@
+"""What replicas say to each other beside the core's messages: the shells' own, and the union.
+
+Like the core's messages they are frozen and name cluster and sender.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from coordinator.mux.catalog_types import TaskSnapshot
+from coordinator.vsr.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotDurableMessage:
+    """A generation is durable on the sender, with this root of 32 bytes and these sections.
+
+    To the primary, repeated until the snapshot is decided and after each view change.
+    """
+
+    cluster_id: bytes
+    from_replica: int
+    generation: int
+    root: bytes
+    tasks: tuple[TaskSnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIndexRequestMessage:
+    """A backup asks the primary up to where it must have applied the log; `token` is echoed."""
+
+    cluster_id: bytes
+    from_replica: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIndexReplyMessage:
+    """A read of the asker that waits until `op` is applied there is linearizable."""
+
+    cluster_id: bytes
+    from_replica: int
+    token: int
+    op: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIndexRefusedMessage:
+    """No read index from the sender now; `primary` is the replica to ask, if known.
+
+    `reason` is the value of a `coordinator.vsr.RefusalReason`.
+    """
+
+    cluster_id: bytes
+    from_replica: int
+    token: int
+    reason: str
+    primary: int | None
+
+
+ShellMessage: TypeAlias = (
+    SnapshotDurableMessage
+    | ReadIndexRequestMessage
+    | ReadIndexReplyMessage
+    | ReadIndexRefusedMessage
+)
+PeerMessage: TypeAlias = Message | ShellMessage

@@ -1,0 +1,207 @@
+"""All peers of one replica: what the shell has in hand."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from coordinator.config import ConfigError
+from coordinator.gateway.snapshot_streams import SnapshotProvider
+from coordinator.peers.agreement import agreed_limits, configuration_digest
+from coordinator.peers.codec import Encoder
+from coordinator.peers.fetch import SnapshotFetcher
+from coordinator.peers.files import SnapshotFilesServer
+from coordinator.peers.hello import WIRE_VERSION, Hello
+from coordinator.peers.link import Link
+from coordinator.peers.listener import SERVER_OPTIONS, Listener
+from coordinator.peers.messages import PeerMessage
+from coordinator.peers.settings import PeerSettings
+from coordinator.peers.status import PeerStatus
+from coordinator.peers.tls import PeerCredentials, load_credentials
+
+STOP_GRACE_MS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PeersConfig:
+    """Who this replica is, and how it reaches the others. `boot_nonce` is new at each start.
+
+    Every replica must know the cluster's id before it can speak to another.
+    """
+
+    cluster_id: bytes
+    replica_id: int
+    replica_count: int
+    boot_nonce: bytes
+    settings: PeerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class PeerEvents:
+    """What the shell is told, on the event loop.
+
+    `message`: a verified message came in; what the callback raises goes to `failed`. `state`: the
+    status of a peer's link changed. `failed`: a defect; the process must end.
+    """
+
+    message: Callable[[PeerMessage], None]
+    state: Callable[[PeerStatus], None]
+    failed: Callable[[BaseException], None]
+
+
+class Peers:
+    """Sends to and receives from the other replicas, between `start` and `stop`."""
+
+    def __init__(
+        self,
+        config: PeersConfig,
+        events: PeerEvents,
+        snapshots: SnapshotProvider | None = None,
+        *,
+        agreed: Mapping[str, int] | None = None,
+        clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+    ) -> None:
+        """Read the certificates. `snapshots` are served to peers that need them.
+
+        `agreed` are the limits to compare, by default those of `agreement`. Raises ConfigError.
+        """
+        self._config = config
+        self._events = events
+        self._clock_ms = clock_ms
+        self._encoder = Encoder(config.cluster_id, config.replica_id)
+        tls = config.settings.tls
+        self._credentials: PeerCredentials | None = None if tls is None else load_credentials(tls)
+        own = _hello(config, agreed_limits() if agreed is None else agreed)
+        self._links = {replica: self._link(own, replica) for replica in self._others()}
+        self._listener = Listener(own, self, clock_ms)
+        self._snapshots = snapshots
+        self._tasks: list[asyncio.Task[None]] = []
+        self._server: grpc.aio.Server | None = None
+        self.fetcher = SnapshotFetcher(own, config.settings.addresses, self._channel_credentials)
+        """Reads snapshot files of peers."""
+
+    # --- For the shell ---
+
+    async def start(self) -> None:
+        """Listen, and begin to connect. Raises ConfigError if the address cannot be bound."""
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        handlers = [self._listener.handlers()]
+        if self._snapshots is not None:
+            files = SnapshotFilesServer(self._snapshots, self._listener.refusal_of)
+            handlers.append(files.handlers())
+        server.add_generic_rpc_handlers(handlers)
+        _bind(server, self._config.settings.listen, self._credentials)
+        await server.start()
+        self._server = server
+        for link in self._links.values():
+            task = asyncio.get_running_loop().create_task(link.run())
+            task.add_done_callback(self._link_ended)
+            self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """Close every stream. Nothing is received or sent any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            await self._server.stop(STOP_GRACE_MS / 1000)
+
+    def send(self, to_replica: int, message: PeerMessage) -> None:
+        """Send, soon and at most once: it may be lost, and may overtake entries of the log.
+
+        Raises ValueError for a message of another sender, KeyError for a replica that is none.
+        """
+        self._links[to_replica].send(self._encoder.encode(message))
+
+    def status(self) -> tuple[PeerStatus, ...]:
+        """Return what is known of every peer, by replica."""
+        return tuple(self._status(replica) for replica in self._links)
+
+    @property
+    def refused_hellos(self) -> Mapping[str, int]:
+        """How many hellos were refused here, by reason."""
+        return dict(self._listener.refused)
+
+    # --- For the listener ---
+
+    def welcomed(self, replica: int, boot_nonce: bytes) -> None:
+        """A peer said hello: it can be reached again, so try at once."""
+        self._links[replica].heard_hello(boot_nonce)
+
+    def received(self, message: PeerMessage) -> None:
+        """Hand a message to the shell."""
+        self._events.message(message)
+
+    def failed(self, error: BaseException) -> None:
+        """Pass on that going on would be wrong."""
+        self._events.failed(error)
+
+    # --- Parts ---
+
+    def _others(self) -> list[int]:
+        config = self._config
+        return [replica for replica in range(config.replica_count) if replica != config.replica_id]
+
+    @property
+    def _channel_credentials(self) -> grpc.ChannelCredentials | None:
+        return None if self._credentials is None else self._credentials.channel
+
+    def _link(self, own: Hello, replica: int) -> Link:
+        def changed() -> None:
+            self._events.state(self._status(replica))
+
+        address = self._config.settings.addresses[replica]
+        return Link(own.to(replica), address, self._channel_credentials, changed)
+
+    def _link_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._events.failed(error)
+
+    def _status(self, replica: int) -> PeerStatus:
+        link, heard = self._links[replica], self._listener.heard[replica]
+        age_ms = None if heard.last_ms is None else self._clock_ms() - heard.last_ms
+        return PeerStatus(
+            replica=replica,
+            address=link.address,
+            state=link.standing.state,
+            refusal=link.standing.refusal,
+            why=link.standing.why,
+            is_heard=heard.stream is not None,
+            refused_hello=heard.refused_hello,
+            last_heard_ms=age_ms,
+            queued_messages=len(link.outbox),
+            queued_bytes=link.outbox.bytes,
+            sent=link.sent,
+            sent_packets=link.sent_packets,
+            dropped=link.outbox.dropped + link.too_large,
+            received=heard.received,
+            undecodable=dict(heard.undecodable),
+        )
+
+
+def _hello(config: PeersConfig, agreed: Mapping[str, int]) -> Hello:
+    return Hello(
+        cluster_id=config.cluster_id,
+        wire_version=WIRE_VERSION,
+        replica_id=config.replica_id,
+        replica_count=config.replica_count,
+        configuration_digest=configuration_digest(agreed),
+        boot_nonce=config.boot_nonce,
+        to_replica=config.replica_id,
+    )
+
+
+def _bind(server: grpc.aio.Server, address: str, credentials: PeerCredentials | None) -> None:
+    try:
+        if credentials is None:
+            server.add_insecure_port(address)
+        else:
+            server.add_secure_port(address, credentials.server)
+    except RuntimeError as error:
+        raise ConfigError(f"--peer-listen {address}: cannot be bound ({error})") from error

@@ -1,0 +1,100 @@
+"""Flags: where this replica listens for its peers, where they listen, and their certificates."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTls:
+    """PEM files: the replica's chain, its key, and the authority of all replicas."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """What one process was told of its peers. `addresses` has those of all others, by replica."""
+
+    listen: str
+    addresses: Mapping[int, str]
+    tls: PeerTls | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags about peers to the coordinator's parser."""
+    group = parser.add_argument_group("peers", "For clusters of several replicas.")
+    add = group.add_argument
+    add("--peer-listen", metavar="HOST:PORT", help="for the other replicas; never the public port")
+    add(
+        "--peer",
+        action="append",
+        default=[],
+        metavar="ID=HOST:PORT",
+        help="the --peer-listen address of another replica, once for each",
+    )
+    add(
+        "--peer-tls-certificate",
+        type=Path,
+        help="PEM chain that names replica-<ID>.viewstamp; with key and ca: mutual TLS",
+    )
+    add("--peer-tls-key", type=Path, help="PEM private key of that certificate")
+    add("--peer-tls-ca", type=Path, help="PEM certificate of the authority of all replicas")
+
+
+def settings_of(
+    options: argparse.Namespace, replica_id: int, replica_count: int
+) -> PeerSettings | None:
+    """Return what was told, None for a cluster of one. Raises ValueError."""
+    tls = _tls(options)
+    if replica_count == 1:
+        if options.peer_listen or options.peer or tls:
+            raise ValueError("flags about peers need --replica-count of at least 2")
+        return None
+    if options.peer_listen is None:
+        raise ValueError(f"--peer-listen is missing: {replica_count} replicas must be reachable")
+    _check_address("--peer-listen", options.peer_listen)
+    return PeerSettings(
+        options.peer_listen, _addresses(options.peer, replica_id, replica_count), tls
+    )
+
+
+def _addresses(values: Sequence[str], replica_id: int, replica_count: int) -> dict[int, str]:
+    addresses: dict[int, str] = {}
+    for value in values:
+        number, _, address = value.partition("=")
+        if not number.isdecimal():
+            raise ValueError(f"--peer {value}: write ID=HOST:PORT")
+        _check_address(f"--peer {number}", address)
+        if int(number) in addresses:
+            raise ValueError(f"--peer {value}: replica {number} was given an address already")
+        addresses[int(number)] = address
+    due = set(range(replica_count)) - {replica_id}
+    if addresses.keys() != due:
+        raise ValueError(
+            f"--peer names replicas {sorted(addresses)}: give each of {sorted(due)} once"
+        )
+    return addresses
+
+
+def _check_address(flag: str, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()) or host == "unix":
+        raise ValueError(f"{flag} is {address!r}: give HOST:PORT, for example 10.0.0.1:7410")
+
+
+def _tls(options: argparse.Namespace) -> PeerTls | None:
+    files = (options.peer_tls_certificate, options.peer_tls_key, options.peer_tls_ca)
+    if all(files):
+        return PeerTls(*files)
+    if any(files):
+        raise ValueError(
+            "--peer-tls-certificate, --peer-tls-key and --peer-tls-ca go together: give all three"
+            " or none"
+        )
+    return None
