@@ -17,6 +17,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+if not __package__:
+    # Started by spark-submit as a file, whose folder now stands first where modules are looked for.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
 REPORT_FILE: Final = "report.html"
 _AGO: Final = re.compile(r"(\d+)([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -24,12 +28,14 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 def main(arguments: list[str] | None = None) -> int:
     """Analyse, and return the exit code."""
-    from analytics import job, session
+    from analytics import job, session, sizing
 
     options = _parser().parse_args(arguments)
     try:
         request = _request(options)
-        spark = session.build("viewstamp-analytics", options.master)
+        size_bytes = sizing.input_bytes(request.traces, request.snapshots)
+        is_brief = size_bytes < sizing.BRIEF_BYTES
+        spark = session.build("viewstamp-analytics", options.master, is_brief=is_brief)
         try:
             outcome = job.run(spark, request, _tell)
         finally:

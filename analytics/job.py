@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from analytics import tables
+from analytics import sizing, tables
 from analytics.otlp import ingest, quality
 from analytics.schema import DATA_QUALITY, SPANS, TABLES
 from analytics.session import AnalyticsError
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from analytics.traces import Period
+
+
+# Tables that are written at once.
+WRITERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class Outcome:
     written: dict[str, Path] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
+    quality: dict[str, float] = field(default_factory=dict)
     report: Path | None = None
 
 
@@ -59,6 +65,7 @@ Progress = Callable[[str, float | None], None]
 def run(spark: SparkSession, request: Request, progress: Progress) -> Outcome:
     """Do all that the request asks for. Raises AnalyticsError with the way out."""
     _check(request)
+    sizing.fit(spark, sizing.input_bytes(request.traces, request.snapshots))
     outcome = Outcome()
     with tables.claim(request.output):
         for name, step, is_wanted in _STEPS:
@@ -86,6 +93,7 @@ def _read_traces(spark: SparkSession, request: Request, outcome: Outcome) -> Non
     for table in (SPANS, DATA_QUALITY):
         outcome.written[table.name] = request.output / table.name
     outcome.notices += [notice.text for notice in found.notices]
+    outcome.quality |= found.quality
     if request.check_quality:
         quality.enforce(found.quality)
 
@@ -97,17 +105,9 @@ def _analyse_traces(spark: SparkSession, request: Request, outcome: Outcome) -> 
     with traces.tables(spans, compare=request.compare) as frames:
         measured = frames.pop(DATA_QUALITY.name)
         _write(frames, request, outcome)
-        _add_quality(spark, measured, request)
-
-
-def _add_quality(spark: SparkSession, measured: DataFrame, request: Request) -> None:
-    """Add what traces tell of the data's quality to what reading it told; a few dozen rows."""
-    known = {
-        row.metric: row.value for row in tables.read(spark, DATA_QUALITY, request.output).collect()
-    }
-    known |= {row.metric: row.value for row in measured.collect()}
-    rows = spark.createDataFrame(sorted(known.items()), DATA_QUALITY.columns)
-    tables.write(rows.coalesce(1), DATA_QUALITY, request.output)
+        # What traces tell of the data's quality joins what reading it told; a few dozen rows.
+        outcome.quality |= {row.metric: row.value for row in measured.collect()}
+    tables.write_rows(spark, sorted(outcome.quality.items()), DATA_QUALITY, request.output)
 
 
 def _analyse_snapshots(spark: SparkSession, request: Request, outcome: Outcome) -> None:
@@ -127,8 +127,17 @@ def _write_report(_: SparkSession, request: Request, outcome: Outcome) -> None:
 
 
 def _write(frames: dict[str, DataFrame], request: Request, outcome: Outcome) -> None:
-    for name, frame in frames.items():
-        outcome.written[name] = tables.write(frame, TABLES[name], request.output)
+    """Write tables, some at once: of most of them Spark's plan takes longer than the rows."""
+    with ThreadPoolExecutor(WRITERS, "write") as pool:
+        writing = {
+            name: pool.submit(tables.write, frame, TABLES[name], request.output)
+            for name, frame in frames.items()
+        }
+        try:
+            outcome.written |= {name: future.result() for name, future in writing.items()}
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 _STEPS: Final[

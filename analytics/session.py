@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from analytics import package
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
 
 MASTER_DEFAULT: Final = "local[*]"
 JAVA_MIN: Final = 17
+PACKAGE: Final = "viewstamp-analytics.zip"
 JAVA_REMEDY: Final = "install the Debian package `openjdk-17-jre-headless`, or set JAVA_HOME"
 SPARK_REMEDY: Final = "install the extra `analytics`: pip install 'viewstamp[analytics]'"
 
@@ -39,6 +44,8 @@ LOCAL_SETTINGS: Final[dict[str, str]] = {
     # The whole of Spark is this one process; its default of 1 GiB is for tests of Spark.
     "spark.driver.memory": "4g",
 }
+# Java compiles quickly and not well: half the time where all is over in a minute.
+BRIEF_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
 
 
 class AnalyticsError(Exception):
@@ -46,12 +53,17 @@ class AnalyticsError(Exception):
 
 
 def build(
-    name: str, master: str | None = None, settings: Mapping[str, str] | None = None
+    name: str,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    *,
+    is_brief: bool = False,
 ) -> SparkSession:
     """Return the Spark session, started if there is none yet.
 
     `master` is Spark's address (`local[4]`, `spark://host:7077`); without it the one that
     spark-submit set is kept, else all cores of this machine are used. `settings` come last.
+    `is_brief` says that there is little to do: a local session then starts its work sooner.
     Raises AnalyticsError where Java or pyspark is missing or too old.
     """
     check_java()
@@ -62,16 +74,25 @@ def build(
     # Workers must run the interpreter that has these packages, not the first `python3` they find.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     _share_packages()
-    master = master or _submitted_master() or MASTER_DEFAULT
+    submitted = _submitted()
+    is_launched = not submitted
+    master = master or submitted.get("spark.master") or os.environ.get("MASTER") or MASTER_DEFAULT
     chosen = dict(SETTINGS)
-    if master.startswith("local"):
+    is_local = master == "local" or master.startswith("local[")
+    if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         chosen |= LOCAL_SETTINGS
+        if is_brief:
+            os.environ.setdefault("SPARK_SUBMIT_OPTS", BRIEF_OPTIONS)
+    # What spark-submit was told stands.
+    chosen = {key: value for key, value in chosen.items() if key not in submitted}
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in (chosen | dict(settings or {})).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    if not (is_local and is_launched):
+        _ship_packages(session)
     return session
 
 
@@ -103,12 +124,21 @@ def _share_packages() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, *known]))
 
 
-def _submitted_master() -> str | None:
-    """Return the master that spark-submit chose for this process, or None outside of it."""
-    from pyspark import SparkContext
+def _ship_packages(session: SparkSession) -> None:
+    """Send this code to executors, which may run where it is not installed."""
+    if package.is_packed():
+        # It came by `--py-files`, and so has gone to them already.
+        return
+    # Executors that start later fetch it from here.
+    directory = tempfile.mkdtemp(prefix="viewstamp-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    session.sparkContext.addPyFile(str(package.write_zip(Path(directory) / PACKAGE)))
+
+
+def _submitted() -> dict[str, str]:
+    """Return the settings that spark-submit chose for this process; none outside of it."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
     from pyspark.conf import SparkConf
 
-    if SparkContext._active_spark_context is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        return os.environ.get("MASTER")
-    master: str | None = SparkConf().get("spark.master")
-    return master
+    return dict(SparkConf().getAll())

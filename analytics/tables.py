@@ -15,7 +15,7 @@ import contextlib
 import fcntl
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -77,6 +77,23 @@ def write(dataframe: DataFrame, table: Table, output: Path) -> Path:
     writer = conform(dataframe, table).write.partitionBy(*table.partition_by)
     writer.parquet(str(temporary))
     return publish(temporary, table, output)
+
+
+def write_rows(
+    spark: SparkSession, rows: Sequence[tuple[object, ...]], table: Table, output: Path
+) -> Path:
+    """Write a few rows that the driver has, in the order of the columns; return the directory."""
+    import pyarrow
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # By way of Arrow no Python worker is started for them.
+    schema = to_arrow_schema(table.struct(), timezone="UTC")
+    arrays = [
+        pyarrow.array([row[place] for row in rows], type=field.type)
+        for place, field in enumerate(schema)
+    ]
+    made = pyarrow.Table.from_arrays(arrays, schema=schema)
+    return write(spark.createDataFrame(made).coalesce(1), table, output)
 
 
 def publish(temporary: Path, table: Table, output: Path) -> Path:

@@ -23,6 +23,8 @@ PLAIN: Final = "plain"
 
 # What one task reads of a plain file: about 100,000 spans, so that cores end at the same time.
 SPLIT_BYTES: Final = 64 * 1024 * 1024
+# A small input is divided among the cores, but not into pieces that are done before they begin.
+SPLIT_BYTES_MIN: Final = 1024 * 1024
 TASK_SPLITS_MAX: Final = 1000
 
 
@@ -52,26 +54,28 @@ class Plan:
     unreadable: tuple[str, ...]
 
 
-def plan(inputs: Sequence[Path]) -> Plan:
-    """Return what to read of the files and directories. Raises NoInputError if there is no file."""
-    splits: list[Split] = []
+def plan(inputs: Sequence[Path], cores: int = 1) -> Plan:
+    """Return what so many cores read of files and directories. Raises NoInputError if no file."""
+    probed: list[tuple[Path, str, int]] = []
     unreadable: list[str] = []
-    paths = find(inputs)
-    for path in paths:
+    splits: list[Split] = []
+    for path in find(inputs):
         try:
-            compression, size = probe(path)
+            probed.append((path, *probe(path)))
         except OSError as error:
             unreadable.append(f"{path} ({error.strerror or type(error).__name__})")
             splits.append(Split(str(path), PLAIN, 0, 0))
-        else:
-            splits.extend(split(str(path), compression, 0, size))
-    if len(unreadable) == len(paths):
+    if not probed:
         raise NoInputError(_nothing(inputs, unreadable))
-    return Plan(len(paths), tuple(tasks(splits)), tuple(unreadable))
+    size_bytes = sum(size for *_, size in probed)
+    step_bytes = max(SPLIT_BYTES_MIN, min(SPLIT_BYTES, -(-size_bytes // cores)))
+    for path, compression, size in probed:
+        splits += split(str(path), compression, 0, size, step_bytes)
+    return Plan(len(probed) + len(unreadable), tuple(tasks(splits, step_bytes)), tuple(unreadable))
 
 
-def tasks(splits: Iterable[Split]) -> list[tuple[Split, ...]]:
-    """Return the splits in groups of about SPLIT_BYTES: ten thousand small files are few tasks.
+def tasks(splits: Iterable[Split], task_bytes: int = SPLIT_BYTES) -> list[tuple[Split, ...]]:
+    """Return the splits in groups of about `task_bytes`: ten thousand small files are few tasks.
 
     The largest come first, so that none of them is waited for alone at the end.
     """
@@ -79,10 +83,7 @@ def tasks(splits: Iterable[Split]) -> list[tuple[Split, ...]]:
     group: list[Split] = []
     for piece in sorted(splits, key=lambda piece: (piece.start - piece.end, piece.path)):
         group.append(piece)
-        if (
-            sum(one.end - one.start for one in group) >= SPLIT_BYTES
-            or len(group) >= TASK_SPLITS_MAX
-        ):
+        if sum(one.end - one.start for one in group) >= task_bytes or len(group) >= TASK_SPLITS_MAX:
             groups.append(tuple(group))
             group = []
     return [*groups, tuple(group)] if group else groups
@@ -110,9 +111,11 @@ def probe(path: Path) -> tuple[str, int]:
     return next(names, PLAIN), size
 
 
-def split(path: str, compression: str, start: int, end: int) -> list[Split]:
+def split(
+    path: str, compression: str, start: int, end: int, step_bytes: int = SPLIT_BYTES
+) -> list[Split]:
     """Return the pieces of [start, end) that tasks read; none if it is empty."""
-    step = SPLIT_BYTES if compression == PLAIN else max(end - start, 1)
+    step = step_bytes if compression == PLAIN else max(end - start, 1)
     return [
         Split(path, compression, first, min(first + step, end)) for first in range(start, end, step)
     ]

@@ -1,7 +1,8 @@
 """OTLP JSON lines become the tables `spans`, `quarantine` and `data_quality`.
 
-Lines are parsed once, into staged Parquet; what follows reads that. A task reads about 64 MiB, so
-memory does not grow with the input, and nothing that grows with it is collected.
+Lines are parsed once, into files that become those of the table, but for files with a span that
+was written more than once. A task reads about 64 MiB, so memory does not grow with the input, and
+nothing that grows with it is collected.
 """
 
 from __future__ import annotations
@@ -14,16 +15,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from analytics import tables
-from analytics.otlp import files, lines, quality
-from analytics.otlp.deduplicate import deduplicate
+from analytics.otlp import files, lines, merge, quality
 from analytics.otlp.flatten import SKIPPED, flatten
 from analytics.schema import DATA_QUALITY, QUARANTINE, SPANS
 
 if TYPE_CHECKING:
     import pyarrow
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 STAGED: Final = "staged"
+# Where a row that is no span keeps what is known of it, in columns of `spans` of the same types.
+PACKED: Final = {
+    "source": "instance",
+    "split_start": "start_us",
+    "line": "end_us",
+    "problem": "name",
+    "excerpt": "status_message",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Lines that were parsed: where their rows are, the rows, and what was counted meanwhile."""
+
+    place: Path
+    rows: DataFrame
+    counts: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +68,12 @@ def ingest(
     quarantine. Raises NoInputError if there is no file. What is bad in files never raises: it is
     counted, and `quality.enforce` decides.
     """
-    plan = files.plan(inputs)
+    plan = files.plan(inputs, spark.sparkContext.defaultParallelism)
     staged = stage(spark, read(spark, plan), output, late_before_us)
-    counts = count(staged)
-    tables.write(deduplicate(spans_of(staged), output), SPANS, output)
+    merge.adopt_spans(spans_of(staged), staged.place, output)
     tables.write(quarantined(staged).distinct(), QUARANTINE, output)
-    shutil.rmtree(output / tables.WORK / STAGED)
-    return conclude(spark, output, counts | {"files": plan.files})
+    shutil.rmtree(staged.place)
+    return conclude(spark, output, count(staged) | {"files": plan.files})
 
 
 def read(spark: SparkSession, plan: files.Plan) -> DataFrame:
@@ -66,43 +82,67 @@ def read(spark: SparkSession, plan: files.Plan) -> DataFrame:
     return numbers.mapInArrow(functools.partial(_read_tasks, plan.tasks), lines.COLUMNS)
 
 
-def stage(
-    spark: SparkSession, rows: DataFrame, output: Path, late_before_us: int | None
-) -> DataFrame:
-    """Parse the lines, once, into Parquet beside the tables; return those rows."""
-    path = str(tables.scratch(output, STAGED))
-    flat = flatten(rows, late_before_us)
-    flat.write.parquet(path)
-    return spark.read.schema(flat.schema).parquet(path)
+def stage(spark: SparkSession, rows: DataFrame, output: Path, late_before_us: int | None) -> Staged:
+    """Parse the lines, once, into Parquet beside the tables, in the layout of `spans`.
+
+    Rows that belong into quarantine are in the partition without a date, which no span is in.
+    """
+    place = tables.scratch(output, STAGED)
+    counted, counts = _counted(flatten(rows, late_before_us))
+    skipped = ", ".join(f"'{name}'" for name in SKIPPED)
+    wanted = counted.where(f"problem IS NULL OR problem NOT IN ({skipped})")
+    wanted.select(*_packed()).write.partitionBy(*SPANS.partition_by).parquet(str(place))
+    rows = spark.read.schema(SPANS.struct()).parquet(str(place))
+    return Staged(place, rows, {name: int(value) for name, value in counts.get.items()})
 
 
-def spans_of(staged: DataFrame) -> DataFrame:
+def spans_of(staged: Staged) -> DataFrame:
     """Return the staged rows that are spans, as the table has them, not yet deduplicated."""
-    return staged.where("problem IS NULL").select(*SPANS.column_names())
+    return staged.rows.where("date IS NOT NULL").select(*SPANS.column_names())
 
 
-def count(staged: DataFrame) -> dict[str, int]:
+def count(staged: Staged) -> dict[str, int]:
     """Return how many lines there were, how many of those that hold no span, and spans."""
-    from pyspark.sql import functions as f
-
-    groups = staged.groupBy("problem").agg(
-        f.count("*").alias("rows"), f.count_if(f.col("is_first")).alias("lines")
-    )
-    found = {row.problem: row for row in groups.collect()}
-    # A file that breaks off is a problem, but no line.
-    total = sum(row.lines for problem, row in found.items() if problem != lines.UNREADABLE)
-    counts = {"lines": total, "spans_read": found[None].rows if None in found else 0}
-    return counts | {f"lines_{name}": found[name].lines if name in found else 0 for name in SKIPPED}
+    return staged.counts
 
 
-def quarantined(staged: DataFrame) -> DataFrame:
+def quarantined(staged: Staged) -> DataFrame:
     """Return the rows of `quarantine`, with line numbers, which only these are worth."""
     from pyspark.sql import functions as f
 
-    bad = staged.where(f.col("problem").isNotNull() & ~f.col("problem").isin(*SKIPPED))
-    chosen = bad.select(*lines.PLACE, f.col("problem").alias("reason"), "excerpt")
-    ordered = chosen.repartition("source").sortWithinPartitions(*lines.PLACE)
+    bad = staged.rows.where("date IS NULL")
+    chosen = bad.select(*(f.col(place).alias(name) for name, place in PACKED.items()))
+    named = chosen.withColumnRenamed("problem", "reason")
+    ordered = named.repartition("source").sortWithinPartitions(*lines.PLACE)
     return ordered.mapInArrow(lines.number, QUARANTINE.columns)
+
+
+def _packed() -> list[Column]:
+    """Return the columns of `spans`; where a row is none, with what PACKED puts into them."""
+    from pyspark.sql import functions as f
+
+    is_span = f.col("problem").isNull()
+    kept = {place: f.col(name) for name, place in PACKED.items()}
+    return [
+        f.when(is_span, f.col(name)).otherwise(kept.get(name, f.lit(None))).alias(name)
+        for name in SPANS.column_names()
+    ]
+
+
+def _counted(flat: DataFrame) -> tuple[DataFrame, Observation]:
+    """Return the rows, and what will be known of them when they have been written."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    problem, is_first = f.col("problem"), f.col("is_first")
+    # A file that breaks off is a problem, but no line.
+    is_line = is_first & ~problem.eqNullSafe(lines.UNREADABLE)
+    counts = {"lines": is_line, "spans_read": problem.isNull()} | {
+        f"lines_{name}": is_first & problem.eqNullSafe(name) for name in SKIPPED
+    }
+    observation = Observation()
+    columns = [f.count_if(wanted).alias(name) for name, wanted in counts.items()]
+    return flat.observe(observation, *columns), observation
 
 
 def conclude(spark: SparkSession, output: Path, counts: dict[str, int]) -> Ingested:
@@ -110,8 +150,7 @@ def conclude(spark: SparkSession, output: Path, counts: dict[str, int]) -> Inges
     spans = tables.read(spark, SPANS, output)
     values = quality.measure(spans, tables.read(spark, QUARANTINE, output), counts)
     measured = sorted((metric, float(value)) for metric, value in values.items())
-    rows = spark.createDataFrame(measured, DATA_QUALITY.columns)
-    tables.write(rows.coalesce(1), DATA_QUALITY, output)
+    tables.write_rows(spark, measured, DATA_QUALITY, output)
     return Ingested(values, tuple(notices(values, output)))
 
 

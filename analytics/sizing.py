@@ -1,0 +1,69 @@
+"""How much there is to read, and what Spark is told because of it.
+
+Spark's defaults are for large inputs: 200 partitions in every shuffle, of which each costs some
+milliseconds even if it is empty, and a compiler that pays after a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from analytics.otlp import files
+from viewstamp.limits import MIB
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Of OTLP JSON lines; about 75,000 spans, two seconds of walking traces on one core.
+PARTITION_BYTES: Final = 32 * MIB
+# More is of no use: each task of a shuffle writes a part for each partition of the next.
+PARTITIONS_MAX: Final = 10_000
+# JSON lines of spans are compressed to about a tenth.
+COMPRESSED_TIMES: Final = 10
+# Below this, most of the time is Java compiling what runs once.
+BRIEF_BYTES: Final = 128 * MIB
+SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+
+
+def input_bytes(traces: Iterable[Path], snapshots: Path | None) -> int:
+    """Return about how many bytes there are to go through, without compression.
+
+    A directory of snapshots holds three copies of what was compressed to about a third, so the sum
+    of its files is taken. What is absent or cannot be read counts as nothing; its reader tells.
+    """
+    total = sum(map(_lines_bytes, files.find(traces)))
+    if snapshots is not None:
+        total += sum(_size(path) for path in snapshots.rglob("*.layer"))
+    return total
+
+
+def fit(spark: SparkSession, size_bytes: int) -> int:
+    """Set as many shuffle partitions as the input fills, unless somebody chose; return them."""
+    if not spark.sparkContext.getConf().contains(SHUFFLE_PARTITIONS):
+        count = shuffle_partitions(size_bytes, spark.sparkContext.defaultParallelism)
+        spark.conf.set(SHUFFLE_PARTITIONS, str(count))
+    return int(str(spark.conf.get(SHUFFLE_PARTITIONS)))
+
+
+def shuffle_partitions(size_bytes: int, cores: int) -> int:
+    """Return one partition for each PARTITION_BYTES, and at least one for each core."""
+    assert cores > 0, f"{cores} cores: there is at least one"
+    return max(cores, min(PARTITIONS_MAX, -(-size_bytes // PARTITION_BYTES)))
+
+
+def _lines_bytes(path: Path) -> int:
+    """Return how long a file of JSON lines is when it is read."""
+    try:
+        compression, size = files.probe(path)
+    except OSError:
+        return 0
+    return size if compression == files.PLAIN else size * COMPRESSED_TIMES
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
