@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import grpc.aio
 import typer
 from google.protobuf.message import Message
 
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.cli.options import PasswordFile, secret
 from viewstamp.cli.output import moment, print_json
-from viewstamp.cli.session import guarded, settings_of
+from viewstamp.cli.session import Settings, guarded, settings_of
 from viewstamp.cli.store import StoredToken, TokenStore
 from viewstamp.client import Endpoint, unary
 
@@ -43,8 +44,12 @@ def login(
         request = users_pb2.LoginRequest(username=username, password=password)
 
     async def exchange() -> Any:
-        async with Endpoint(settings.address, settings.tls_ca).open() as channel:
-            return await unary(channel, request, timeout_s=settings.connect_timeout_s)
+        for address in settings.addresses[:-1]:
+            try:
+                return await _ask(settings, address, request)
+            except grpc.aio.AioRpcError:
+                pass  # any of them can answer
+        return await _ask(settings, settings.addresses[-1], request)
 
     response = guarded(settings, exchange)
     stored = StoredToken(response.access_token, username, response.expires_at)
@@ -63,6 +68,11 @@ def login(
         return
     until = moment(response.expires_at)
     typer.echo(f"logged in at {settings.address} as {username} until {until} ({store.path})")
+
+
+async def _ask(settings: Settings, address: str, request: Message) -> Any:
+    async with Endpoint(address, settings.tls_ca).open() as channel:
+        return await unary(channel, request, timeout_s=settings.connect_timeout_s)
 
 
 def logout(context: typer.Context) -> None:

@@ -79,7 +79,11 @@ app = typer.Typer(
 def root(
     context: typer.Context,
     address: Annotated[
-        str, typer.Option(envvar="VIEWSTAMP_ADDRESS", help="Where the cluster listens, HOST:PORT.")
+        str,
+        typer.Option(
+            envvar="VIEWSTAMP_ADDRESS",
+            help="Where the cluster listens: HOST:PORT, or those of its replicas with commas.",
+        ),
     ] = DEFAULT_ADDRESS,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON instead of tables; errors too, on stderr.")

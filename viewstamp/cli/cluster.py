@@ -14,7 +14,7 @@ from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.cli.output import plain, print_json, print_table
 from viewstamp.cli.session import EXIT_REFUSED, EXIT_USAGE, Settings, fail, run, settings_of
-from viewstamp.cluster import ClusterFailed, LocalCluster, PreflightError
+from viewstamp.cluster import ClusterFailed, LocalCluster, LocalReplicas, PreflightError
 from viewstamp.cluster.local import DEFAULT_LISTEN
 from viewstamp.cluster.preflight import write_secret
 from viewstamp.telemetry.settings import TELEMETRY_DIRECTORY, TRACE_RATIO, TelemetrySettings
@@ -41,12 +41,17 @@ def up(
     metrics_listen: Annotated[
         str | None, typer.Option(help="HOST:PORT of the coordinator's Prometheus page.")
     ] = None,
+    replicas: Annotated[
+        int, typer.Option(min=1, max=limits.REPLICAS_MAX, help="Four processes each.")
+    ] = 1,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
 
     Starts the coordinator and the three domain services, and restarts what dies. The processes
-    write their logs to DATA_DIRECTORY/log and their traces to DATA_DIRECTORY/telemetry. Exit
-    codes: 0 stopped, 1 a process was given up, 2 it could not start.
+    write their logs to DATA_DIRECTORY/log and their traces to DATA_DIRECTORY/telemetry. With
+    several replicas each has a directory of its own, DATA_DIRECTORY/replica-0 and so on, and
+    listens one port above the one before. Exit codes: 0 stopped, 1 a process was given up, 2 it
+    could not start.
     """
     settings = settings_of(context)
     telemetry = TelemetrySettings(
@@ -56,7 +61,12 @@ def up(
         metrics_listen=metrics_listen,
     )
     try:
-        asyncio.run(_serve(settings, LocalCluster(data_directory, listen, telemetry=telemetry)))
+        cluster: LocalCluster | LocalReplicas
+        if replicas == 1:
+            cluster = LocalCluster(data_directory, listen, telemetry=telemetry)
+        else:
+            cluster = LocalReplicas(data_directory, replicas, listen, telemetry=telemetry)
+        asyncio.run(_serve(settings, cluster))
     except PreflightError as error:
         fail(settings, "CANNOT_START", str(error))
     except ClusterFailed as error:
@@ -66,7 +76,7 @@ def up(
         raise typer.Exit(EXIT_REFUSED) from error
 
 
-async def _serve(settings: Settings, cluster: LocalCluster) -> None:
+async def _serve(settings: Settings, cluster: LocalCluster | LocalReplicas) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -85,31 +95,40 @@ async def _serve(settings: Settings, cluster: LocalCluster) -> None:
         typer.echo("stopped")
 
 
-async def _serve_until_failure(settings: Settings, cluster: LocalCluster) -> None:
+async def _serve_until_failure(settings: Settings, cluster: LocalCluster | LocalReplicas) -> None:
     await cluster.wait_ready()
     _announce(settings, cluster)
     await cluster.wait()
 
 
-def _announce(settings: Settings, cluster: LocalCluster) -> None:
+def _announce(settings: Settings, cluster: LocalCluster | LocalReplicas) -> None:
     password = cluster.root_password_path.resolve()
+    members = cluster.replicas if isinstance(cluster, LocalReplicas) else [cluster]
     if settings.as_json:
-        print_json(
-            {
-                "address": cluster.address,
-                "data_directory": str(cluster.data_directory.resolve()),
-                "root_password_file": str(password),
-                "pids": cluster.pids,
-            }
-        )
+        described = [_described(member) for member in members]
+        shared = {"root_password_file": str(password)}
+        if isinstance(cluster, LocalReplicas):
+            directory = str(cluster.data_directory.resolve())
+            print_json({"data_directory": directory, "replicas": described, **shared})
+        else:
+            print_json({**described[0], **shared})
         return
-    address = cluster.address
+    address = ",".join(member.address for member in members)
     typer.echo(f"Viewstamp listens on {address}")
     typer.echo(f"root's first password is in {password}")
     typer.echo(
         f"log in: viewstamp login --address {address} --username root --password-file '{password}'"
     )
-    typer.echo(f"logs:   {cluster.data_directory.resolve() / 'log'}    stop: Ctrl-C")
+    logs = cluster.data_directory.resolve() / ("*/log" if len(members) > 1 else "log")
+    typer.echo(f"logs:   {logs}    stop: Ctrl-C")
+
+
+def _described(cluster: LocalCluster) -> dict[str, Any]:
+    return {
+        "address": cluster.address,
+        "data_directory": str(cluster.data_directory.resolve()),
+        "pids": cluster.pids,
+    }
 
 
 def keygen(

@@ -63,6 +63,11 @@ class Settings:
     timeout_s: float = 30.0
 
     @property
+    def addresses(self) -> list[str]:
+        """The replicas that `address` lists, separated by commas."""
+        return [address.strip() for address in self.address.split(",") if address.strip()]
+
+    @property
     def connect_timeout_s(self) -> float:
         """How long to try to reach the cluster."""
         return min(self.timeout_s, CONNECT_TIMEOUT_MAX_S)
@@ -84,7 +89,7 @@ def run(context: typer.Context, action: Callable[[Client], Awaitable[T]]) -> T:
 
     async def connected() -> T:
         async with await connect(
-            settings.address,
+            settings.addresses,
             **identity,
             tls_ca=settings.tls_ca,
             timeout_s=settings.timeout_s,
