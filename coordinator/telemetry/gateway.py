@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from coordinator.gateway.routes import Routes
 from coordinator.replica.batcher import Reply
@@ -24,6 +23,7 @@ from viewstamp.telemetry.sampling import (
 from viewstamp.telemetry.spans import Recorder
 
 Traces = Sequence[CommandTrace]
+_Calls = tuple[int, int]  # the code of a span, and how many calls are in it
 
 
 class GatewayWatch:
@@ -72,52 +72,61 @@ class GatewayWatch:
             self._metrics.packed_requests += 1
         if self._recorder is None:
             return ()
-        if request.traces:
-            return self._followed(request, user_id)
-        if not request.spans or not self._sampler.keeps():
+        is_followed = bool(request.traces)
+        if not is_followed and not self._sampler.keeps():
             return ()
-        calls = _calls_of(request)
+        calls = [(span.code, span.count) for span in request.spans]
+        if is_followed:
+            return self._followed(request.traces, calls, user_id)
+        if not calls:
+            return ()
         count = sum(count for _, count in calls)
-        begun = self._begun(calls, 0, count, TraceContext(new_trace_id(), ""), user_id)
+        root = TraceContext(new_trace_id(), "")
+        begun = self._begun(calls, 0, count, root, user_id, time.time_ns())
         return () if begun is None else (begun,)
 
     def _followed(
-        self, request: submit_pb2.CommandRequest | submit_pb2.ReadRequest, user_id: int
+        self, said: Sequence[submit_pb2.CallTrace], calls: Sequence[_Calls], user_id: int
     ) -> Traces:
-        calls = _calls_of(request)
+        now_ns = time.time_ns()
         begun = []
-        for trace in request.traces[: sum(count for _, count in calls)]:
+        for trace in said[: sum(count for _, count in calls)]:
             parent = sampled_parent(trace.trace_parent)
-            if parent is None:
-                continue
-            one = self._begun(calls, trace.index, trace.count or 1, parent, user_id)
-            if one is not None:
-                begun.append(one)
+            if parent is not None:
+                one = self._begun(calls, trace.index, trace.count or 1, parent, user_id, now_ns)
+                if one is not None:
+                    begun.append(one)
         return begun
 
     def _begun(
         self,
-        calls: Sequence[tuple[int, int]],
+        calls: Sequence[_Calls],
         index: int,
         count: int,
         parent: TraceContext,
         user_id: int,
+        now_ns: int,
     ) -> CommandTrace | None:
-        place = _place(calls, index)
-        method = None if place is None else self._routes.find(place.code)
-        if place is None or method is None:
-            return None  # it names no call, or one that nobody serves
-        return CommandTrace(
-            parent.trace_id,
-            parent.span_id,
-            rpc.rpc_names(method.full_name),
-            time.time_ns(),
-            user_id=user_id,
-            index=index,
-            count=count,
-            span=place.span,
-            span_index=place.span_index,
-        )
+        """Begin the span of a call, None if it is none, or one that nobody serves."""
+        span_index = index
+        for span, (code, calls_of_span) in enumerate(calls):
+            if span_index < calls_of_span:
+                method = self._routes.find(code)
+                if method is None:
+                    return None
+                return CommandTrace(
+                    parent.trace_id,
+                    parent.span_id,
+                    rpc.rpc_names(method.full_name),
+                    now_ns,
+                    user_id=user_id,
+                    index=index,
+                    count=count,
+                    span=span,
+                    span_index=span_index,
+                )
+            span_index -= calls_of_span
+        return None
 
     def answered(self, traces: Traces, reply: Reply) -> None:
         """Record the spans of calls that got an answer."""
@@ -151,30 +160,6 @@ class GatewayWatch:
     def _record(self, ended: Ended) -> None:
         assert self._recorder is not None, "a call is sampled where nothing is recorded"
         self._recorder.record(ended)
-
-
-class _Place(NamedTuple):
-    """A call among the spans of a request."""
-
-    code: int
-    span: int
-    span_index: int
-
-
-def _calls_of(
-    request: submit_pb2.CommandRequest | submit_pb2.ReadRequest,
-) -> Sequence[tuple[int, int]]:
-    """Return the code and the number of calls of each span."""
-    return [(span.code, span.count) for span in request.spans]
-
-
-def _place(calls: Iterable[tuple[int, int]], index: int) -> _Place | None:
-    """Return where the call of an index over all spans is, None beyond the last."""
-    for position, (code, count) in enumerate(calls):
-        if index < count:
-            return _Place(code, position, index)
-        index -= count
-    return None
 
 
 def _error_at(reply: Reply, trace: CommandTrace) -> errors_pb2.Error | None:

@@ -149,11 +149,11 @@ class PrepareNotes:
             (answered_ns or self.handed_over_ns, self.retired_ns),
         )
         parent_id = numbered_id(trace.id_base, SERVER_NUMBER)
-        for number, (name, (start_ns, end_ns)) in enumerate(
-            zip(STEPS, times, strict=True), _FIRST_STEP_NUMBER
-        ):
+        number = _FIRST_STEP_NUMBER
+        for name, (start_ns, end_ns) in zip(STEPS, times, strict=True):
             context = trace.numbered(number)
             yield Span(name, Kind.INTERNAL, context, parent_id, start_ns, end_ns, place)
+            number += 1
 
     def _prepare(self) -> Span:
         attributes: dict[str, AttributeValue] = {

@@ -65,6 +65,19 @@ def test_ratio_is_kept() -> None:
     assert kept == {0.0: 5 * [False], 0.01: [True, True, False, False, False], 1.0: 5 * [True]}
 
 
+@given(st.floats(0.0, 1.0, exclude_max=True), st.sampled_from([0.01, 0.3, 0.99]))
+def test_gaps_are_those_of_single_draws(draw: float, ratio: float) -> None:
+    """A gap is longer than n as often as n + 1 draws in a row keep nothing: (1 - ratio)^(n + 1)."""
+    gap = Sampler(ratio, lambda: draw).gap()
+    assert (1 - ratio) ** (gap + 1) * 0.999_999 <= 1 - draw <= (1 - ratio) ** gap * 1.000_001
+
+
+def test_gaps_of_all_and_none() -> None:
+    """A ratio of 1 leaves no gap, one of 0 never ends."""
+    assert Sampler(1.0).gap() == 0
+    assert Sampler(0.0).gap() > 10**18
+
+
 @pytest.mark.parametrize("ratio", [-0.1, 1.1, float("nan")])
 def test_no_ratio_is_refused(ratio: float) -> None:
     """A ratio that is none is refused with what would be one."""

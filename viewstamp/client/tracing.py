@@ -95,15 +95,18 @@ class ClientTracing:
         """Calls within a span that is current belong to its trace; `sampler` is for the others."""
         self._recorder = recorder
         self._sampler = sampler
+        self._gap = sampler.gap()  # so many calls are not sampled before the next one is
 
     def begin(
         self, method: Method, future: asyncio.Future[Any], count: int = 1
     ) -> CallTrace | None:
         """Begin the span of a call if it is sampled; it ends when `future` is done."""
         parent = CURRENT_SPAN.get()
-        if parent is None and not self._sampler.keeps():
-            return None
         if parent is None:
+            if self._gap:
+                self._gap -= 1
+                return None
+            self._gap = self._sampler.gap()
             context, parent_id = new_root(), ""
         else:
             context, parent_id = TraceContext(parent.trace_id, new_span_id()), parent.span_id

@@ -7,8 +7,10 @@ begins a trace of its own, or does not.
 
 from __future__ import annotations
 
+import math
 import random
 import re
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final, NamedTuple
@@ -54,8 +56,11 @@ def parse_trace_parent(text: str) -> TraceParent | None:
 
 def sampled_parent(text: str) -> TraceContext | None:
     """Return the span that a `traceparent` names, None if it is malformed or not sampled."""
-    parent = parse_trace_parent(text)
-    return parent.context if parent is not None and parent.is_sampled else None
+    found = _TRACE_PARENT.fullmatch(text)
+    if found is None:
+        return None
+    trace_id, span_id, flags = found.groups()
+    return TraceContext(trace_id, span_id) if int(flags, 16) & _SAMPLED_FLAG else None
 
 
 def format_trace_parent(context: TraceContext) -> str:
@@ -105,3 +110,14 @@ class Sampler:
     def keeps(self) -> bool:
         """Whether a trace that begins now is kept."""
         return self._draw() < self.ratio
+
+    def gap(self) -> int:
+        """Return how many traces in a row are not kept before the next one that is.
+
+        Whoever counts down instead of asking `keeps` each time keeps as many, as much by chance.
+        """
+        if self.ratio <= 0.0:
+            return sys.maxsize
+        if self.ratio >= 1.0:
+            return 0
+        return int(math.log(1.0 - self._draw()) / math.log(1.0 - self.ratio))
