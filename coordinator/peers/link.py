@@ -39,7 +39,7 @@ RETRY_DELAY_MAX_MS: Final = 2_000
 KEEPALIVE_MS: Final = 2_000
 KEEPALIVE_TIMEOUT_MS: Final = 2_000
 # Beside the largest body it must still fit into a packet.
-URGENT_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 2 * PREPARE_BODY_BYTES_MAX
+ENCODED_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 2 * PREPARE_BODY_BYTES_MAX
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -112,7 +112,7 @@ class Link:
 
     def send(self, outgoing: Outgoing) -> None:
         """Send, or keep the message until there is a connection; it may be given up, counted."""
-        if len(outgoing.data) > URGENT_BYTES_MAX:
+        if len(outgoing.data) > ENCODED_BYTES_MAX:
             self.too_large += 1
             _log.error(
                 "a message is too large for a packet and was dropped",

@@ -1,0 +1,140 @@
+"""The first thing on every stream: who is welcome, who is not, and for which reason."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.peers import agreement
+from coordinator.peers.agreement import agreed_limits, configuration_digest
+from coordinator.peers.hello import (
+    WIRE_VERSION,
+    Hello,
+    HelloRefusal,
+    Refusal,
+    decode_hello,
+    decode_verdict,
+    encode_hello,
+    encode_verdict,
+    judge,
+)
+from tests.tidy.tree import python_files
+from viewstamp import limits
+from viewstamp.api.replication.v1 import replication_service_pb2 as pb
+
+OWN = Hello(b"c" * 16, WIRE_VERSION, 0, 3, b"d" * 32, b"n" * 16, 0)
+THEIRS = replace(OWN, replica_id=1, boot_nonce=b"m" * 16)
+
+
+def test_an_equal_peer_is_welcome() -> None:
+    """Another replica of the same cluster, version and limits is accepted."""
+    assert judge(OWN, THEIRS) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "says"),
+    [
+        ({"wire_version": 2}, HelloRefusal.OTHER_WIRE_VERSION, "this replica speaks 1"),
+        ({"cluster_id": b""}, HelloRefusal.MALFORMED, "cluster_id has 0 bytes, not 16"),
+        ({"configuration_digest": b""}, HelloRefusal.MALFORMED, "configuration_digest"),
+        ({"boot_nonce": b"short"}, HelloRefusal.MALFORMED, "boot_nonce has 5 bytes"),
+        ({"cluster_id": b"o" * 16}, HelloRefusal.OTHER_CLUSTER, b"c".hex() * 16),
+        ({"replica_count": 5}, HelloRefusal.OTHER_REPLICA_COUNT, "told of 5 replicas"),
+        ({"configuration_digest": b"e" * 32}, HelloRefusal.OTHER_CONFIGURATION, "equal limits"),
+        ({"replica_id": 3}, HelloRefusal.UNKNOWN_REPLICA, "replica 3 of a cluster of 3"),
+        ({"replica_id": 0}, HelloRefusal.OWN_REPLICA, "--replica-id"),
+        ({"to_replica": 2}, HelloRefusal.WRONG_ADDRESSEE, "meant for replica 2, this is 0"),
+        # Where the version differs nothing else can be trusted to mean the same.
+        (
+            {"wire_version": 2, "cluster_id": b"", "replica_id": 9},
+            HelloRefusal.OTHER_WIRE_VERSION,
+            "wire version 2",
+        ),
+    ],
+)
+def test_refusals(changes: dict[str, Any], reason: HelloRefusal, says: str) -> None:
+    """Each difference has its reason, and says what would be right."""
+    refusal = judge(OWN, replace(THEIRS, **changes))
+    assert refusal is not None
+    assert refusal.reason is reason
+    assert says in refusal.detail
+
+
+some_bytes = st.binary(max_size=40)
+some_number = st.integers(0, 2**32 - 1)
+hellos = st.builds(
+    Hello,
+    some_bytes,
+    some_number,
+    some_number,
+    some_number,
+    some_bytes,
+    some_bytes,
+    some_number,
+)
+
+
+@given(hellos)
+def test_hellos_arrive_as_they_were_said(hello: Hello) -> None:
+    """Nothing of a hello is lost on the way, and any hello is judged."""
+    assert decode_hello(encode_hello(hello)) == hello
+    judge(OWN, hello)
+
+
+@pytest.mark.parametrize("reason", HelloRefusal)
+def test_verdicts_arrive_as_they_were_given(reason: HelloRefusal) -> None:
+    """Every reason has a number of its own."""
+    refusal = Refusal(reason, "why")
+    assert decode_verdict(encode_verdict(OWN, refusal)) == refusal
+    assert decode_verdict(encode_verdict(OWN, None)) is None
+
+
+def test_a_reason_of_a_later_version_is_a_refusal_too() -> None:
+    """A number that is not known here is never taken for a welcome."""
+    later = pb.ExchangeResponse(detail="because")
+    later.refusal = 99  # type: ignore[assignment]
+    assert decode_verdict(later) == Refusal(HelloRefusal.MALFORMED, "because")
+
+
+def test_every_reason_is_in_the_proto() -> None:
+    """The reasons of the code and of the API reference are the same."""
+    names = {name.removeprefix("HELLO_REFUSAL_") for name in pb.HelloRefusal.keys()}
+    assert names == {reason.name for reason in HelloRefusal} | {"UNSPECIFIED"}
+
+
+def test_limits_that_decide_commands_are_agreed_upon() -> None:
+    """What machines look at is in the digest; durations and local limits are not."""
+    agreed = agreed_limits()
+    assert {"TOPICS_PER_STREAM_MAX", "PREPARE_BODY_BYTES_MAX", "REVOCATION_TIMEOUT_US"} < set(agreed)
+    assert not {"HEARTBEAT_MS", "FEATURE_LEVEL"} & set(agreed)
+    assert list(agreed) == sorted(agreed)
+
+
+def test_local_limits_exist() -> None:
+    """A limit that was renamed or removed must leave the list, or its successor is not judged."""
+    names = {name for name, value in vars(limits).items() if isinstance(value, int)}
+    assert names >= agreement.LOCAL_LIMITS
+    assert not any(name.endswith(agreement.LOCAL_SUFFIX) for name in agreement.LOCAL_LIMITS)
+
+
+def test_any_change_of_an_agreed_limit_changes_the_digest() -> None:
+    """Another value, or one limit more or less, is another configuration."""
+    digests = {
+        configuration_digest(limits_of)
+        for limits_of in ({"A": 1}, {"A": 2}, {"A": 1, "B": 1}, {"B": 1}, {})
+    }
+    assert len(digests) == 5
+    assert all(len(digest) == 32 for digest in digests)
+
+
+def test_machines_see_no_limit_in_milliseconds() -> None:
+    """Durations in milliseconds are left out of the digest because no machine uses them."""
+    machines = ("coordinator/mux", "services/users", "services/streams", "services/consumer_groups")
+    looked_at = [file for file in python_files() if any(map(file.within, machines))]
+    assert len(looked_at) > len(machines)
+    assert [file.path for file in looked_at if re.search(r"limits\.\w+_MS\b", file.text)] == []
