@@ -71,7 +71,7 @@ def described(options: Options) -> str:
     """The options on one line."""
     faults = ",".join(sorted(fault.value for fault in options.faults))
     return (
-        f"{options.replica_count} replicas, {options.client_count} clients, "
+        f"{options.application}, {options.replica_count} replicas, {options.client_count} clients, "
         f"{options.commands} commands, faults: {faults or 'none'}, one in "
         f"{options.fault_interval_ms} ms"
     )

@@ -11,18 +11,23 @@ import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from random import Random
+from typing import Final
 
 from coordinator.vsr import Prepare
+from tests.simulation.application import ApplicationKind, Executed
 from viewstamp.format.prepare import checksum_of
 from viewstamp.limits import BOOT_NONCE_BYTES
+
+COUNTERS: Final = 6
+ADDITIONS_MAX: Final = 4
 
 RequestId = tuple[int, int]
 """Client and request number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ChainRequest:
     """One client request: additions of amounts to counters, one command each."""
 
     client: int
@@ -41,36 +46,34 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ChainReply:
     """What a request came to: the op of the entry that did it, and the counters after it."""
 
-    client: int
-    number: int
     op: int
     values: tuple[int, ...]
     refusal: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Executed:
-    """One entry went through: its replies, what took effect in it, and the state after it."""
+@dataclass(slots=True)
+class ChainState:
+    """Everything that the log led to; `replies` holds the last of each client, with its number."""
 
-    op: int
-    replies: tuple[Reply, ...]
-    effective: tuple[RequestId, ...]
-    digest: bytes
+    op: int = 0
+    digest: bytes = bytes(16)
+    counters: dict[int, int] = field(default_factory=dict)
+    replies: dict[int, tuple[int, ChainReply]] = field(default_factory=dict)
 
 
-def encode_requests(requests: Sequence[Request]) -> bytes:
+def encode_requests(requests: Sequence[ChainRequest]) -> bytes:
     """The body of an entry."""
     return json.dumps([[r.client, r.number, r.additions] for r in requests]).encode()
 
 
-def decode_requests(body: bytes) -> list[Request]:
-    """The requests of an entry."""
+def decode_requests(prepare: Prepare) -> list[ChainRequest]:
+    """The requests of an entry; the founding one has none."""
     return [
-        Request(client, number, tuple((counter, amount) for counter, amount in additions))
-        for client, number, additions in json.loads(body)
+        ChainRequest(client, number, tuple((counter, amount) for counter, amount in additions))
+        for client, number, additions in (json.loads(prepare.body) if prepare.op > 1 else ())
     ]
 
 
@@ -84,22 +87,17 @@ def read_founders(body: bytes) -> Sequence[bytes]:
     return [body[at : at + BOOT_NONCE_BYTES] for at in range(0, len(body), BOOT_NONCE_BYTES)]
 
 
-@dataclass(slots=True)
-class ChainState:
-    """Everything that the log led to."""
-
-    op: int = 0
-    digest: bytes = bytes(16)
-    counters: dict[int, int] = field(default_factory=dict)
-    replies: dict[int, Reply] = field(default_factory=dict)
-
-
 class ChainApplication:
     """Executes entries in op order, one per step."""
 
-    def __init__(self, state: ChainState | None = None) -> None:
-        self.state = state or ChainState()
+    def __init__(self, random: Random) -> None:
+        self.state = ChainState()
         self._waiting: deque[Prepare] = deque()
+
+    @property
+    def op(self) -> int:
+        """The last executed entry."""
+        return self.state.op
 
     @property
     def is_busy(self) -> bool:
@@ -110,39 +108,99 @@ class ChainApplication:
         """Take in the next committed entry."""
         self._waiting.append(prepare)
 
-    def step(self) -> Executed | None:
+    def step(self) -> list[Executed]:
         """Execute the oldest waiting entry."""
-        return self.execute(self._waiting.popleft())
-
-    def execute(self, prepare: Prepare) -> Executed:
-        """Execute one entry."""
-        state = self.state
+        prepare, state = self._waiting.popleft(), self.state
         assert prepare.op == state.op + 1, f"op {prepare.op} is executed after op {state.op}"
         state.op = prepare.op
         state.digest = checksum_of(state.digest + prepare.checksum)
         effective: list[RequestId] = []
-        requests = decode_requests(prepare.body) if prepare.op > 1 else []
-        replies = tuple(self._request(request, effective) for request in requests)
-        return Executed(prepare.op, replies, tuple(effective), state.digest)
+        replies = tuple(self.execute(each, effective) for each in decode_requests(prepare))
+        return [Executed(prepare.op, replies, tuple(effective), state.digest)]
 
-    def _request(self, request: Request, effective: list[RequestId]) -> Reply:
+    def execute(self, request: ChainRequest, effective: list[RequestId]) -> ChainReply:
+        """Execute one request, unless it was executed before."""
         state = self.state
-        last = state.replies.get(request.client)
-        last_number = 0 if last is None else last.number
+        last_number, last = state.replies.get(request.client, (0, None))
         if last is not None and request.number == last_number:
             return last
         if request.number != last_number + 1:
-            refusal = f"the next number is {last_number + 1}"
-            return Reply(request.client, request.number, state.op, (), refusal)
+            return ChainReply(state.op, (), f"the next number is {last_number + 1}")
         values = []
         for counter, amount in request.additions:
             state.counters[counter] = state.counters.get(counter, 0) + amount
             values.append(state.counters[counter])
         effective.append(request.id)
-        reply = Reply(request.client, request.number, state.op, tuple(values))
-        state.replies[request.client] = reply
+        reply = ChainReply(state.op, tuple(values))
+        state.replies[request.client] = (request.number, reply)
         return reply
 
-    def read(self, query: Any) -> int:
-        """The value of a counter, behind the last executed entry."""
+    def read(self, query: int) -> int:
+        """The value of a counter."""
         return self.state.counters.get(query, 0)
+
+
+class ChainModel:
+    """Additions one after the other, each request where it comes first."""
+
+    def __init__(self) -> None:
+        self._written: dict[int, list[tuple[int, int]]] = {}
+        self._replies: dict[RequestId, ChainReply] = {}
+
+    def commit(self, prepare: Prepare) -> None:
+        """Follow the next entry of the history."""
+        for request in decode_requests(prepare):
+            is_next = request.number == 1 or (request.client, request.number - 1) in self._replies
+            if is_next and request.id not in self._replies:
+                self._replies[request.id] = ChainReply(prepare.op, self._added(prepare.op, request))
+
+    def _added(self, op: int, request: ChainRequest) -> tuple[int, ...]:
+        values = []
+        for counter, amount in request.additions:
+            written = self._written.setdefault(counter, [])
+            values.append((written[-1][1] if written else 0) + amount)
+            written.append((op, values[-1]))
+        return tuple(values)
+
+    def wrong_reply(self, request: ChainRequest, op: int, reply: ChainReply) -> str | None:
+        """Compare a reply with the model's, which for a duplicate is of an earlier entry."""
+        expected = self._replies.get(request.id)
+        if expected is None:
+            return "it is not in the history"
+        return None if reply == expected else f"the model says {expected}"
+
+    def wrong_read(self, query: int, op: int, value: int) -> str | None:
+        """Compare a counter with the model's behind an entry."""
+        written = self._written.get(query, [])
+        expected = next((v for at, v in reversed(written) if at <= op), 0)
+        return None if value == expected else f"the counter was {expected} behind op {op}"
+
+
+class ChainLoad:
+    """Random additions."""
+
+    def __init__(self, model: ChainModel, random: Random) -> None:
+        self._random = random
+
+    def request(self, client: int, number: int) -> ChainRequest:
+        """A few additions."""
+        count = self._random.randint(1, ADDITIONS_MAX)
+        additions = tuple((self.query(), self._random.randint(1, 1_000)) for _ in range(count))
+        return ChainRequest(client, number, additions)
+
+    def query(self) -> int:
+        """Any counter."""
+        return self._random.randrange(COUNTERS)
+
+    def answered(self, request: ChainRequest, reply: ChainReply) -> None:
+        """There is nothing to learn."""
+
+
+CHAIN: Final = ApplicationKind(
+    replica=ChainApplication,
+    model=ChainModel,
+    load=ChainLoad,
+    encode=encode_requests,
+    founding_body=founding_body,
+    read_founders=read_founders,
+)

@@ -6,13 +6,15 @@ has a planted bug in `test_planted_bugs.py` that it finds.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator import vsr
+from coordinator.journal.segment import segment_path
 from coordinator.replica.bootstrap import JOURNAL_DIRECTORY, ReplicaFiles
 from coordinator.vsr import Prepare, messages
-from tests.simulation.chain import Executed, Reply, Request, RequestId, decode_requests
-from tests.simulation.clients import ReadQuery, ReadReply
+from tests.simulation.application import Executed, Model, Request
+from tests.simulation.clients import Answer, Read
 from tests.simulation.history import History
 from viewstamp.format.prepare import NO_PARENT
 
@@ -65,13 +67,13 @@ class Checker:
     def executed(self, replica: int, executed: Executed) -> None:
         """An entry went through all stages of a replica."""
 
-    def asked(self, pending: Request | ReadQuery) -> None:
+    def asked(self, pending: Request | Read) -> None:
         """A client sends something for the first time."""
 
-    def acknowledged(self, request: Request, reply: Reply) -> None:
+    def acknowledged(self, request: Request, answer: Answer) -> None:
         """A client got the reply to a request."""
 
-    def read(self, query: ReadQuery, reply: ReadReply) -> None:
+    def read(self, read: Read, answer: Answer) -> None:
         """A client got the reply to a read."""
 
 
@@ -92,6 +94,7 @@ class OneHistory(Checker):
         if prepare.op != len(entries) + 1 or prepare.parent != parent:
             raise self.broken(f"replica {replica}: op {prepare.op} continues another history")
         entries.append(prepare)
+        self.history.model.commit(prepare)
 
 
 class ExecutedInOrder(Checker):
@@ -160,7 +163,7 @@ class DurableIsDurable(Checker):
         place = journal._index.get(op)
         if place is None or machine.is_excused(op):
             return
-        path = f"data/{JOURNAL_DIRECTORY}/segment-{place.segment:016d}.log"
+        path = segment_path(f"data/{JOURNAL_DIRECTORY}", place.segment)
         if not machine.disk.is_durable(path, place.offset, place.extent_bytes):
             raise self.broken(f"replica {replica} says that op {op} is durable, and it is not")
 
@@ -254,6 +257,8 @@ class DigestsEqual(Checker):
         self._digests: dict[int, bytes] = {}
 
     def executed(self, replica: int, executed: Executed) -> None:
+        if executed.digest is None:
+            return
         agreed = self._digests.setdefault(executed.op, executed.digest)
         if agreed != executed.digest:
             raise self.broken(f"replica {replica} is in another state after op {executed.op}")
@@ -264,7 +269,7 @@ class ExactlyOnce(Checker):
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
-        self._effective: dict[RequestId, int] = {}
+        self._effective: dict[Hashable, int] = {}
 
     def executed(self, replica: int, executed: Executed) -> None:
         for request in executed.effective:
@@ -278,57 +283,29 @@ class ExactlyOnce(Checker):
 class RepliesAreTheModels(Checker):
     """What clients are told is what a plain loop over the one history says."""
 
-    def __init__(self, history: History) -> None:
-        super().__init__(history)
-        self._modelled_op = 0
-        self._counters: dict[int, list[tuple[int, int]]] = {}
-        self._replies: dict[RequestId, tuple[int, tuple[int, ...]]] = {}
+    def acknowledged(self, request: Request, answer: Answer) -> None:
+        wrong = self.history.model.wrong_reply(request, answer.op, answer.reply)
+        if wrong is not None:
+            raise self.broken(f"{request} was answered {answer}: {wrong}")
 
-    def acknowledged(self, request: Request, reply: Reply) -> None:
-        self._catch_up()
-        expected = self._replies.get(request.id)
-        if expected is None:
-            raise self.broken(f"request {request.id} was answered, and is not in the history")
-        if (reply.op, reply.values) != expected or reply.refusal:
-            raise self.broken(f"request {request.id} was answered {reply}; it must be {expected}")
-
-    def read(self, query: ReadQuery, reply: ReadReply) -> None:
-        self._catch_up()
-        written = self._counters.get(query.counter, [])
-        value = next((v for op, v in reversed(written) if op <= reply.op), 0)
-        if value != reply.value:
-            raise self.broken(f"{query} was answered {reply}; the counter was {value} then")
-
-    def _catch_up(self) -> None:
-        for prepare in self.history.entries[self._modelled_op :]:
-            if prepare.op > 1:
-                for request in decode_requests(prepare.body):
-                    self._model(prepare.op, request)
-        self._modelled_op = len(self.history.entries)
-
-    def _model(self, op: int, request: Request) -> None:
-        is_next = request.number == 1 or (request.client, request.number - 1) in self._replies
-        if request.id in self._replies or not is_next:
-            return
-        values = []
-        for counter, amount in request.additions:
-            written = self._counters.setdefault(counter, [])
-            values.append((written[-1][1] if written else 0) + amount)
-            written.append((op, values[-1]))
-        self._replies[request.id] = (op, tuple(values))
+    def read(self, read: Read, answer: Answer) -> None:
+        wrong = self.history.model.wrong_read(read.query, answer.op, answer.reply)
+        if wrong is not None:
+            raise self.broken(f"{read} was answered {answer}: {wrong}")
 
 
 class AcknowledgedIsKept(Checker):
     """What a client knows of lies on a quorum of disks at that moment, and in the one history."""
 
-    def acknowledged(self, request: Request, reply: Reply) -> None:
-        checksum = self.history.checksum(reply.op)
+    def acknowledged(self, request: Request, answer: Answer) -> None:
+        # The reply came out of this entry, or of one before it.
+        checksum = self.history.checksum(answer.op)
         if checksum is None:
-            raise self.broken(f"request {request.id} was answered with op {reply.op}, not executed")
-        copies = self.history.copies(reply.op, checksum)
+            raise self.broken(f"{request} was answered with op {answer.op}, which nobody executed")
+        copies = self.history.copies(answer.op, checksum)
         if copies < self.history.replication:
-            raise self.broken(f"op {reply.op} was acknowledged with {copies} durable copies")
-        self.history.acknowledged_op = max(self.history.acknowledged_op, reply.op)
+            raise self.broken(f"op {answer.op} was acknowledged with {copies} durable copies")
+        self.history.acknowledged_op = max(self.history.acknowledged_op, answer.op)
 
 
 class ReadsAreLinearizable(Checker):
@@ -339,16 +316,16 @@ class ReadsAreLinearizable(Checker):
         self._known_op: dict[tuple[int, int], int] = {}
         self._told_op = 0
 
-    def asked(self, pending: Request | ReadQuery) -> None:
-        if isinstance(pending, ReadQuery):
+    def asked(self, pending: Request | Read) -> None:
+        if isinstance(pending, Read):
             known_op = max(self._told_op, self.history.acknowledged_op)
             self._known_op[pending.client, pending.number] = known_op
 
-    def read(self, query: ReadQuery, reply: ReadReply) -> None:
-        known_op = self._known_op.pop((query.client, query.number))
-        if reply.op < known_op:
-            raise self.broken(f"{query} was answered of op {reply.op}; op {known_op} was known")
-        self._told_op = max(self._told_op, reply.op)
+    def read(self, read: Read, answer: Answer) -> None:
+        known_op = self._known_op.pop((read.client, read.number))
+        if answer.op < known_op:
+            raise self.broken(f"{read} was answered of op {answer.op}; op {known_op} was known")
+        self._told_op = max(self._told_op, answer.op)
 
 
 # In this order: the first one makes the history that the others compare with.
@@ -376,8 +353,8 @@ HOOKS: Final = tuple(
 class Checks:
     """All checkers, told of everything by hooks of the same names."""
 
-    def __init__(self, replica_count: int) -> None:
-        self.history = History(replica_count)
+    def __init__(self, replica_count: int, model: Model) -> None:
+        self.history = History(replica_count, model)
         self._checkers = [checker(self.history) for checker in CHECKERS]
         self._listeners = {
             hook: [
@@ -432,14 +409,14 @@ class Checks:
         """An entry went through all stages."""
         self._tell("executed", replica, executed)
 
-    def asked(self, pending: Request | ReadQuery) -> None:
+    def asked(self, pending: Request | Read) -> None:
         """A client begins."""
         self._tell("asked", pending)
 
-    def acknowledged(self, request: Request, reply: Reply) -> None:
+    def acknowledged(self, request: Request, answer: Answer) -> None:
         """A client got its reply."""
-        self._tell("acknowledged", request, reply)
+        self._tell("acknowledged", request, answer)
 
-    def read(self, query: ReadQuery, reply: ReadReply) -> None:
+    def read(self, read: Read, answer: Answer) -> None:
         """A client got what it read."""
-        self._tell("read", query, reply)
+        self._tell("read", read, answer)

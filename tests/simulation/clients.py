@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.simulation.chain import Reply, Request
+from tests.simulation.application import Load, Request
 from tests.simulation.network import CLIENT_ADDRESS
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
-COUNTERS: Final = 6
-ADDITIONS_MAX: Final = 4
 TIMEOUT_MS: Final = 400
 ASK_AGAIN_MS: Final = 20
 # So many requests follow each other at once, on average, where a seed has bursts.
@@ -21,43 +19,42 @@ BURST: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class ReadQuery:
-    """A linearizable read of a counter. Reads are numbered downward from -1."""
+class Read:
+    """A linearizable read. Reads are numbered downward from -1."""
 
     client: int
     number: int
-    counter: int
+    query: Any
 
 
 @dataclass(frozen=True, slots=True)
-class ReadReply:
-    """What the counter was right after entry `op`."""
+class Answer:
+    """The reply to a request, or what was read right after entry `op`."""
 
-    client: int
     number: int
+    reply: Any
     op: int
-    value: int
 
 
 @dataclass(frozen=True, slots=True)
 class NotServed:
     """The replica serves nobody now; `primary` is the one to ask, if it knows."""
 
-    client: int
     number: int
     primary: int | None
 
 
 class Client:
-    """One client, with one session for its whole life."""
+    """One client, with one request under way."""
 
-    def __init__(self, world: Simulation, index: int, random: Random) -> None:
+    def __init__(self, world: Simulation, index: int, load: Load, random: Random) -> None:
         self.address = CLIENT_ADDRESS + index
-        self.requests = 0
-        self.reads = 0
-        self.pending: Request | ReadQuery | None = None
+        self.pending: Request | Read | None = None
         self._world = world
+        self._load = load
         self._random = random
+        self._requests = 0
+        self._reads = 0
         self._target = random.randrange(world.options.replica_count)
         self._sent = 0
 
@@ -66,19 +63,13 @@ class Client:
         if self.pending is not None or self._world.is_load_over:
             return
         if self._random.randrange(100) < self._world.options.reads_percent:
-            self.reads += 1
-            self.pending = ReadQuery(self.address, -self.reads, self._random.randrange(COUNTERS))
+            self._reads += 1
+            self.pending = Read(self.address, -self._reads, self._load.query())
         else:
-            self.requests += 1
-            self.pending = Request(self.address, self.requests, self._additions())
+            self._requests += 1
+            self.pending = self._load.request(self.address, self._requests)
         self._world.asked(self.pending)
         self._send()
-
-    def _additions(self) -> tuple[tuple[int, int], ...]:
-        count = self._random.randint(1, ADDITIONS_MAX)
-        return tuple(
-            (self._random.randrange(COUNTERS), self._random.randint(1, 1_000)) for _ in range(count)
-        )
 
     def _send(self) -> None:
         if self.pending is None:
@@ -94,14 +85,14 @@ class Client:
             self._target = (self._target + 1) % self._world.options.replica_count
             self._send()
 
-    def received(self, reply: Any) -> None:
+    def received(self, answer: Answer | NotServed) -> None:
         """Take an answer; late ones to what was answered before are ignored."""
-        if self.pending is None or reply.number != self.pending.number:
+        if self.pending is None or answer.number != self.pending.number:
             self._world.marks.hit("client late answer")
-        elif isinstance(reply, NotServed):
-            self._ask_elsewhere(reply.primary)
+        elif isinstance(answer, NotServed):
+            self._ask_elsewhere(answer.primary)
         else:
-            self._answered(reply)
+            self._answered(answer)
 
     def _ask_elsewhere(self, hint: int | None) -> None:
         count = self._world.options.replica_count
@@ -116,16 +107,16 @@ class Client:
 
         self._world.schedule.after(ASK_AGAIN_MS, again)
 
-    def _answered(self, reply: Reply | ReadReply) -> None:
+    def _answered(self, answer: Answer) -> None:
         pending, self.pending = self.pending, None
+        assert pending is not None
         self._sent += 1
-        self._world.trace.note(f"c{self.address}", "answered", reply)
-        if isinstance(reply, Reply):
-            assert isinstance(pending, Request)
-            self._world.checks.acknowledged(pending, reply)
+        self._world.trace.note(f"c{self.address}", "answered", answer)
+        if isinstance(pending, Read):
+            self._world.checks.read(pending, answer)
         else:
-            assert isinstance(pending, ReadQuery)
-            self._world.checks.read(pending, reply)
+            self._world.checks.acknowledged(pending, answer)
+            self._load.answered(pending, answer.reply)
         self._world.schedule.after(self._think_ms(), self.start)
 
     def _think_ms(self) -> int:

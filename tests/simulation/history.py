@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from coordinator.journal import Journal
 from coordinator.vsr import Prepare
 from coordinator.vsr.quorum import QUORUMS
+from tests.simulation.application import Model
 
 Checksum = bytes
 
@@ -19,6 +20,7 @@ class History:
     """
 
     replica_count: int
+    model: Model
     entries: list[Prepare] = field(default_factory=list)
     held: dict[int, dict[int, Checksum]] = field(default_factory=dict)
     lost: set[tuple[int, int, Checksum]] = field(default_factory=set)
@@ -48,10 +50,10 @@ class History:
     def started(self, replica: int, journal: Journal) -> None:
         """A restarted replica holds what its journal found, reported earlier or not."""
         held = self.held.setdefault(replica, {})
-        for op in range(journal.first_op, (journal.head.op if journal.head else 0) + 1):
+        for op in held_ops(journal):
             header = journal.header(op)
-            if header is not None:
-                held[op] = header.checksum
+            assert header is not None
+            held[op] = header.checksum
 
     def discarded(self, replica: int, op: int) -> None:
         """A replica took everything above `op` out of its log."""
@@ -63,3 +65,9 @@ class History:
         """A replica's disk is gone."""
         held = self.held.pop(replica, {})
         self.lost.update((replica, op, checksum) for op, checksum in held.items())
+
+
+def held_ops(journal: Journal) -> list[int]:
+    """The ops that a journal holds, ascending."""
+    head_op = 0 if journal.head is None else journal.head.op
+    return [op for op in range(journal.first_op, head_op + 1) if journal.header(op) is not None]

@@ -11,8 +11,8 @@ from coordinator import vsr
 from coordinator.journal import CorruptRecord, Journal
 from coordinator.replica.bootstrap import DirectoryOptions, open_replica
 from tests.journal.memory_storage import SimulatedCrash
-from tests.simulation.chain import Request, read_founders
-from tests.simulation.clients import ReadQuery
+from tests.simulation.application import Application
+from tests.simulation.clients import Read
 from tests.simulation.disk import DISK_REFUSES, SimulatedDisk
 from tests.simulation.process import EPOCH_US, Process, ProcessEnded
 from viewstamp.format.prepare import Prepare, seal
@@ -131,13 +131,17 @@ class Machine:
         core = vsr.Replica(
             configuration,
             seal=seal,
-            read_founders=read_founders,
+            read_founders=self.world.kind.read_founders,
             jitter=lambda limit: self._random.randint(0, limit),
         )
         self.process = process = Process(self, files, core)
         self.world.trace.note(self.name, "boot", self.boots)
         self.world.checks.started(self.index, files, self)
         self.later(0, lambda: process.step(files.start))
+
+    def new_application(self) -> Application:
+        """The stages of a process, empty."""
+        return self.world.kind.replica(self._random)
 
     def crash(self, *, is_power: bool = False, reason: str = "") -> None:
         """End the process, or the power of the whole machine, and start again after a while."""
@@ -183,12 +187,12 @@ class Machine:
     def _received(self, message: Any) -> None:
         process = self.process
         assert process is not None
-        if isinstance(message, Request):
-            process.requested(message)
-        elif isinstance(message, ReadQuery):
+        if isinstance(message, Read):
             process.read_requested(message)
-        else:
+        elif hasattr(message, "cluster_id"):
             process.step(vsr.Received(message))
+        else:
+            process.requested(message)
 
     # --- The journal, with damage ---
 

@@ -7,8 +7,10 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from coordinator import vsr
+from coordinator.journal.segment import segment_path
 from tests.simulation.atlas import Atlas
-from tests.simulation.machine import Machine
+from tests.simulation.history import held_ops
+from tests.simulation.machine import JOURNAL, Machine
 from tests.simulation.network import SHAPES, partition
 from tests.simulation.options import OF_THE_NETWORK, FaultKind
 
@@ -157,14 +159,15 @@ class Nemesis:
         if machine.process is None:
             return False
         journal = machine.process.files.journal
-        ops = [op for op in journal._index if self._atlas.may_damage(machine.index, op)]
+        ops = [op for op in held_ops(journal) if self._atlas.may_damage(machine.index, op)]
         if not ops:
             return False
         # The last entries are the ones that anybody still asks for.
         op = ops[-1 - min(len(ops) - 1, int(self._random.expovariate(1 / 6)))]
-        place = journal._index[op]
+        place = journal._index.get(op)
+        assert place is not None
         machine.damaged_ops.add(op)
-        path = journal._files[place.segment].path
+        path = segment_path(JOURNAL, place.segment)
         machine.disk.rot(path, place.offset, place.extent_bytes, self._random)
         self._note(machine, "rot of op", op)
         return True

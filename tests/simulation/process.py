@@ -14,15 +14,8 @@ from coordinator import vsr
 from coordinator.journal import NoSpace
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.vsr import messages
-from tests.simulation.chain import (
-    ChainApplication,
-    Executed,
-    Reply,
-    Request,
-    encode_requests,
-    founding_body,
-)
-from tests.simulation.clients import NotServed, ReadQuery, ReadReply
+from tests.simulation.application import Executed, Request
+from tests.simulation.clients import Answer, NotServed, Read
 from tests.simulation.writer import Job, SimulatedWriter
 from viewstamp.limits import TICK_MS
 
@@ -57,7 +50,7 @@ class Process:
         self.machine = machine
         self.files = files
         self.core = core
-        self.application = ChainApplication()
+        self.application = machine.new_application()
         self.writer = SimulatedWriter(self._start_job)
         self.crash_after_effects: int | None = None
         """After how many more effects the process dies; None: it does not."""
@@ -70,8 +63,10 @@ class Process:
         self._is_applying = False
         self._requests: deque[Request] = deque()
         self._in_hand: set[tuple[int, int]] = set()
-        self._reads: dict[int, ReadQuery] = {}
-        self._granted: list[tuple[int, ReadQuery]] = []
+        self._batch: list[Request] = []
+        self._in_log: dict[int, tuple[bytes, list[Request]]] = {}
+        self._reads: dict[int, Read] = {}
+        self._granted: list[tuple[int, Read]] = []
         self._token = 0
 
     # --- Steps ---
@@ -195,6 +190,7 @@ class Process:
                 return
             self._commits.popleft()
             self._world.checks.committed(self.machine.index, commit.prepare)
+            self._forget_replaced(commit.prepare)
             self.application.start(commit.prepare)
             self._apply()
 
@@ -218,39 +214,36 @@ class Process:
 
     def _applied(self) -> None:
         self._is_applying = False
-        executed = self.application.step()
-        if executed is not None:
+        for executed in self.application.step():
             self._retired(executed)
         self._apply()
 
     def _retired(self, executed: Executed) -> None:
         self._world.checks.executed(self.machine.index, executed)
-        for reply in executed.replies:
-            key = (reply.client, reply.number)
-            if key in self._in_hand:
-                self._in_hand.discard(key)
-                self._reply(reply.client, reply)
+        _, batch = self._in_log.pop(executed.op, (b"", []))
+        for request, reply in zip(batch, executed.replies, strict=False):
+            self._in_hand.discard((request.client, request.number))
+            self._reply(request.client, Answer(request.number, reply, executed.op))
         self.step(vsr.PrepareRetired(executed.op))
         self._serve_granted()
 
     # --- Clients ---
 
-    def _reply(self, client: int, reply: Reply | ReadReply | NotServed) -> None:
-        self._world.network.send(self.machine.index, client, reply)
+    def _reply(self, client: int, answer: Answer | NotServed) -> None:
+        self._world.network.send(self.machine.index, client, answer)
 
     def requested(self, request: Request) -> None:
         """A client's request arrived."""
-        refusal = self.core.batch_refusal()
-        if refusal in NOT_SERVING:
-            self._refuse(request.client, request.number)
-        elif request.id not in self._in_hand:
-            self._in_hand.add(request.id)
+        if self.core.batch_refusal() in NOT_SERVING:
+            self._refuse(request)
+        elif (request.client, request.number) not in self._in_hand:
+            self._in_hand.add((request.client, request.number))
             self._requests.append(request)
             self._pump()
 
-    def _refuse(self, client: int, number: int) -> None:
+    def _refuse(self, request: Request | Read) -> None:
         hint = self.core.primary if self.core.status is vsr.Status.NORMAL else None
-        self._reply(client, NotServed(client, number, hint))
+        self._reply(request.client, NotServed(request.number, hint))
 
     def _pump(self) -> None:
         """Admit what waits while the core and the journal have room."""
@@ -264,16 +257,28 @@ class Process:
 
     def _admit(self) -> None:
         count = min(len(self._requests), BATCH_REQUESTS_MAX)
-        batch = [self._requests.popleft() for _ in range(count)]
-        commands = sum(request.command_count for request in batch)
+        self._batch = [self._requests.popleft() for _ in range(count)]
+        commands = sum(request.command_count for request in self._batch)
+        body = self._world.kind.encode(self._batch)
         # The core was asked before, so it does not refuse now.
-        self.step(vsr.ClientBatch(encode_requests(batch), commands, self.machine.wall_clock_us()))
+        self.step(vsr.ClientBatch(body, commands, self.machine.wall_clock_us()))
+
+    def _admitted(self, effect: vsr.Admitted) -> None:
+        self._in_log[effect.op] = (effect.checksum, self._batch)
+        self._batch = []
+
+    def _forget_replaced(self, prepare: vsr.Prepare) -> None:
+        """Another view may have put another entry in the place of ours; its clients ask again."""
+        checksum, _ = self._in_log.get(prepare.op, (prepare.checksum, []))
+        if checksum != prepare.checksum:
+            self._world.marks.hit("entry replaced by another view")
+            del self._in_log[prepare.op]
 
     def _refuse_all(self) -> None:
         while self._requests:
             request = self._requests.popleft()
-            self._in_hand.discard(request.id)
-            self._refuse(request.client, request.number)
+            self._in_hand.discard((request.client, request.number))
+            self._refuse(request)
 
     def _has_room(self) -> bool:
         """A segment is made beforehand, outside of the writes, as the shell does."""
@@ -283,10 +288,10 @@ class Process:
             self._world.marks.hit("no space for a segment")
         return self.files.journal.space().reserve_intact
 
-    def read_requested(self, query: ReadQuery) -> None:
+    def read_requested(self, read: Read) -> None:
         """A client's linearizable read arrived."""
         self._token += 1
-        self._reads[self._token] = query
+        self._reads[self._token] = read
         self.step(vsr.ReadIndexRequested(self._token))
 
     def _read_granted(self, effect: vsr.ReadIndexGranted) -> None:
@@ -294,21 +299,27 @@ class Process:
         self._serve_granted()
 
     def _read_refused(self, effect: vsr.ReadIndexRefused) -> None:
-        query = self._reads.pop(effect.token)
-        self._refuse(query.client, query.number)
+        self._refuse(self._reads.pop(effect.token))
 
     def _serve_granted(self) -> None:
-        at_op = self.application.state.op
-        ready = [query for op, query in self._granted if op <= at_op]
-        self._granted = [(op, query) for op, query in self._granted if op > at_op]
-        for query in ready:
-            value = self.application.read(query.counter)
-            self._reply(query.client, ReadReply(query.client, query.number, at_op, value))
+        at_op = self.application.op
+        ready = [read for op, read in self._granted if op <= at_op]
+        self._granted = [(op, read) for op, read in self._granted if op > at_op]
+        for read in ready:
+            self._reply(read.client, Answer(read.number, self.application.read(read.query), at_op))
 
     # --- The other effects ---
 
+    def _status_changed(self, effect: vsr.StatusChanged) -> None:
+        """Whoever serves no more lets go of its clients: another one may have their requests."""
+        if effect.status is not vsr.Status.NORMAL or effect.primary != self.machine.index:
+            self._refuse_all()
+            self._in_hand.clear()
+            self._in_log.clear()
+
     def _founding_ready(self, effect: vsr.FoundingReady) -> None:
-        self.step(vsr.Found(founding_body(effect.nonces), self.machine.wall_clock_us()))
+        body = self._world.kind.founding_body(effect.nonces)
+        self.step(vsr.Found(body, self.machine.wall_clock_us()))
 
     def _arm(self, effect: vsr.Arm) -> None:
         self._armed += 1
@@ -348,11 +359,11 @@ HANDLERS: Final[dict[type, Callable[[Process, Any], None]]] = {
     vsr.SnapshotNeeded: Process._snapshot_needed,
     vsr.Stuck: Process._stuck,
     vsr.Commit: Process._commit,
-    vsr.Admitted: Process._nothing,
+    vsr.Admitted: Process._admitted,
     vsr.Refused: Process._nothing,
     vsr.ReadIndexGranted: Process._read_granted,
     vsr.ReadIndexRefused: Process._read_refused,
-    vsr.StatusChanged: Process._nothing,
+    vsr.StatusChanged: Process._status_changed,
     vsr.Halted: Process._halted,
     vsr.FoundingReady: Process._founding_ready,
     vsr.Dropped: Process._nothing,

@@ -11,9 +11,11 @@ from unittest.mock import patch
 
 from coordinator import vsr
 from coordinator.vsr.quorum import QUORUMS
-from tests.simulation.chain import Request
+from tests.simulation.application import ApplicationKind, Request
+from tests.simulation.chain import CHAIN
 from tests.simulation.checkers import Broken, Checks
-from tests.simulation.clients import Client, ReadQuery
+from tests.simulation.clients import Client, Read
+from tests.simulation.domains import DOMAINS
 from tests.simulation.machine import Machine
 from tests.simulation.marks import Marks
 from tests.simulation.nemesis import Nemesis
@@ -28,6 +30,7 @@ COMMANDS_AFTERWARDS: Final = 24
 START_WITHIN_MS: Final = 300
 # A cluster that does this much and gets nowhere is going round in circles.
 STEPS_MAX: Final = 5_000_000
+APPLICATIONS: Final[dict[str, ApplicationKind]] = {"chain": CHAIN, "domains": DOMAINS}
 
 
 class Failure(Exception):  # noqa: N818 - it is what a run comes to, not an error of this package.
@@ -49,7 +52,9 @@ class Simulation:
         self.schedule = Schedule()
         self.trace = Trace(lambda: self.schedule.now_ms, is_verbose=is_verbose)
         self.marks = Marks()
-        self.checks = Checks(options.replica_count)
+        self.kind = APPLICATIONS[options.application]
+        model = self.kind.model()
+        self.checks = Checks(options.replica_count, model)
         self.network = Network(
             options, self.schedule, self._random("network"), self.marks, self._deliver
         )
@@ -58,7 +63,12 @@ class Simulation:
             for index in range(options.replica_count)
         ]
         self.clients = [
-            Client(self, index, self._random(f"client {index}"))
+            Client(
+                self,
+                index,
+                self.kind.load(model, self._random(f"load {index}")),
+                self._random(f"client {index}"),
+            )
             for index in range(options.client_count)
         ]
         self.nemesis = Nemesis(self, self._random("nemesis"))
@@ -83,9 +93,9 @@ class Simulation:
         """Whether op 1 was executed anywhere."""
         return bool(self.checks.history.entries)
 
-    def asked(self, pending: Request | ReadQuery) -> None:
+    def asked(self, pending: Request | Read) -> None:
         """Count what a client begins."""
-        if isinstance(pending, Request):
+        if not isinstance(pending, Read):
             self._commands_asked += pending.command_count
         self.checks.asked(pending)
 

@@ -1,0 +1,105 @@
+"""What runs on the log: how clients make requests, how replicas execute them, and the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
+
+from coordinator.vsr import Prepare
+
+
+class Request(Protocol):
+    """A client request. `client` and `number` tell it from every other one."""
+
+    @property
+    def client(self) -> int: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def command_count(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """One entry went through all stages.
+
+    `replies` are those of its requests, in order; `effective` names the requests that took effect
+    in it. `digest` is that of the state after it; None where it was not computed.
+    """
+
+    op: int
+    replies: tuple[Any, ...]
+    effective: tuple[Hashable, ...]
+    digest: bytes | None
+
+
+class Application(Protocol):
+    """The stages of one replica."""
+
+    @property
+    def op(self) -> int:
+        """The last entry that went through all stages."""
+        ...
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is anything to do."""
+        ...
+
+    def start(self, prepare: Prepare) -> None:
+        """Take in the next committed entry."""
+        ...
+
+    def step(self) -> list[Executed]:
+        """Do a bit of what is to be done; return the entries that are through now, in op order."""
+        ...
+
+    def read(self, query: Any) -> Any:
+        """Answer a read, behind the last entry that is through."""
+        ...
+
+
+class Load(Protocol):
+    """What one client asks for. The client gives each request and read its number."""
+
+    def request(self, client: int, number: int) -> Request:
+        """The next request, once the one before was answered."""
+        ...
+
+    def query(self) -> Any:
+        """The next read."""
+        ...
+
+    def answered(self, request: Any, reply: Any) -> None:
+        """Learn from a reply."""
+        ...
+
+
+class Model(Protocol):
+    """A plain, sequential account of what the one history means."""
+
+    def commit(self, prepare: Prepare) -> None:
+        """Follow the next entry of the history."""
+        ...
+
+    def wrong_reply(self, request: Any, op: int, reply: Any) -> str | None:
+        """What is wrong with the reply that a client got from entry `op`; None if nothing is."""
+        ...
+
+    def wrong_read(self, query: Any, op: int, value: Any) -> str | None:
+        """What is wrong with what a client read behind entry `op`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationKind:
+    """An application as the simulator needs it."""
+
+    replica: Callable[[Random], Application]
+    model: Callable[[], Model]
+    load: Callable[[Any, Random], Load]
+    encode: Callable[[Sequence[Any]], bytes]
+    founding_body: Callable[[Sequence[bytes]], bytes]
+    read_founders: Callable[[bytes], Sequence[bytes]]
