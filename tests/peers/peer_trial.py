@@ -81,9 +81,7 @@ class Trial:
 
     async def until_connected(self, *replicas: int) -> None:
         """Wait until messages to these peers go out at once."""
-        await self.until(
-            lambda: all(self.status(r).state is LinkState.CONNECTED for r in replicas)
-        )
+        await self.until(lambda: all(self.status(r).state is LinkState.CONNECTED for r in replicas))
 
     async def until_refused(self, replica: int) -> PeerStatus:
         """Wait until a peer refuses this one; return its status."""
@@ -94,7 +92,7 @@ class Trial:
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that nobody is told of."""
     async with asyncio.timeout(WAIT_S):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 

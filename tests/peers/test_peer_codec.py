@@ -286,7 +286,7 @@ def test_cluster_and_sender_are_those_of_the_stream() -> None:
 )
 def test_a_defect_of_the_sender_is_an_error_there(message: PeerMessage) -> None:
     """What another would have to drop is never sent."""
-    with pytest.raises(ValueError):  # noqa: PT011
+    with pytest.raises(ValueError):
         Encoder(CLUSTER, SENDER).encode(message)
 
 

@@ -103,14 +103,17 @@ def test_a_reason_of_a_later_version_is_a_refusal_too() -> None:
 
 def test_every_reason_is_in_the_proto() -> None:
     """The reasons of the code and of the API reference are the same."""
-    names = {name.removeprefix("HELLO_REFUSAL_") for name in pb.HelloRefusal.keys()}
+    numbered = pb.HelloRefusal.DESCRIPTOR.values_by_name
+    names = {name.removeprefix("HELLO_REFUSAL_") for name in numbered}
     assert names == {reason.name for reason in HelloRefusal} | {"UNSPECIFIED"}
 
 
 def test_limits_that_decide_commands_are_agreed_upon() -> None:
     """What machines look at is in the digest; durations and local limits are not."""
     agreed = agreed_limits()
-    assert {"TOPICS_PER_STREAM_MAX", "PREPARE_BODY_BYTES_MAX", "REVOCATION_TIMEOUT_US"} < set(agreed)
+    assert {"TOPICS_PER_STREAM_MAX", "PREPARE_BODY_BYTES_MAX", "REVOCATION_TIMEOUT_US"} < set(
+        agreed
+    )
     assert not {"HEARTBEAT_MS", "FEATURE_LEVEL"} & set(agreed)
     assert list(agreed) == sorted(agreed)
 

@@ -229,7 +229,7 @@ async def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
             await until(lambda: one.peers.refused_hellos.get("other_cluster", 0) >= 3)
             await one.until_refused(1)
     about_replica_1 = [
-        (record.message, record.fields["refusal"] if "refusal" in record.fields else "")  # type: ignore[attr-defined]
+        (record.message, record.fields.get("refusal", ""))  # type: ignore[attr-defined]
         for record in caplog.records
         if record.name.startswith("coordinator.peers") and record.fields["replica"] == 1  # type: ignore[attr-defined]
     ]

@@ -54,7 +54,7 @@ def test_one_replica_has_no_peers() -> None:
 )
 def test_wrong_flags(flags: list[str], says: str) -> None:
     """The message names the flag and what would be right."""
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
+    with pytest.raises(ValueError) as caught:
         settings(*flags)
     assert says in str(caught.value)
 

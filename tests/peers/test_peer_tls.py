@@ -41,7 +41,7 @@ async def test_replicas_with_their_certificates(authority: Authority) -> None:
 
 
 async def test_a_certificate_of_another_replica(authority: Authority) -> None:
-    """A replica with the certificate of replica 2 cannot speak as replica 1, nor be taken for it."""
+    """A replica with the certificate of replica 2 can neither speak as replica 1, nor be it."""
     addresses = free_addresses()
     mine = config(addresses, 0, authority.issue(certificate_name(0)))
     theirs = config(addresses, 1, authority.issue(certificate_name(2)))
