@@ -14,9 +14,8 @@ from coordinator.journal.errors import (
     JournalFailed,
     JournalNotFound,
 )
+from coordinator.journal.index import Index
 from coordinator.journal.opening import (
-    Identity,
-    OpenSegments,
     Recovered,
     Recovery,
     close_files,
@@ -30,12 +29,16 @@ from coordinator.journal.placement import (
     place,
     prepare_content,
     repaired_content,
+    restart_content,
 )
+from coordinator.journal.plan import Identity
+from coordinator.journal.rules import Base, Log, check_group
 from coordinator.journal.segment import (
     create_segment,
     remove_blank_segments,
     segment_path,
 )
+from coordinator.journal.unsettled import Unsettled
 from coordinator.storage import Storage, StorageLock
 from viewstamp.format import FormatError
 from viewstamp.format.prepare import NO_PARENT, Prepare, PrepareHeader
@@ -69,16 +72,6 @@ class Space:
     reserve_intact: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
-    """Where a prepare was written: a hint, which every read verifies against the record."""
-
-    segment: int
-    offset: int
-    extent_bytes: int
-    header: PrepareHeader
-
-
 class Journal:
     """An open journal. Call it from one thread; `prepare_spares` alone may run in another.
 
@@ -91,7 +84,8 @@ class Journal:
         storage: Storage,
         directory: str,
         lock: StorageLock,
-        opened: OpenSegments,
+        recovered: Recovered,
+        base: Base,
         identity: Identity,
         segment_bytes: int,
         archive: str | None,
@@ -103,17 +97,14 @@ class Journal:
         self._identity = identity
         self._segment_bytes = segment_bytes
         self._archive = archive
-        self._journal_id = opened.journal_id
-        self._files = opened.files
-        self._first_segment = min(opened.files)
-        self._last_segment = max(opened.files)
-        self._segment = self._first_segment
-        self._offset = SECTOR_BYTES
-        self._next_sequence = 1
-        self._index: dict[int, Location] = {}
-        self._ops_in_segment: dict[int, list[int]] = {}
-        self._head_op = 0
-        self._unrepaired: tuple[tuple[int, int], ...] = ()
+        self._journal_id = recovered.opened.journal_id
+        self._files = recovered.opened.files
+        self._first_segment = min(self._files)
+        self._last_segment = max(self._files)
+        self._base = base
+        self._index = Index(recovered.plan.kept, recovered.plan.live)
+        self._unsettled = Unsettled(recovered.plan, recovered.recovery.holes)
+        self._next_sequence, self._segment, self._offset = recovered.end()
         self._failure: str | None = None
         self._spares_mutex = threading.Lock()
 
@@ -171,17 +162,19 @@ class Journal:
         commit_max: int,
         log_view: int | None,
         replay_op: int = 1,
+        base_checksum: bytes | None = None,
         segment_bytes: int = SEGMENT_BYTES,
         archive: str | None = None,
     ) -> tuple[Journal, Recovery]:
         """Open an existing journal and recover it by the decision table.
 
         `commit_max` and `log_view` come from the superblock; a `log_view` of None says that there
-        is none yet. `replay_op` is one past the cut of the snapshot that the replica restarts from.
-        `archive` is a directory that receives dropped segments. Raises DirectoryInUse,
-        JournalNotFound, MissingSegment, WrongCluster, WrongReplica, FormatVersionError (a newer
-        build wrote this), CorruptJournal (a single replica alone) and JournalFailed (the disk
-        refused a write).
+        is none yet. `replay_op` is one past the cut of the snapshot that the replica restarts from,
+        `base_checksum` the checksum of the entry there, where it is known. `archive` is a directory
+        that receives dropped segments. Raises DirectoryInUse, JournalNotFound, MissingSegment,
+        WrongCluster, WrongReplica, FormatVersionError (a newer build wrote this), CorruptJournal
+        (what a single replica cannot mend, and what damage cannot explain) and JournalFailed (the
+        disk refused a write).
         """
         if not storage.exists(directory):
             raise JournalNotFound(directory)
@@ -192,43 +185,9 @@ class Journal:
         except BaseException:
             lock.release()
             raise
-        journal = cls(storage, directory, lock, recovered.opened, identity, segment_bytes, archive)
-        journal._adopt(recovered)
+        base = Base(replay_op - 1, base_checksum) if replay_op > 1 else Base()
+        journal = cls(storage, directory, lock, recovered, base, identity, segment_bytes, archive)
         return journal, recovered.recovery
-
-    def _adopt(self, recovered: Recovered) -> None:
-        """Take over what recovery kept, and find the place for the next record."""
-        plan = recovered.plan
-        for entry in plan.kept:
-            self._ops_in_segment.setdefault(entry.segment, []).append(entry.frame.op)
-        for op, entry in plan.live.items():
-            assert entry.header is not None
-            self._index[op] = Location(
-                entry.segment, entry.offset, entry.extent_bytes, entry.header
-            )
-        self._head_op = max(self._index, default=0)
-        self._unrepaired = tuple(
-            (fault.first_sequence, fault.last_sequence)
-            for fault in recovered.recovery.faults
-            if fault.op is None
-        )
-        self._adopt_place(recovered)
-
-    def _adopt_place(self, recovered: Recovered) -> None:
-        plan = recovered.plan
-        sequences = [entry.frame.sequence for entry in plan.kept]
-        if plan.cut is None:
-            sequences += [verdict.finding.last_sequence for verdict in plan.judged]
-        self._next_sequence = max(sequences, default=0) + 1
-        if plan.kept:
-            end = max(plan.kept, key=lambda entry: (entry.segment, entry.offset))
-            self._segment, self._offset = end.segment, end.offset + end.extent_bytes
-        strays = [] if plan.cut is not None else recovered.contents.strays
-        last = max(((stray.segment, stray.offset) for stray in strays), default=(0, 0))
-        if last >= (self._segment, self._offset):
-            # What lies there is evidence, and not to be trusted with new records.
-            self._segment = last[0]
-            self._offset = self._files[self._segment].size()
 
     def close(self) -> None:
         """Give back files and lock. Nothing is written: whatever was acknowledged is durable."""
@@ -240,17 +199,16 @@ class Journal:
     @property
     def head(self) -> PrepareHeader | None:
         """Header of the highest op, or None for an empty log."""
-        return self.header(self._head_op)
+        return self.header(self._index.head_op)
 
     @property
     def first_op(self) -> int:
         """The lowest op held, 0 for none."""
-        return min(self._index, default=0)
+        return self._index.first_op
 
     def header(self, op: int) -> PrepareHeader | None:
         """The header of an op, from memory, or None if it is not held."""
-        location = self._index.get(op)
-        return None if location is None else location.header
+        return self._index.header(op)
 
     def headers(self, first_op: int, last_op: int) -> list[PrepareHeader]:
         """The headers held of ops first_op..last_op, ascending; ops not held are left out."""
@@ -315,16 +273,16 @@ class Journal:
     def append(self, group: Sequence[Prepare], *, use_reserve: bool = False) -> None:
         """Write a group and return once all of it is durable, with one sync per segment touched.
 
-        Only snapshot commands may `use_reserve`. Raises NoSpace before anything is written, and
-        JournalFailed if the disk refuses: the caller ends the process. Raises ValueError for
-        prepares that do not belong here.
+        A member may write an op again to repair it. Only snapshot commands may `use_reserve`.
+        Raises NoSpace before anything is written, and JournalFailed if the disk refuses: the caller
+        ends the process. Raises ValueError for prepares that do not belong here (`rules`).
         """
         self._check_usable()
-        self._check_group(group)
+        check_group(self._log(), group)
         contents = [prepare_content(prepare) for prepare in group]
         self._append(contents, use_reserve=use_reserve)
         for prepare in group:
-            self._head_op = max(self._head_op, prepare.op)
+            self._unsettled.appended(prepare.op)
 
     def discard_after(self, op: int) -> None:
         """Durably take every op above `op` out of the log: a view change replaced them.
@@ -333,41 +291,70 @@ class Journal:
         a single replica journaled is committed.
         """
         self._check_usable()
-        if self._identity.single:
-            raise ValueError("a single replica never discards ops: what it journaled is committed")
+        self._check_member("discards ops")
+        if op >= self._index.head_op and not self._unsettled.any:
+            return
         self._append([cut_content(op)], use_reserve=True)
-        for later in [held for held in self._index if held > op]:
-            del self._index[later]
-        self._head_op = max(self._index, default=0)
+        self._index.remove_after(op)
+        self._unsettled.removed_after(op)
 
-    def mark_repaired(self) -> None:
-        """Durably note that every fault of unknown op has been made good from the cluster.
+    def restart_at(self, op: int, checksum: bytes) -> int:
+        """Durably forget the log, which goes on behind `op`; return how many segments were dropped.
 
-        To be called once the replica is in status normal and holds the cluster's log. Until then
-        each restart reports these faults again. Faults of known op end by appending that op.
+        For a member that takes over a snapshot cut at `op`, whose entry has `checksum`, beyond what
+        it holds. The next to be appended is that entry itself or the one after it. What is known to
+        be lost above `op`, or may have been there, stays known.
         """
         self._check_usable()
-        if not self._unrepaired:
-            return
-        self._append([repaired_content(self._unrepaired)], use_reserve=True)
-        self._unrepaired = ()
+        self._check_member("forgets its log")
+        self._append([restart_content(op, checksum)], use_reserve=True)
+        self._index.remove_after(0)
+        self._base = Base(op, checksum)
+        self._unsettled.covered_up_to(op)
+        return self._drop_before(self._segment)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing that recovery reported is lost any more, and the disk says so."""
+        return not self._unsettled.any
+
+    def mark_repaired(self) -> bool:
+        """Durably note that all that was lost has been made good; return whether it has been.
+
+        To be called in status normal, when the cluster's log is held: whatever lies above the head
+        on the disk is not part of it, and is cut. While ops up to the head still lack, nothing
+        happens; each restart reports the faults again, so it is to be called again.
+        """
+        self._check_usable()
+        if not self._unsettled.any:
+            return True
+        end_op = max(self._index.head_op, self._base.op)
+        if not self._unsettled.is_complete(end_op):
+            return False
+        # In this order: what was in doubt must not come back once the doubt is gone.
+        self._append([cut_content(end_op)], use_reserve=True)
+        if self._unsettled.ranges:
+            self._append([repaired_content(self._unsettled.ranges)], use_reserve=True)
+        self._unsettled.settle()
+        return True
 
     def _check_usable(self) -> None:
         if self._failure is not None:
             raise JournalFailed(self._failure)
 
-    def _check_group(self, group: Sequence[Prepare]) -> None:
-        """The same rules that recovery checks, so that no restart finds what was never allowed."""
-        op, parent = self._head_op, self.head.checksum if self.head else NO_PARENT
-        for prepare in group:
-            if prepare.header.cluster_id != self._identity.cluster_id:
-                raise ValueError(f"op {prepare.op} is of another cluster")
-            if self._identity.single and (prepare.op, prepare.parent) != (op + 1, parent):
-                raise ValueError(
-                    f"op {prepare.op} with parent {prepare.parent.hex()} does not continue the log "
-                    f"of a single replica, which ends with op {op} {parent.hex()}"
-                )
-            op, parent = prepare.op, prepare.checksum
+    def _check_member(self, what: str) -> None:
+        if self._identity.single:
+            raise ValueError(f"a single replica never {what}: what it journaled is committed")
+
+    def _log(self) -> Log:
+        identity = self._identity
+        return Log(
+            identity.cluster_id,
+            identity.single,
+            self._base,
+            self._index.head_op,
+            self._index.header,
+        )
 
     def _append(self, contents: Sequence[Content], *, use_reserve: bool) -> None:
         placed = place(
@@ -402,12 +389,7 @@ class Journal:
             self._files[segment].sync()
 
     def _enter(self, placed: Sequence[Placed]) -> None:
-        for record in placed:
-            self._ops_in_segment.setdefault(record.segment, []).append(record.content.op)
-            if record.content.header is not None:
-                self._index[record.content.op] = Location(
-                    record.segment, record.offset, record.extent_bytes, record.content.header
-                )
+        self._index.enter(placed)
         last = placed[-1]
         self._segment, self._offset = last.segment, last.offset + last.extent_bytes
         self._next_sequence += len(placed)
@@ -457,15 +439,21 @@ class Journal:
         """Drop segments that hold nothing from `op` on, oldest first; return how many.
 
         The caller knows that a quorum holds the snapshot that covers them. Whatever `op` says, the
-        last 2 pipelines of prepares and the segment being written stay.
+        last 2 pipelines of prepares and the segment being written stay, and what tells of a fault
+        that is not settled.
         """
         self._check_usable()
-        keep_from = min(op, self._head_op - PREPARES_KEPT_MIN + 1)
+        keep_from = min(op, self._index.head_op - PREPARES_KEPT_MIN + 1)
+        segment = self._first_segment
+        while segment < self._segment and self._index.last_op_in(segment) < keep_from:
+            segment += 1
+        return self._drop_before(segment)
+
+    def _drop_before(self, segment: int) -> int:
+        needed = self._unsettled.first_segment
+        end = segment if needed is None else min(segment, needed)
         dropped = 0
-        while self._first_segment < self._segment:
-            ops = self._ops_in_segment.get(self._first_segment, [])
-            if max(ops, default=0) >= keep_from:
-                break
+        while self._first_segment < end:
             self._drop(self._first_segment)
             dropped += 1
         return dropped
@@ -474,10 +462,7 @@ class Journal:
         """Remove one segment durably: were two removals to reach the disk in the wrong order, a
         crash between them would leave a hole in the numbers."""
         path = segment_path(self._directory, segment)
-        for op in self._ops_in_segment.pop(segment, []):
-            location = self._index.get(op)
-            if location is not None and location.segment == segment:
-                del self._index[op]
+        self._index.remove_segment(segment)
         self._files.pop(segment).close()
         self._first_segment = segment + 1
         try:

@@ -9,7 +9,7 @@ disk never got, and reading them back proves nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from coordinator.journal.errors import (
@@ -20,15 +20,15 @@ from coordinator.journal.errors import (
     WrongCluster,
     WrongReplica,
 )
+from coordinator.journal.live import holes
+from coordinator.journal.plan import Contents, Identity, OpenSegments, Plan, make_plan
 from coordinator.journal.recovery import (
+    FAULTY,
     Decision,
     Entry,
-    Evidence,
-    Finding,
     Judged,
     Stray,
     harmless_strays,
-    judge,
 )
 from coordinator.journal.segment import (
     read_segment,
@@ -38,7 +38,7 @@ from coordinator.journal.segment import (
 )
 from coordinator.storage import Storage, StorageFile
 from viewstamp.format import FormatError, FormatVersionError
-from viewstamp.format.prepare import NO_PARENT, Prepare, PrepareHeader
+from viewstamp.format.prepare import Prepare, PrepareHeader
 from viewstamp.format.record import (
     SECTOR_BYTES,
     BlankSectors,
@@ -55,32 +55,11 @@ from viewstamp.format.record import (
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """Whose journal is expected, and what the superblock knows about it.
-
-    `replay_op` is the first op that a restart must find in the journal: one past the cut of the
-    snapshot that it starts from, or 1. `log_view` is None if there is no superblock.
-    """
-
-    cluster_id: bytes
-    replica_id: int
-    replica_count: int
-    commit_max: int
-    log_view: int | None
-    replay_op: int
-
-    @property
-    def single(self) -> bool:
-        """Whether this replica is its whole cluster."""
-        return self.replica_count == 1
-
-
-@dataclass(frozen=True, slots=True)
 class Fault:
     """Something lost or damaged that peers can supply. Never vote as if it had not been there.
 
-    `op` and `checksum` are None where they cannot be told. `torn` says that nothing ever rested on
-    it: it was never acknowledged, unless the disk damaged the very last group.
+    `op` and `checksum` are None where they cannot be told. `torn` says that it may be torn: it was
+    never acknowledged, unless the disk damaged the very last group. What is torn for sure is cut.
     """
 
     path: str
@@ -95,7 +74,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a single replica cut a torn tail off, and the first op that went with it."""
+    """Where a torn tail was cut off, and the first op that went with it."""
 
     path: str
     offset: int
@@ -107,10 +86,13 @@ class Recovery:
     """What opening found and did.
 
     `head` is the header of the highest op; `first_op` the lowest op held, 0 for none; `commit` the
-    highest op that a record or the superblock says is committed. `head_uncertain` means that a
-    fault may have been at or above the head, so the log may have been longer. `chain_breaks` are
-    ops whose parent is held but has another checksum. Paths in `repaired_headers` had a damaged
-    segment header; `stray_sectors` are (path, offset) of garbage in space that was never used.
+    highest op that a record or the superblock says is committed. `holes` are the ops that a restart
+    needs and that are not held, though one as high or higher is known to have been: lost, damaged,
+    or in doubt. Some may lie above the head. `head_uncertain` means that there may have been ops
+    above the head and all of these. `doubtful` are the holes whose entry is intact on the disk, but
+    may have been replaced by a record of unknown op that was lost. Paths in `repaired_headers` had
+    a damaged segment header; `stray_sectors` are (path, offset) of garbage in space that was never
+    used.
     """
 
     head: PrepareHeader | None
@@ -119,40 +101,12 @@ class Recovery:
     commit: int
     faults: tuple[Fault, ...]
     head_uncertain: bool
-    chain_breaks: tuple[int, ...]
+    holes: tuple[int, ...]
+    doubtful: tuple[int, ...]
     cut: Cut | None
     repaired_headers: tuple[str, ...]
     stray_sectors: tuple[tuple[str, int], ...]
     rewritten_count: int
-
-
-@dataclass(slots=True)
-class OpenSegments:
-    """The files of a journal, all of one journal_id, and those whose header is damaged."""
-
-    journal_id: bytes
-    files: dict[int, StorageFile]
-    damaged_headers: list[int]
-
-
-@dataclass(slots=True)
-class Contents:
-    """What scanning the segments gave, in file order."""
-
-    entries: list[Entry] = field(default_factory=list)
-    strays: list[Stray] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What opening is going to do, once nothing refuses any more."""
-
-    kept: list[Entry]
-    live: dict[int, Entry]
-    judged: list[Judged]
-    evidence: Evidence
-    cut: Finding | None
-    cut_op: int
 
 
 def open_segments(storage: Storage, directory: str, identity: Identity) -> OpenSegments:
@@ -232,7 +186,7 @@ def _take(contents: Contents, number: int, item: ScanItem) -> None:
     if isinstance(item, BlankSectors):
         return
     if isinstance(item, DamagedRecord) and item.frame is None:
-        contents.strays.append(Stray(number, item.offset, item.reason))
+        contents.strays.append(Stray(number, item.offset, item.reason, item.torn))
     else:
         contents.entries.append(_entry(number, item))
 
@@ -241,108 +195,14 @@ def _entry(number: int, item: IntactRecord | DamagedRecord) -> Entry:
     assert item.frame is not None
     header: PrepareHeader | None = None
     ranges: tuple[tuple[int, int], ...] = ()
-    reason = item.reason if isinstance(item, DamagedRecord) else None
-    if isinstance(item, IntactRecord):
-        if isinstance(item.content, Prepare):
-            header = item.content.header
-        elif item.frame.kind is RecordKind.REPAIRED:
-            ranges = decode_ranges(item.content)
-    return Entry(number, item.offset, item.extent_bytes, item.frame, header, ranges, reason)
-
-
-def make_plan(opened: OpenSegments, contents: Contents, identity: Identity) -> Plan:
-    """Decide about everything that was found; raises CorruptJournal for what only peers mend."""
-    judged, evidence = judge(
-        contents.entries,
-        contents.strays,
-        first_segment=min(opened.files),
-        commit_max=identity.commit_max,
-        single=identity.single,
-    )
-    for verdict in judged:
-        if verdict.decision is Decision.REFUSE:
-            _refuse(opened, verdict.finding)
-    cuts = [verdict.finding for verdict in judged if verdict.decision is Decision.CUT]
-    cut = min(cuts, key=lambda finding: finding.first_sequence) if cuts else None
-    kept = [
-        entry
-        for entry in contents.entries
-        if cut is None or entry.frame.sequence < cut.first_sequence
-    ]
-    live = live_entries(kept, evidence)
-    plan = Plan(kept, live, judged, evidence, cut, max(live, default=0) + 1)
-    if identity.single:
-        _check_single(opened, plan, identity)
-        _check_superblock(opened, contents, identity)
-    return plan
-
-
-def _refuse(opened: OpenSegments, finding: Finding) -> None:
-    op = finding.inferred_op if finding.op is None else finding.op
-    raise CorruptJournal(opened.files[finding.segment].path, finding.offset, op, finding.reason)
-
-
-def live_entries(kept: Sequence[Entry], evidence: Evidence) -> dict[int, Entry]:
-    """The entry that counts for each op: the highest sequence wins, and cuts remove."""
-    newest: dict[int, Entry] = {}
-    for entry in sorted(kept, key=lambda entry: entry.frame.sequence):
-        if entry.header is not None:
-            newest[entry.header.op] = entry
-    return {
-        op: newest[op]
-        for op in sorted(newest)
-        if not evidence.removed(op, newest[op].frame.sequence)
-    }
-
-
-def chain_breaks(live: Mapping[int, Entry]) -> tuple[int, ...]:
-    """Ops whose predecessor is held but is not their parent."""
-    broken = []
-    for op, entry in live.items():
-        before = live.get(op - 1)
-        parent = NO_PARENT if before is None or before.header is None else before.header.checksum
-        if before is not None and entry.header is not None and entry.header.parent != parent:
-            broken.append(op)
-    return tuple(broken)
-
-
-def _check_single(opened: OpenSegments, plan: Plan, identity: Identity) -> None:
-    """A single replica's log has every op from its first to its head, in one chain."""
-    ops = list(plan.live)
-    gaps = [after for before, after in pairwise(ops) if after != before + 1]
-    for op in (*gaps, *chain_breaks(plan.live)):
-        entry = plan.live[op]
-        reason = f"op {op} does not continue the op before it"
-        raise CorruptJournal(opened.files[entry.segment].path, entry.offset, op, reason)
-    head_op = ops[-1] if ops else 0
-    known_op = max(plan.evidence.commit, identity.replay_op - 1)
-    end = plan.kept[-1] if plan.kept else None
-    path = opened.files[end.segment if end else min(opened.files)].path
-    offset = end.offset + end.extent_bytes if end else SECTOR_BYTES
-    if head_op < known_op:
-        reason = f"the log ends with op {head_op}, but op {known_op} was committed"
-        raise CorruptJournal(path, offset, head_op + 1, reason)
-    if ops and ops[0] > identity.replay_op:
-        reason = f"the log begins with op {ops[0]}, but must be replayed from {identity.replay_op}"
-        raise CorruptJournal(opened.files[min(opened.files)].path, 0, identity.replay_op, reason)
-
-
-def _check_superblock(opened: OpenSegments, contents: Contents, identity: Identity) -> None:
-    """A superblock that is lost, or older than the journal, is noticed before a tail is cut.
-
-    It may know that the tail was committed, and where it comes back it finds the tail still there.
-    """
-    if identity.log_view is None:
-        beyond = [entry for entry in contents.entries if entry.frame.sequence > 1]
-        what = "but there is no superblock: it was lost"
-    else:
-        log_view = identity.log_view
-        beyond = [e for e in contents.entries if e.header and e.header.view > log_view]
-        what = f"but the superblock never reached its view (log view {log_view}): it is older"
-    if beyond:
-        entry = beyond[0]
-        reason = f"op {entry.frame.op} was journaled, {what}; bring back the one of this journal"
-        raise CorruptJournal(opened.files[entry.segment].path, entry.offset, entry.frame.op, reason)
+    place = number, item.offset, item.extent_bytes, item.frame
+    if isinstance(item, DamagedRecord):
+        return Entry(*place, header, ranges, item.reason, item.torn)
+    if isinstance(item.content, Prepare):
+        header = item.content.header
+    elif item.frame.kind is RecordKind.REPAIRED:
+        ranges = decode_ranges(item.content)
+    return Entry(*place, header, ranges, None)
 
 
 def carry_out(opened: OpenSegments, contents: Contents, plan: Plan, identity: Identity) -> Recovery:
@@ -355,15 +215,16 @@ def carry_out(opened: OpenSegments, contents: Contents, plan: Plan, identity: Id
     faults = _faults(opened, plan.judged)
     live_headers = [entry.header for entry in plan.live.values() if entry.header is not None]
     head = live_headers[-1] if live_headers else None
-    head_op = head.op if head else 0
+    known = [*plan.live, *plan.doubtful, *(fault.op for fault in faults if fault.op is not None)]
     return Recovery(
         head=head,
         first_op=live_headers[0].op if live_headers else 0,
         prepare_count=len(live_headers),
         commit=plan.evidence.commit,
         faults=faults,
-        head_uncertain=any(fault.op is None or fault.op >= head_op for fault in faults),
-        chain_breaks=chain_breaks(plan.live),
+        head_uncertain=any(fault.op is None for fault in faults),
+        holes=holes(plan.live, known, identity.replay_op),
+        doubtful=tuple(sorted(plan.doubtful)),
         cut=_cut(opened, plan),
         repaired_headers=tuple(opened.files[number].path for number in opened.damaged_headers),
         stray_sectors=tuple(
@@ -384,12 +245,18 @@ def _rewrite_header(opened: OpenSegments, number: int, identity: Identity) -> No
 
 
 def _zero_tail(opened: OpenSegments, contents: Contents, plan: Plan) -> None:
-    """Blank everything behind the last kept record, in whatever segment it lies."""
-    end = plan.kept[-1] if plan.kept else None
-    last = (end.segment, end.offset) if end else (0, 0)
-    extents = [(e.segment, e.offset, e.extent_bytes) for e in contents.entries]
-    extents += [(stray.segment, stray.offset, SECTOR_BYTES) for stray in contents.strays]
-    behind = [extent for extent in extents if extent[:2] > last]
+    """Blank everything that is cut off, in whatever segment it lies."""
+    assert plan.cut is not None
+    behind = [
+        (entry.segment, entry.offset, entry.extent_bytes)
+        for entry in contents.entries
+        if entry.frame.sequence >= plan.cut.first_sequence
+    ]
+    behind += [
+        (stray.segment, stray.offset, SECTOR_BYTES)
+        for stray in contents.strays
+        if plan.is_cut(stray)
+    ]
     for segment, offset, extent_bytes in behind:
         opened.files[segment].write(offset, bytes(extent_bytes))
     for segment in sorted({segment for segment, _, _ in behind}):
@@ -413,7 +280,6 @@ def _rewrite_unproven(opened: OpenSegments, plan: Plan) -> int:
 
 
 def _faults(opened: OpenSegments, judged: Sequence[Judged]) -> tuple[Fault, ...]:
-    faulty = (Decision.FAULTY_TORN, Decision.FAULTY_CORRUPT)
     return tuple(
         Fault(
             path=opened.files[verdict.finding.segment].path,
@@ -426,7 +292,7 @@ def _faults(opened: OpenSegments, judged: Sequence[Judged]) -> tuple[Fault, ...]
             reason=verdict.finding.reason,
         )
         for verdict in judged
-        if verdict.decision in faulty
+        if verdict.decision in FAULTY
     )
 
 
@@ -444,6 +310,21 @@ class Recovered:
     contents: Contents
     plan: Plan
     recovery: Recovery
+
+    def end(self) -> tuple[int, int, int]:
+        """The sequence of the next record, and the segment and offset from which on it may lie."""
+        plan = self.plan
+        sequences = [entry.frame.sequence for entry in plan.kept]
+        sequences += [verdict.finding.last_sequence for verdict in plan.judged]
+        sequence = max(sequences, default=0) + 1
+        ends = [(each.segment, each.offset + each.extent_bytes) for each in plan.kept]
+        end = max(ends, default=(min(self.opened.files), SECTOR_BYTES))
+        strays = [s for s in self.contents.strays if not plan.is_cut(s)]
+        last = max(((stray.segment, stray.offset) for stray in strays), default=(0, 0))
+        if last >= end:
+            # What lies there is evidence, and not to be trusted with new records.
+            end = last[0], self.opened.files[last[0]].size()
+        return sequence, *end
 
 
 def recover(storage: Storage, directory: str, identity: Identity) -> Recovered:

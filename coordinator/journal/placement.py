@@ -54,6 +54,11 @@ def repaired_content(ranges: tuple[tuple[int, int], ...]) -> Content:
     return Content(RecordKind.REPAIRED, 0, data, checksum_of(data), None)
 
 
+def restart_content(op: int, checksum: bytes) -> Content:
+    """The record content that lets the log go on behind `op`, whose checksum this is."""
+    return Content(RecordKind.RESTART, op, checksum, checksum_of(checksum), None)
+
+
 def place(
     contents: Sequence[Content],
     segment: int,

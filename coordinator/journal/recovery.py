@@ -2,30 +2,46 @@
 
 A scan gives, in file order, every record whose frame verified (`Entry`) and every sector that
 holds something else (`Stray`). Sequences count the records appended here without a gap, so what
-is lost shows as a sequence without an intact record: a `Finding`. Five facts about a finding
+is lost shows as a sequence without an intact record: a `Finding`. Six facts about a finding
 decide what is done, by the table `DECISIONS` and nothing else:
 
 `intact`
     The record verified in full.
 `superseded`
-    It no longer matters: a later record of the same op is intact, a later cut removed the op, or
-    a repaired record names its sequence.
+    It no longer matters: a later record of the same op is intact, or an earlier one of the same
+    op and checksum that still counts; a later cut or restart removed the op; or a repaired record
+    names its sequence.
 `above_durable`
     Its sequence is above the durable_sequence of every later record, so no record was ever
     written with the knowledge that this one was synced, and nothing rested on it.
 `above_commit`
-    Its op is above the superblock's commit_max and every commit that a record mentions. An op
-    that cannot be told counts as not above.
+    The log reaches all that is known to be committed without it. For a single replica: its op is
+    above the superblock's commit_max and every commit that a record mentions; an op that cannot
+    be told counts as not above. For a member: the records before it reach the superblock's
+    commit_max. What records mention says nothing there, since the others commit without it.
+`torn`
+    Units of it are still zeros that were not written so (see `viewstamp.format.record`): its write
+    never reached the disk, so the sync of its group never returned, and it was never acknowledged.
 `single`
     The cluster has one replica: nobody else can supply what is lost.
 
-An unacknowledged tail is cut by a single replica. A cluster member only marks it faulty, since rot
-in the last group looks the same as tearing, and the others know whether the op was committed.
+**Why members ask for `torn`.** A single replica cuts an unacknowledged tail on the word of
+`above_durable` and `above_commit`. That includes rot in the very last group, which looks the same;
+it has nobody to ask, and would otherwise not start after most crashes. A member has others to
+ask, and must not forget what it acknowledged: the others may have committed it for that. So what
+may have been there is faulty, it never says of it that it was not there. But if a power failure
+takes the whole cluster in the middle of writing, every member has such a tail, nobody can say
+that the op was not there, and none would ever serve again. Hence the proof: a tail that is torn
+for sure is cut by members, too, and what only may be torn stays faulty.
+
+**Doubt.** A lost record whose op is unknown may have been a cut, or a newer entry of any op. So
+entries before it are in doubt (`live.in_doubt`): they may have been replaced. They count as missing
+unless the chain of hashes ties them to an entry after it, or says that they were committed.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -45,14 +61,18 @@ class Decision(Enum):
     REFUSE = "refuse"
 
 
+FAULTY = frozenset({Decision.FAULTY_TORN, Decision.FAULTY_CORRUPT})
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The five inputs of the decision table."""
+    """The six inputs of the decision table."""
 
     intact: bool
     superseded: bool
     above_durable: bool
     above_commit: bool
+    torn: bool
     single: bool
 
 
@@ -64,6 +84,7 @@ class Row:
     superseded: bool | None
     above_durable: bool | None
     above_commit: bool | None
+    torn: bool | None
     single: bool | None
     decision: Decision
 
@@ -74,6 +95,7 @@ class Row:
             (self.superseded, facts.superseded),
             (self.above_durable, facts.above_durable),
             (self.above_commit, facts.above_commit),
+            (self.torn, facts.torn),
             (self.single, facts.single),
         )
         return all(want is None or want == fact for want, fact in wanted)
@@ -82,16 +104,17 @@ class Row:
 # A single replica writes every op once and cuts what tore, so nothing there is ever superseded:
 # finding such a record damaged is corruption like any other.
 DECISIONS: tuple[Row, ...] = (
-    # intact, superseded, above_durable, above_commit, single
-    Row(True, None, None, None, None, Decision.KEEP),
-    Row(False, True, None, None, False, Decision.IGNORE),
-    Row(False, True, None, None, True, Decision.REFUSE),
-    Row(False, False, True, True, True, Decision.CUT),
-    Row(False, False, True, True, False, Decision.FAULTY_TORN),
-    Row(False, False, True, False, True, Decision.REFUSE),
-    Row(False, False, True, False, False, Decision.FAULTY_CORRUPT),
-    Row(False, False, False, None, True, Decision.REFUSE),
-    Row(False, False, False, None, False, Decision.FAULTY_CORRUPT),
+    # intact, superseded, above_durable, above_commit, torn, single
+    Row(True, None, None, None, None, None, Decision.KEEP),
+    Row(False, True, None, None, None, False, Decision.IGNORE),
+    Row(False, True, None, None, None, True, Decision.REFUSE),
+    Row(False, False, True, True, None, True, Decision.CUT),
+    Row(False, False, True, False, None, True, Decision.REFUSE),
+    Row(False, False, False, None, None, True, Decision.REFUSE),
+    Row(False, False, True, True, True, False, Decision.CUT),
+    Row(False, False, True, True, False, False, Decision.FAULTY_TORN),
+    Row(False, False, True, False, None, False, Decision.FAULTY_CORRUPT),
+    Row(False, False, False, None, None, False, Decision.FAULTY_CORRUPT),
 )
 
 
@@ -106,7 +129,8 @@ def decide(facts: Facts) -> Decision:
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A record whose frame verified. `header` is known for intact prepares, `ranges` for intact
-    repaired records; `reason` says what is wrong with a damaged one and is None otherwise."""
+    repaired records; `reason` says what is wrong with a damaged one and is None otherwise; `torn`
+    that units of a damaged one were never written."""
 
     segment: int
     offset: int
@@ -115,15 +139,20 @@ class Entry:
     header: PrepareHeader | None
     ranges: tuple[tuple[int, int], ...]
     reason: str | None
+    torn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A sector that is not zero and not part of a record whose frame verified."""
+    """A sector that is not zero and not part of a record whose frame verified.
+
+    `torn` says that its first unit, where a frame would be, is zero all the same.
+    """
 
     segment: int
     offset: int
     reason: str
+    torn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +160,8 @@ class Finding:
     """Sequences without an intact record, and where they would have been.
 
     `op` and `checksum` are what the frame says; `inferred_op` is where counting from the record
-    before leads, which is certain only for a single replica.
+    before leads, which is certain only for a single replica. `start` is the segment and offset
+    where the first of them began: nothing from there on belongs to a record before it.
     """
 
     first_sequence: int
@@ -142,6 +172,8 @@ class Finding:
     segment: int
     offset: int
     reason: str
+    torn: bool
+    start: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +187,20 @@ class Judged:
 class Evidence:
     """What all records together say, asked by sequence and by op."""
 
-    def __init__(self, entries: Sequence[Entry], commit_max: int) -> None:
-        """`entries` are in file order; `commit_max` is the superblock's."""
+    def __init__(self, entries: Sequence[Entry], commit_max: int, covered_op: int = 0) -> None:
+        """`entries` are in file order; `commit_max` is the superblock's, and a snapshot covers
+        everything up to `covered_op`."""
         by_sequence = sorted(entries, key=lambda entry: entry.frame.sequence)
         self._sequences = [entry.frame.sequence for entry in by_sequence]
         self._durable_after = _suffix_maxima([e.frame.durable_sequence for e in by_sequence])
-        self._newest_of_op: dict[int, int] = {}
+        self._reach = _reach(by_sequence, covered_op)
+        self._newest_of_op: dict[int, tuple[int, bytes]] = {}
         self._cuts: list[tuple[int, int]] = []
         self._repaired: list[tuple[int, int, int]] = []
+        self._superblock_commit = commit_max
         self.commit = commit_max
+        self.restart = (0, 0)
+        """Sequence and op of the newest restart; zeros for none."""
         for entry in by_sequence:
             if entry.reason is None:
                 self._count(entry)
@@ -172,9 +209,12 @@ class Evidence:
         sequence = entry.frame.sequence
         if entry.header is not None:
             self.commit = max(self.commit, entry.header.commit)
-            self._newest_of_op[entry.header.op] = sequence
+            self._newest_of_op[entry.header.op] = sequence, entry.header.checksum
         elif entry.frame.kind is RecordKind.CUT:
             self._cuts.append((sequence, entry.frame.op))
+        elif entry.frame.kind is RecordKind.RESTART:
+            self.restart = sequence, entry.frame.op
+            self._newest_of_op.clear()
         self._repaired.extend((sequence, first, last) for first, last in entry.ranges)
 
     @property
@@ -186,32 +226,65 @@ class Evidence:
         """Whether no record after `sequence` was written knowing `sequence` to be synced."""
         return self._durable_after[bisect_right(self._sequences, sequence)] < sequence
 
+    def above_commit(self, finding: Finding, *, single: bool) -> bool:
+        """Whether the log reaches what is known to be committed without the finding."""
+        if not single:
+            reach = self._reach[bisect_left(self._sequences, finding.first_sequence)]
+            return reach >= self._superblock_commit
+        op = finding.inferred_op if finding.op is None else finding.op
+        return op is not None and op > self.commit
+
     def superseded(self, finding: Finding) -> bool:
-        """Whether later records make the finding irrelevant."""
-        if finding.op is not None:
-            newest = self._newest_of_op.get(finding.op, 0)
-            return newest > finding.last_sequence or self.removed(finding.op, finding.last_sequence)
-        return any(
+        """Whether other records make the finding irrelevant."""
+        if any(
             sequence > finding.last_sequence
             and first <= finding.first_sequence
             and finding.last_sequence <= last
             for sequence, first, last in self._repaired
-        )
+        ):
+            return True
+        if finding.op is None:
+            return False
+        newest, checksum = self._newest_of_op.get(finding.op, (0, b""))
+        if newest and checksum == finding.checksum and not self.removed(finding.op, newest):
+            return True
+        if newest > finding.last_sequence or self._was_cut(finding.op, finding.last_sequence):
+            return True
+        # A restart forgets what a snapshot covers. Above that the loss of an entry stays a loss.
+        restart_sequence, restart_op = self.restart
+        return finding.last_sequence < restart_sequence and finding.op <= restart_op
 
     def removed(self, op: int, sequence: int) -> bool:
-        """Whether a cut after `sequence` took `op` out of the log."""
+        """Whether a cut or a restart after `sequence` took `op` out of the log."""
+        return sequence < self.restart[0] or self._was_cut(op, sequence)
+
+    def _was_cut(self, op: int, sequence: int) -> bool:
         return any(at > sequence and op > remains for at, remains in self._cuts)
 
     def facts(self, finding: Finding, *, single: bool) -> Facts:
         """The inputs of the table for a finding."""
-        op = finding.inferred_op if finding.op is None else finding.op
         return Facts(
             intact=False,
             superseded=self.superseded(finding),
             above_durable=self.above_durable(finding.first_sequence),
-            above_commit=op is not None and op > self.commit,
+            above_commit=self.above_commit(finding, single=single),
+            torn=finding.torn,
             single=single,
         )
+
+
+def _reach(by_sequence: Sequence[Entry], covered_op: int) -> list[int]:
+    """The highest op of the log before each record, and after the last; damaged ones count."""
+    reach = [covered_op]
+    for entry in by_sequence:
+        op, kind = entry.frame.op, entry.frame.kind
+        if kind is RecordKind.PREPARE:
+            reach.append(max(reach[-1], op))
+        elif kind is RecordKind.REPAIRED:
+            reach.append(reach[-1])
+        else:
+            reach.append(max(covered_op, op if kind is RecordKind.RESTART else min(reach[-1], op)))
+    return reach
 
 
 def _suffix_maxima(values: Sequence[int]) -> list[int]:
@@ -229,9 +302,10 @@ def judge(
     first_segment: int,
     commit_max: int,
     single: bool,
+    covered_op: int = 0,
 ) -> tuple[list[Judged], Evidence]:
     """Find everything that is lost or damaged and decide about it, in file order."""
-    evidence = Evidence(entries, commit_max)
+    evidence = Evidence(entries, commit_max, covered_op)
     findings = find(entries, strays, first_segment)
     judged = [
         Judged(finding, decide(evidence.facts(finding, single=single))) for finding in findings
@@ -250,7 +324,7 @@ def find(
     for entry in entries:
         yield from _find_before(entry, previous, strays, first_segment)
         if entry.reason is not None:
-            yield _damaged(entry, entry.reason)
+            yield _damaged(entry, entry.reason, torn=entry.torn)
         if previous is None or entry.frame.sequence > previous.frame.sequence:
             previous = entry
     yield from _find_after(previous, strays, first_segment)
@@ -263,15 +337,63 @@ def _find_before(
     sequence = entry.frame.sequence
     if previous is not None and sequence <= previous.frame.sequence:
         reason = f"sequence {sequence} follows sequence {previous.frame.sequence}"
-        yield _damaged(entry, reason)
+        yield _damaged(entry, reason, torn=False)
         return
     expected = _expected(previous, entry, first_segment)
     if sequence > expected:
-        segment, offset, reason = _locate(previous, entry, strays, first_segment)
-        yield Finding(
-            expected, sequence - 1, None, None, _inferred_op(previous, first_segment),
-            segment, offset, reason,
-        )  # fmt: skip
+        yield _missing(expected, sequence - 1, previous, entry, strays, first_segment)
+
+
+def _missing(
+    first_sequence: int,
+    last_sequence: int,
+    previous: Entry | None,
+    following: Entry | None,
+    strays: Sequence[Stray],
+    first_segment: int,
+) -> Finding:
+    """Records without as much as a frame, between two neighbours."""
+    segment, offset, reason = _locate(previous, following, strays, first_segment)
+    return Finding(
+        first_sequence=first_sequence,
+        last_sequence=last_sequence,
+        op=None,
+        checksum=None,
+        inferred_op=_inferred_op(previous, first_segment),
+        segment=segment,
+        offset=offset,
+        reason=reason,
+        torn=_begins_blank(previous, following, strays, first_segment),
+        start=_end(previous, first_segment),
+    )
+
+
+def _end(previous: Entry | None, first_segment: int) -> tuple[int, int]:
+    """Where the record after `previous` begins, if it fits there."""
+    if previous is None:
+        return first_segment, SECTOR_BYTES
+    return previous.segment, previous.offset + previous.extent_bytes
+
+
+def _begins_blank(
+    previous: Entry | None, following: Entry | None, strays: Sequence[Stray], first_segment: int
+) -> bool:
+    """Whether the frame of the record after `previous` was never written.
+
+    The record began right behind `previous` or, if it did not fit there, with a later segment. An
+    intact frame at one of these places is of a record after it. So if all others are blank, its
+    own place is. Where the records before were dropped, there is no place to look at.
+    """
+    if previous is None and first_segment > 1:
+        return False
+    start = _end(previous, first_segment)
+    return not any(
+        not stray.torn
+        and (stray.segment, stray.offset) >= start
+        and (following is None or stray.segment <= following.segment)
+        and ((stray.segment, stray.offset) == start or stray.offset == SECTOR_BYTES)
+        for stray in strays
+    )
 
 
 def _expected(previous: Entry | None, entry: Entry, first_segment: int) -> int:
@@ -306,7 +428,7 @@ def _locate(
     return previous.segment, previous.offset + previous.extent_bytes, "a record is missing"
 
 
-def _damaged(entry: Entry, reason: str) -> Finding:
+def _damaged(entry: Entry, reason: str, *, torn: bool) -> Finding:
     frame = entry.frame
     is_prepare = frame.kind is RecordKind.PREPARE
     return Finding(
@@ -318,6 +440,8 @@ def _damaged(entry: Entry, reason: str) -> Finding:
         segment=entry.segment,
         offset=entry.offset,
         reason=reason,
+        torn=torn,
+        start=(entry.segment, entry.offset),
     )
 
 
@@ -330,10 +454,8 @@ def _find_after(
     emptied = previous is None and first_segment > 1
     if not followed and not emptied:
         return
-    segment, offset, reason = _locate(previous, None, strays, first_segment)
     sequence = 1 if previous is None else previous.frame.sequence + 1
-    inferred = _inferred_op(previous, first_segment)
-    yield Finding(sequence, sequence, None, None, inferred, segment, offset, reason)
+    yield _missing(sequence, sequence, previous, None, strays, first_segment)
 
 
 def harmless_strays(entries: Sequence[Entry], strays: Sequence[Stray]) -> list[Stray]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.journal import Journal, Recovery
+from coordinator.journal.placement import prepare_content
 from coordinator.storage import Storage
 from tests.journal.memory_storage import MemoryStorage
 from viewstamp.format.prepare import NO_PARENT, Prepare, seal
@@ -90,6 +91,7 @@ def reopen(
     commit_max: int = 0,
     log_view: int | None = LOG_VIEW,
     replay_op: int = 1,
+    base_checksum: bytes | None = None,
     cluster_id: bytes = CLUSTER_ID,
     segment_bytes: int = SEGMENT_BYTES,
 ) -> tuple[Journal, Recovery]:
@@ -103,8 +105,14 @@ def reopen(
         commit_max=commit_max,
         log_view=log_view,
         replay_op=replay_op,
+        base_checksum=base_checksum,
         segment_bytes=segment_bytes,
     )
+
+
+def append_unchecked(journal: Journal, group: Iterable[Prepare]) -> None:
+    """Write what no rule allows, to see what recovery makes of it."""
+    journal._append([prepare_content(prepare) for prepare in group], use_reserve=False)
 
 
 def filled(

@@ -73,9 +73,12 @@ def check(journal: Journal, recovery: Recovery, progress: Progress) -> None:
     for prepare in held[acknowledged:]:
         assert prepare is None or prepare == PREPARES[prepare.op - 1]
         assert prepare is None or prepare.op <= progress.attempted
-    for fault in recovery.faults:
-        assert fault.torn
-        assert fault.first_sequence > progress.acknowledged
+    assert recovery.faults == ()
+    assert recovery.holes == ()
+    assert not recovery.head_uncertain
+    head_op = recovery.head.op if recovery.head else 0
+    assert held[head_op - first_op + 1 :] == [None] * (len(PREPARES) - head_op)
+    assert None not in held[: head_op - first_op + 1]
     assert recovery.repaired_headers == ()
 
 
@@ -103,41 +106,51 @@ def test_a_single_replica_survives_a_crash_at_every_step() -> None:
 
 
 def test_a_cluster_member_survives_a_crash_at_every_step() -> None:
-    """Acknowledged prepares are never lost nor faulty, and a torn tail is reported as torn."""
+    """A member keeps what it acknowledged and cuts a torn tail off: nothing is faulty for it."""
     for storage, progress in crashes(replica_count=3):
         if not progress.created:
             create(storage, replica_count=3).close()
-        journal, recovery = reopen(storage, replica_count=3, commit_max=progress.acknowledged)
+        journal, recovery = reopen(
+            storage,
+            replica_count=3,
+            commit_max=progress.acknowledged,
+            replay_op=progress.replay_op,
+        )
         check(journal, recovery, progress)
-        rest = PREPARES[progress.acknowledged : progress.acknowledged + 3]
+        head_op = recovery.head.op if recovery.head else 0
+        rest = PREPARES[head_op : head_op + 3]
         journal.append(rest)
-        journal.mark_repaired()
+        assert journal.mark_repaired()
         journal.close()
         storage.crash(Loss.DROP)
-        journal, recovery = reopen(storage, replica_count=3)
+        journal, recovery = reopen(storage, replica_count=3, replay_op=progress.replay_op)
         assert [journal.read(prepare.op) for prepare in rest] == rest
-        assert all(f.op is not None and f.op > progress.acknowledged for f in recovery.faults)
+        assert (recovery.faults, recovery.cut) == ((), None)
 
 
-def test_recovery_survives_a_crash_at_each_of_its_own_steps() -> None:
+@pytest.mark.parametrize("replica_count", [1, 3])
+def test_recovery_survives_a_crash_at_each_of_its_own_steps(replica_count: int) -> None:
     """A crash while the tail is being cut or made durable leaves the next recovery the same work.
 
     What recovery returned once is as good as acknowledged: no later crash may take it back.
     """
-    for storage, progress in crashes(replica_count=1):
+    for storage, progress in crashes(replica_count):
         if not progress.created:
             continue
         for step in range(20):
             storage.crash_at = storage.steps + step
             try:
-                journal, recovery = reopen(storage, replay_op=progress.replay_op)
+                journal, recovery = reopen(
+                    storage, replica_count=replica_count, replay_op=progress.replay_op
+                )
             except SimulatedCrash:
                 storage.crash(Loss.PARTLY, seed=step)
                 continue
             break
         check(journal, recovery, progress)
         storage.crash(Loss.DROP)
-        assert reopen(storage, replay_op=progress.replay_op)[1].head == recovery.head
+        again = reopen(storage, replica_count=replica_count, replay_op=progress.replay_op)[1]
+        assert again.head == recovery.head
 
 
 def test_a_crash_while_founding_leaves_either_nothing_or_a_journal() -> None:

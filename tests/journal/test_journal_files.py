@@ -168,7 +168,7 @@ def test_a_newer_record_is_refused_as_such() -> None:
     checksum = checksum_of(struct.pack("<16sQQ", JOURNAL_ID, 1, SECTOR_BYTES) + checked)
     rest = content[SECTOR_BYTES + FRAME_BYTES :]
     storage.replace(segment(1), content[:SECTOR_BYTES] + checksum + checked + rest)
-    refused(storage, FormatVersionError, "segment-0000000000000001.*record format version 2")
+    refused(storage, FormatVersionError, "segment-0000000000000001.*record format version 3")
 
 
 def test_a_directory_in_use_is_refused() -> None:

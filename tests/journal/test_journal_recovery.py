@@ -10,6 +10,7 @@ from coordinator.journal import (
     JournalError,
 )
 from tests.journal.builders import (
+    append_unchecked,
     chain,
     create,
     filled,
@@ -140,10 +141,10 @@ def test_a_broken_chain_is_corruption() -> None:
     """Intact records that do not chain are refused by a single replica, op and all."""
     storage = MemoryStorage()
     journal = create(storage, replica_count=3)
-    journal.append([*chain(2), prepare(3, bytes(range(16)))])
+    append_unchecked(journal, [*chain(2), prepare(3, bytes(range(16)))])
     journal.close()
-    assert reopen_and_close(storage).chain_breaks == (3,)
     refused(storage, CorruptJournal, "op 3 does not continue")
+    refused(storage, CorruptJournal, "op 3 is intact, but is not the child", replica_count=3)
 
 
 def test_a_gap_in_ops_is_corruption() -> None:
@@ -151,7 +152,7 @@ def test_a_gap_in_ops_is_corruption() -> None:
     storage = MemoryStorage()
     journal = create(storage, replica_count=3)
     prepares = chain(4)
-    journal.append([prepares[0], prepares[3]])
+    append_unchecked(journal, [prepares[0], prepares[3]])
     journal.close()
     refused(storage, CorruptJournal, "op 4 does not continue")
 
@@ -178,7 +179,8 @@ def test_a_cluster_member_marks_damage_and_keeps_the_rest(
     assert fault == Fault(
         path, offset, index + 1, index + 1, index + 1, prepares[index].checksum, torn, fault.reason
     )
-    assert recovery.head_uncertain == (index == 3)
+    assert recovery.holes == (index + 1,)
+    assert not recovery.head_uncertain
     assert storage.snapshot() == before
     assert journal.read(index + 1) is None
     assert [journal.read(p.op) for p in prepares if p.op != index + 1] == [
@@ -241,9 +243,9 @@ def test_later_rot_is_not_covered_by_an_old_repair() -> None:
     assert [f.first_sequence for f in reopen_and_close(storage).faults] == [2]
 
 
-@pytest.mark.parametrize("within", [IN_FRAME, IN_BODY])
-def test_a_cluster_member_appends_behind_a_damaged_tail(within: int) -> None:
-    """New records never overwrite damaged ones, and the damage is still known afterwards."""
+@pytest.mark.parametrize(("within", "known"), [(IN_FRAME, False), (IN_BODY, True)])
+def test_a_cluster_member_appends_behind_a_damaged_tail(within: int, known: bool) -> None:
+    """New records never overwrite damaged ones, whose loss is known until their op is replaced."""
     storage = MemoryStorage()
     prepares = filled(storage, [chain(1), chain(1, after=chain(1)[0])], replica_count=3)
     path, offset = damage(storage, 1, within)
@@ -251,13 +253,17 @@ def test_a_cluster_member_appends_behind_a_damaged_tail(within: int) -> None:
 
     journal, recovery = reopen(storage, replica_count=3)
     assert recovery.faults[0].torn
-    extra = chain(1, after=prepares[1])
-    journal.append(extra)
+    assert recovery.head_uncertain != known
+    assert recovery.holes == ((2,) if known else (1,))
+    extra = chain(1, after=prepares[0], view=2)
+    journal.append([prepares[0], *extra])
     journal.close()
 
     assert storage.content(path)[offset : offset + SECTOR_BYTES] == damaged
     journal, recovery = reopen(storage, replica_count=3)
-    assert [(f.first_sequence, f.last_sequence) for f in recovery.faults] == [(2, 2)]
+    faults = [] if known else [(2, 2)]
+    assert [(f.first_sequence, f.last_sequence) for f in recovery.faults] == faults
+    assert recovery.head_uncertain != known
     assert journal.head == extra[0].header
 
 

@@ -18,7 +18,7 @@ from coordinator.journal.recovery import (
 )
 from viewstamp.format.record import SECTOR_BYTES, Frame, RecordKind
 
-ALL_FACTS = [Facts(*values) for values in itertools.product((True, False), repeat=5)]
+ALL_FACTS = [Facts(*values) for values in itertools.product((True, False), repeat=6)]
 
 
 @pytest.mark.parametrize("facts", ALL_FACTS)
@@ -37,8 +37,10 @@ def test_decisions_are_the_design(facts: Facts) -> None:
         expected = Decision.REFUSE if facts.single else Decision.IGNORE
     elif facts.single:
         expected = Decision.CUT if unacknowledged else Decision.REFUSE
+    elif unacknowledged:
+        expected = Decision.CUT if facts.torn else Decision.FAULTY_TORN
     else:
-        expected = Decision.FAULTY_TORN if unacknowledged else Decision.FAULTY_CORRUPT
+        expected = Decision.FAULTY_CORRUPT
     assert decide(facts) is expected
 
 
@@ -96,7 +98,8 @@ def test_a_complete_log_has_no_findings() -> None:
         (1, 1, True, Decision.CUT),
         (1, 2, True, Decision.REFUSE),
         (2, 0, True, Decision.REFUSE),
-        (1, 0, False, Decision.FAULTY_TORN),
+        (1, 0, False, Decision.CUT),
+        (1, 1, False, Decision.CUT),
         (1, 2, False, Decision.FAULTY_CORRUPT),
         (2, 0, False, Decision.FAULTY_CORRUPT),
     ],

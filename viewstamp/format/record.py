@@ -68,7 +68,7 @@ Kinds of content:
 * repaired: pairs of 8-byte integers (first sequence, last sequence), both inclusive. Whatever was
   lost at these sequences has been made good from peers, and is no longer held against the log.
 * restart: the 16-byte checksum of the entry at `op`. A snapshot of the cluster covers all up to
-  `op`: no record of lower sequence belongs to the log any more, which goes on with `op` + 1.
+  `op`: no record of lower sequence belongs to the log any more, which goes on behind `op`.
 
 A frame's version and magic keep their places in later versions. `scan_segment` judges every sector
 of a segment: part of an intact record, of a damaged one, or blank.

@@ -1,0 +1,68 @@
+"""Which of a journal's records are the log: one entry for each op, and what is uncertain of it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from coordinator.journal.recovery import Entry, Evidence, Finding
+
+
+def live_entries(
+    kept: Sequence[Entry], evidence: Evidence, lost: Sequence[Finding]
+) -> dict[int, Entry]:
+    """The entry that counts for each op, ascending: the highest sequence wins, and cuts remove.
+
+    An entry does not count where a newer one of its op is among the `lost`.
+    """
+    newest: dict[int, Entry] = {}
+    for entry in sorted(kept, key=lambda entry: entry.frame.sequence):
+        if entry.header is not None:
+            newest[entry.header.op] = entry
+    hidden = {finding.op: finding.last_sequence for finding in lost if finding.op is not None}
+    return {
+        op: newest[op]
+        for op in sorted(newest)
+        if not evidence.removed(op, newest[op].frame.sequence)
+        and newest[op].frame.sequence > hidden.get(op, 0)
+    }
+
+
+def in_doubt(live: Mapping[int, Entry], lost: Sequence[Finding]) -> list[int]:
+    """The ops whose entry may have been replaced by a lost record of unknown op, descending.
+
+    An entry is safe if it was written after the last such record, if it is the parent of a safe
+    entry, or if an entry that continues its chain says that it was committed.
+    """
+    last_lost = max((finding.last_sequence for finding in lost if finding.op is None), default=0)
+    doubtful = []
+    committed_op, parent = 0, b""
+    for op in sorted(live, reverse=True):
+        entry = live[op]
+        assert entry.header is not None
+        later = live.get(op + 1)
+        if later is None or later.header is None or later.header.parent != entry.header.checksum:
+            committed_op = 0
+        is_parent = later is not None and entry.header.checksum == parent
+        safe = entry.frame.sequence > last_lost or is_parent or op <= committed_op
+        if not safe:
+            doubtful.append(op)
+        committed_op = max(committed_op, entry.header.commit)
+        parent = entry.header.parent if safe else b""
+    return doubtful
+
+
+def chain_breaks(live: Mapping[int, Entry]) -> tuple[int, ...]:
+    """Ops whose predecessor is held but is not their parent."""
+    broken = []
+    for op, entry in live.items():
+        before = live.get(op - 1)
+        if before is None or before.header is None or entry.header is None:
+            continue
+        if entry.header.parent != before.header.checksum:
+            broken.append(op)
+    return tuple(broken)
+
+
+def holes(live: Container[int], known: Iterable[int], first_op: int) -> tuple[int, ...]:
+    """The ops from `first_op` up to the highest `known` one that are not held."""
+    return tuple(op for op in range(first_op, max(known, default=0) + 1) if op not in live)

@@ -1,0 +1,191 @@
+"""The decisions of opening a journal, made from what was read and before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from coordinator.journal.errors import CorruptJournal
+from coordinator.journal.live import chain_breaks, in_doubt, live_entries
+from coordinator.journal.recovery import (
+    FAULTY,
+    Decision,
+    Entry,
+    Evidence,
+    Finding,
+    Judged,
+    Stray,
+    judge,
+)
+from coordinator.storage import StorageFile
+from viewstamp.format.record import SECTOR_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose journal is expected, and what the superblock knows about it.
+
+    `replay_op` is the first op that a restart must find in the journal: one past the cut of the
+    snapshot that it starts from, or 1. `log_view` is None if there is no superblock.
+    """
+
+    cluster_id: bytes
+    replica_id: int
+    replica_count: int
+    commit_max: int
+    log_view: int | None
+    replay_op: int
+
+    @property
+    def single(self) -> bool:
+        """Whether this replica is its whole cluster."""
+        return self.replica_count == 1
+
+
+@dataclass(slots=True)
+class OpenSegments:
+    """The files of a journal, all of one journal_id, and those whose header is damaged."""
+
+    journal_id: bytes
+    files: dict[int, StorageFile]
+    damaged_headers: list[int]
+
+
+@dataclass(slots=True)
+class Contents:
+    """What scanning the segments gave, in file order."""
+
+    entries: list[Entry] = field(default_factory=list)
+    strays: list[Stray] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What opening is going to do, once nothing refuses any more.
+
+    `kept` are the records that stay, `live` the entries among them that are the log. All records
+    from the sequence of the finding `cut` on go, and whatever lies behind its start.
+    """
+
+    kept: list[Entry]
+    live: dict[int, Entry]
+    doubtful: list[int]
+    judged: list[Judged]
+    evidence: Evidence
+    cut: Finding | None
+
+    @property
+    def cut_op(self) -> int:
+        """The first op that is cut off."""
+        return max(self.live, default=0) + 1
+
+    def is_cut(self, stray: Stray) -> bool:
+        """Whether a stray is part of what is cut off."""
+        return self.cut is not None and (stray.segment, stray.offset) >= self.cut.start
+
+
+def make_plan(opened: OpenSegments, contents: Contents, identity: Identity) -> Plan:
+    """Decide about everything that was found; raises CorruptJournal for what only peers mend."""
+    judged, evidence = judge(
+        contents.entries,
+        contents.strays,
+        first_segment=min(opened.files),
+        commit_max=identity.commit_max,
+        single=identity.single,
+        covered_op=identity.replay_op - 1,
+    )
+    for verdict in judged:
+        if verdict.decision is Decision.REFUSE:
+            _refuse(opened, verdict.finding)
+    cuts = [verdict.finding for verdict in judged if verdict.decision is Decision.CUT]
+    cut = min(cuts, key=lambda finding: finding.first_sequence) if cuts else None
+    judged = [v for v in judged if cut is None or v.finding.first_sequence < cut.first_sequence]
+    plan = _plan(contents, judged, evidence, cut)
+    if identity.single:
+        _check_single(opened, plan, identity)
+        _check_superblock(opened, contents, identity)
+    else:
+        _check_member(opened, plan, identity)
+    return plan
+
+
+def _plan(
+    contents: Contents, judged: list[Judged], evidence: Evidence, cut: Finding | None
+) -> Plan:
+    """Take the log out of what stays; what is cut off has no say in it."""
+    kept = [
+        entry
+        for entry in contents.entries
+        if cut is None or entry.frame.sequence < cut.first_sequence
+    ]
+    lost = [verdict.finding for verdict in judged if verdict.decision in FAULTY]
+    live = live_entries(kept, Evidence(kept, evidence.commit), lost)
+    doubtful = in_doubt(live, lost)
+    for op in doubtful:
+        del live[op]
+    return Plan(kept, live, doubtful, judged, evidence, cut)
+
+
+def _refuse(opened: OpenSegments, finding: Finding) -> None:
+    op = finding.inferred_op if finding.op is None else finding.op
+    raise CorruptJournal(opened.files[finding.segment].path, finding.offset, op, finding.reason)
+
+
+def _check_member(opened: OpenSegments, plan: Plan, identity: Identity) -> None:
+    """A member's entries are one chain, whatever is missing of it.
+
+    Ops are replaced only after a durable cut, and a lost cut puts them in doubt. So two entries
+    that do not fit together were written by two histories, and no rule says which one is true.
+    """
+    for op in chain_breaks(plan.live):
+        entry = plan.live[op]
+        path = opened.files[entry.segment].path
+        reason = f"op {op} is intact, but is not the child of op {op - 1}, which is intact, too"
+        raise CorruptJournal(path, entry.offset, op, reason)
+    restart_op = plan.evidence.restart[1]
+    if restart_op >= identity.replay_op:
+        reason = (
+            f"the log goes on behind op {restart_op}, up to which a snapshot covered it, but the "
+            f"superblock's snapshot only reaches op {identity.replay_op - 1}: the superblock is "
+            f"older; bring back the one of this journal"
+        )
+        raise CorruptJournal(opened.files[min(opened.files)].path, 0, restart_op, reason)
+
+
+def _check_single(opened: OpenSegments, plan: Plan, identity: Identity) -> None:
+    """A single replica's log has every op from its first to its head, in one chain."""
+    ops = list(plan.live)
+    gaps = [after for before, after in pairwise(ops) if after != before + 1]
+    for op in (*gaps, *chain_breaks(plan.live)):
+        entry = plan.live[op]
+        reason = f"op {op} does not continue the op before it"
+        raise CorruptJournal(opened.files[entry.segment].path, entry.offset, op, reason)
+    head_op = ops[-1] if ops else 0
+    known_op = max(plan.evidence.commit, identity.replay_op - 1)
+    end = plan.kept[-1] if plan.kept else None
+    path = opened.files[end.segment if end else min(opened.files)].path
+    offset = end.offset + end.extent_bytes if end else SECTOR_BYTES
+    if head_op < known_op:
+        reason = f"the log ends with op {head_op}, but op {known_op} was committed"
+        raise CorruptJournal(path, offset, head_op + 1, reason)
+    if ops and ops[0] > identity.replay_op:
+        reason = f"the log begins with op {ops[0]}, but must be replayed from {identity.replay_op}"
+        raise CorruptJournal(opened.files[min(opened.files)].path, 0, identity.replay_op, reason)
+
+
+def _check_superblock(opened: OpenSegments, contents: Contents, identity: Identity) -> None:
+    """A superblock that is lost, or older than the journal, is noticed before a tail is cut.
+
+    It may know that the tail was committed, and where it comes back it finds the tail still there.
+    """
+    if identity.log_view is None:
+        beyond = [entry for entry in contents.entries if entry.frame.sequence > 1]
+        what = "but there is no superblock: it was lost"
+    else:
+        log_view = identity.log_view
+        beyond = [e for e in contents.entries if e.header and e.header.view > log_view]
+        what = f"but the superblock never reached its view (log view {log_view}): it is older"
+    if beyond:
+        entry = beyond[0]
+        reason = f"op {entry.frame.op} was journaled, {what}; bring back the one of this journal"
+        raise CorruptJournal(opened.files[entry.segment].path, entry.offset, entry.frame.op, reason)

@@ -1,0 +1,87 @@
+"""What may be appended: the rules that recovery relies on, so that it never finds what was not
+allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from viewstamp.format.prepare import NO_PARENT, Prepare, PrepareHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The entry that the log goes on behind: a snapshot's cut, or nothing at all.
+
+    `checksum` is None where it is not known, and then the first entry's parent is not looked at.
+    """
+
+    op: int = 0
+    checksum: bytes | None = NO_PARENT
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What is held, as far as the rules ask."""
+
+    cluster_id: bytes
+    single: bool
+    base: Base
+    head_op: int
+    header: Callable[[int], PrepareHeader | None]
+
+
+def check_group(log: Log, group: Sequence[Prepare]) -> None:
+    """Raise ValueError for a group that must not be appended.
+
+    A single replica's log only grows. A member writes an op again to repair it, never another
+    entry in its place before `discard_after` took it out, and never leaves out an op: a restart
+    must find one chain.
+    """
+    appended: dict[int, PrepareHeader] = {}
+
+    def held(op: int) -> PrepareHeader | None:
+        return appended.get(op) or log.header(op)
+
+    head_op = log.head_op
+    for prepare in group:
+        if prepare.header.cluster_id != log.cluster_id:
+            raise ValueError(f"op {prepare.op} is of another cluster")
+        end_op = max(head_op, log.base.op)
+        if prepare.op > end_op + 1 or (log.single and prepare.op != end_op + 1):
+            raise ValueError(
+                f"op {prepare.op} does not continue the log, which ends with op {end_op}"
+            )
+        _check_chain(
+            prepare, _parent(log, held, prepare.op), held(prepare.op), held(prepare.op + 1)
+        )
+        appended[prepare.op] = prepare.header
+        head_op = max(head_op, prepare.op)
+
+
+def _parent(log: Log, held: Callable[[int], PrepareHeader | None], op: int) -> bytes | None:
+    """The checksum of the op before, or None where it is not known."""
+    before = held(op - 1)
+    if before is not None:
+        return before.checksum
+    return log.base.checksum if op == log.base.op + 1 else None
+
+
+def _check_chain(
+    prepare: Prepare,
+    parent: bytes | None,
+    replaced: PrepareHeader | None,
+    following: PrepareHeader | None,
+) -> None:
+    if parent not in (None, prepare.parent):
+        assert parent is not None
+        raise ValueError(
+            f"op {prepare.op} with parent {prepare.parent.hex()} does not continue the log, in "
+            f"which op {prepare.op - 1} is {parent.hex()}"
+        )
+    differs = replaced is not None and replaced.checksum != prepare.checksum
+    if differs or (following is not None and following.parent != prepare.checksum):
+        raise ValueError(
+            f"op {prepare.op} {prepare.checksum.hex()} would replace another entry of the log: "
+            f"discard that one and all after it first"
+        )

@@ -1,0 +1,64 @@
+"""Faults that recovery reported, until the cluster's log is held again and that is on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from coordinator.journal.plan import Plan
+from coordinator.journal.recovery import FAULTY
+
+
+class Unsettled:
+    """What is still lost. Every restart reports it again until it is settled.
+
+    `ranges` are the sequences of lost records of unknown op, `missing` the ops above the base that
+    are lost, damaged or in doubt.
+    """
+
+    def __init__(self, plan: Plan, holes: Iterable[int]) -> None:
+        lost = [verdict.finding for verdict in plan.judged if verdict.decision in FAULTY]
+        self.ranges = tuple(
+            (finding.first_sequence, finding.last_sequence)
+            for finding in lost
+            if finding.op is None
+        )
+        self.missing = set(holes)
+        self._first_segment = min(
+            (
+                finding.start[0]
+                for finding in lost
+                if finding.op is None or finding.op in self.missing
+            ),
+            default=0,
+        )
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is left to be settled."""
+        return bool(self.ranges or self.missing)
+
+    @property
+    def first_segment(self) -> int | None:
+        """The first segment that must stay: what shows that something was lost lies there."""
+        return self._first_segment if self.any else None
+
+    def is_complete(self, head_op: int) -> bool:
+        """Whether every op up to the head is held."""
+        return all(op > head_op for op in self.missing)
+
+    def appended(self, op: int) -> None:
+        """An op was written again."""
+        self.missing.discard(op)
+
+    def removed_after(self, op: int) -> None:
+        """All ops above `op` were durably taken out of the log, and their loss with them."""
+        self.missing = {missing for missing in self.missing if missing <= op}
+
+    def covered_up_to(self, op: int) -> None:
+        """A snapshot covers everything up to `op`; what was lost above it still is."""
+        self.missing = {missing for missing in self.missing if missing > op}
+
+    def settle(self) -> None:
+        """Nothing is lost any more."""
+        self.ranges = ()
+        self.missing.clear()
