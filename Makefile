@@ -3,15 +3,21 @@ PYTHON3 ?= python3
 VENV    := .venv
 PYTHON  := $(VENV)/bin/python
 RUNTIME := $(VENV)/.stamp-runtime
+ANALYTICS := $(VENV)/.stamp-analytics
 DEV     := $(VENV)/.stamp-dev
 UP_PORT := 7400
 LOCK    := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 \
            --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --extra build
 
+# The demonstration ends with a report that Spark makes; DEMO_ANALYTICS=0 leaves Spark out.
+DEMO_ANALYTICS ?= 1
+DEMO    := $(if $(filter 0,$(DEMO_ANALYTICS)),$(RUNTIME),$(ANALYTICS))
+
+export DEMO_ANALYTICS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help preflight preflight-dev up demo test test-long lint format generate lock \
+.PHONY: help preflight preflight-analytics preflight-dev up demo test test-long lint format generate lock \
         crash-test benchmark benchmark-snapshots clean
 
 help: ## Explain the targets
@@ -20,12 +26,21 @@ help: ## Explain the targets
 preflight: ## Check this machine for what `up` and `demo` need
 	@$(PYTHON3) tools/preflight.py runtime
 
+preflight-analytics:
+	@$(PYTHON3) tools/preflight.py analytics
+
 preflight-dev:
 	@$(PYTHON3) tools/preflight.py dev
 
 $(RUNTIME): requirements.lock pyproject.toml | preflight
 	$(PYTHON3) -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet --require-hashes -r requirements.lock
+	$(PYTHON) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(ANALYTICS): requirements-analytics.lock pyproject.toml | preflight-analytics
+	$(PYTHON3) -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --require-hashes -r requirements-analytics.lock
 	$(PYTHON) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -39,7 +54,7 @@ up: $(RUNTIME) ## Start a cluster on this machine
 	@$(PYTHON3) tools/preflight.py runtime --port $(UP_PORT)
 	$(VENV)/bin/viewstamp up
 
-demo: $(RUNTIME) ## Run the guided demonstration
+demo: $(DEMO) ## Run the guided demonstration, with a report at its end
 	$(PYTHON) examples/demo.py
 
 test: lint ## Lint, run the tests, hold the coverage gate
@@ -71,6 +86,8 @@ lock: $(DEV) ## Resolve the dependencies again
 	$(LOCK) --upgrade --output-file requirements.lock
 	$(LOCK) --upgrade --extra analytics --extra dev --constraint requirements.lock \
 	    --output-file requirements-dev.lock
+	$(LOCK) --extra analytics --constraint requirements-dev.lock \
+	    --output-file requirements-analytics.lock
 
 crash-test: $(DEV) ## Kill processes of a loaded cluster and check what it promised
 	$(PYTHON) tests/crash/crash_test.py

@@ -32,6 +32,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     options = _parser().parse_args(arguments)
     try:
+        if options.check:
+            session.check_java()
+            return 0
         request = _request(options)
         size_bytes = sizing.input_bytes(request.traces, request.snapshots)
         is_brief = size_bytes < sizing.BRIEF_BYTES
@@ -45,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     for notice in outcome.notices:
         print(f"note: {notice}", file=sys.stderr)  # noqa: T201
-    _print(outcome, as_json=options.json)
+    _print(outcome, request.output, as_json=options.json)
     return 0
 
 
@@ -69,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIRECTORY",
         help="a data directory, a copy directory or a download",
     )
-    add("--output", type=Path, required=True, help="where tables go, and the report")
+    goal = parser.add_mutually_exclusive_group(required=True).add_argument
+    goal("--output", type=Path, help="where tables go, and the report")
+    goal("--check", action="store_true", help="say whether Spark can run here, and end")
     add("--since", metavar="TIME", help="leave older spans out: 15m, 2h, 7d, or 2026-01-31T12:00")
     add(
         "--compare",
@@ -141,15 +146,25 @@ def _tell(step: str, seconds: float | None) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201 - progress
 
 
-def _print(outcome: Any, *, as_json: bool) -> None:
-    report = None if outcome.report is None else str(outcome.report)
+def _print(outcome: Any, directory: Path, *, as_json: bool) -> None:
+    from analytics import report
+
+    found = [] if outcome.report is None else report.sentences(directory)
+    path = None if outcome.report is None else str(outcome.report)
     if as_json:
-        written = {name: str(path) for name, path in outcome.written.items()}
-        print(json.dumps({"tables": written, "report": report, "seconds": outcome.seconds}))  # noqa: T201
+        told = {
+            "tables": {name: str(path) for name, path in outcome.written.items()},
+            "report": path,
+            "findings": [sentence._asdict() for sentence in found],
+            "seconds": outcome.seconds,
+        }
+        print(json.dumps(told))  # noqa: T201
         return
-    print(f"{len(outcome.written)} tables in {next(iter(outcome.written.values())).parent}")  # noqa: T201
-    if report is not None:
-        print(f"report: {report}")  # noqa: T201
+    for severity, text in found:
+        print(f"{severity}: {text}")  # noqa: T201
+    print(f"{len(outcome.written)} tables in {directory}")  # noqa: T201
+    if path is not None:
+        print(f"report: {path}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -7,8 +7,10 @@ while at least 100 commands are in flight. Snapshots are taken all the while, an
 and a domain service are killed once more in the middle of a cut. Then everything that was
 acknowledged is looked for, and the digests of the state must be those of the last snapshot's
 layers, of fresh processes that restart from it, and of fresh processes that are told the whole log.
+In the end the run's own traces and snapshots are analysed with Spark, and a report is left behind.
 
-Exit code: 0 if every promise was kept, 1 if not, 130 if interrupted.
+Exit code: 0 if every promise was kept, 1 if not, or if the analysis fails, 130 if interrupted.
+Where Spark cannot run, or DEMO_ANALYTICS=0, a line says so, and the rest is judged as ever.
 """
 
 from __future__ import annotations
@@ -41,8 +43,10 @@ from viewstamp.importer import (
 )
 from viewstamp.importer.display import print_report, progress_bars
 from viewstamp.loadtest import Trial, TrialOptions
+from viewstamp.loadtest.analysis import Analysis, AnalysisFailed, analyze, left_out
 from viewstamp.loadtest.display import (
     live_progress,
+    print_analysis,
     print_checks,
     print_kills,
     print_snapshots,
@@ -50,6 +54,8 @@ from viewstamp.loadtest.display import (
 from viewstamp.loadtest.interrupt import cancel_on_signals
 from viewstamp.loadtest.kills import PROCESSES, PlannedKill
 from viewstamp.loadtest.session import LoadFailed
+from viewstamp.loadtest.trial import DATA_DIRECTORY
+from viewstamp.telemetry.settings import TELEMETRY_DIRECTORY, TelemetrySettings
 
 CATALOGUE: Final = Path(__file__).with_name("wikimedia_event_streams.json")
 SESSIONS: Final = 36
@@ -58,12 +64,17 @@ DELAY_MAX_S: Final = 2.0
 SNAPSHOT_PAUSE_S: Final = 1.5
 SNAPSHOT_COMMANDS: Final = 2_000
 SNAPSHOTS_KEPT: Final = 100
+# Of the calls, so many are traced: enough for percentiles of a run of half a minute.
+TRACE_RATIO: Final = 0.2
+# Left behind, below where the demonstration is started.
+REPORT: Final = Path("var", "demo", "report.html")
 EXIT_KEPT: Final = 0
 EXIT_BROKEN: Final = 1
 EXIT_INTERRUPTED: Final = 130
 # What a run that cannot be brought to an end raises; anything else is a defect of this script.
 FAILURES: Final = (
     LoadFailed,
+    AnalysisFailed,
     PasswordFileError,
     ClusterError,
     ClientError,
@@ -79,8 +90,10 @@ class Demo:
 
     def __init__(self, console: Console, directory: Path, seed: int) -> None:
         self.imports: list[Report] = []
+        self.analysis = Analysis(left_out=left_out())
         self._console = console
         self._directory = directory
+        self._data = directory / DATA_DIRECTORY
         self._seed = seed
         self._plan = read_plan(CATALOGUE)
         self._kills = planned_kills(seed)
@@ -94,6 +107,7 @@ class Demo:
                 snapshots_kept=SNAPSHOTS_KEPT,
                 sessions=SESSIONS,
                 delay_max_s=DELAY_MAX_S,
+                telemetry=self._telemetry(),
                 prepare=self._import,
             )
         )
@@ -110,6 +124,8 @@ class Demo:
         cancel_on_signals()
         self._console.rule("Viewstamp: a demonstration")
         self._console.print(f"seed {self._seed}, directory {self._directory}")
+        if self.analysis.left_out:
+            print_analysis(self._console, self.analysis)
         self._console.print("starting coordinator, users, streams and consumer_groups")
         async with live_progress(self._console, self.trial, len(self._kills)):
             report = await self.trial.run()
@@ -117,6 +133,26 @@ class Demo:
         print_snapshots(self._console, report)
         print_checks(self._console, report)
         return report.succeeded and self.imported
+
+    def report(self) -> None:
+        """Analyse what the run left behind, if Spark can run here, and print what it shows."""
+        if not self.analysis.left_out:
+            command = f"viewstamp analyze --data-directory {self._data}"
+            self._console.print(f"analysing this run, as by: {command}", soft_wrap=True)
+            with self._console.status("starting Spark …") as status:
+
+                def tell(step: str) -> None:
+                    status.update(step)
+                    if not step.endswith("…"):
+                        self._console.print(f"  {escape(step)}")
+
+                self.analysis = analyze(self._data, REPORT, tell)
+        print_analysis(self._console, self.analysis)
+
+    def _telemetry(self) -> TelemetrySettings | None:
+        if self.analysis.left_out:
+            return None
+        return TelemetrySettings(self._data / TELEMETRY_DIRECTORY, TRACE_RATIO)
 
     async def _import(self, client: Client) -> None:
         passwords = PasswordFile(self._directory / "imported_passwords.json")
@@ -165,6 +201,7 @@ def _run(console: Console, directory: Path, options: argparse.Namespace) -> int:
     demo = Demo(console, directory, options.seed)
     try:
         kept = asyncio.run(demo.run())
+        demo.report()
     except FAILURES as error:
         text = f"{type(error).__name__}: {error}"
         console.print(f"[red]the demonstration failed[/red]: {escape(text)}")
@@ -185,6 +222,7 @@ def _as_json(demo: Demo, kept: bool, took_s: float) -> dict[str, Any]:
         "took_s": took_s,
         "imports": [report.to_json() for report in demo.imports],
         "trial": demo.trial.report.to_json(),
+        "analysis": demo.analysis.to_json(),
     }
 
 

@@ -17,7 +17,7 @@ PYTHON_MIN = (3, 11)
 JAVA_MIN = 17
 
 # The environment plus what a build and a run write; pip unpacks Spark twice on its way in.
-DISK_FREE_MIN_BYTES = {"runtime": 1 * 1024**3, "dev": 4 * 1024**3}
+DISK_FREE_MIN_BYTES = {"runtime": 1 * 1024**3, "analytics": 3 * 1024**3, "dev": 4 * 1024**3}
 
 
 def check_python(version: tuple[int, int], missing_modules: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ findings    all rules, put in order; findings_traces and findings_snapshots have
 drawing     SVG; plots_traces, plots_snapshots and service_graph draw
 columns     how tables are shown; tabular shows them
 page        all of it put together
+words       the findings as plain sentences
 browser     headless Chromium, driven through a pipe
 image       the page as PNG
 """
@@ -19,8 +20,9 @@ from pathlib import Path
 
 from analytics.report.page import page
 from analytics.report.reading import ReportError, load
+from analytics.report.words import Sentence, sentences
 
-__all__ = ["ReportError", "write"]
+__all__ = ["ReportError", "Sentence", "sentences", "write"]
 
 
 def write(tables_directory: Path, output: Path) -> Path:

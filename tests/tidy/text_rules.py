@@ -67,13 +67,13 @@ def layout_of_tests(paths: Iterable[PurePosixPath]) -> list[str]:
     return lines
 
 
-def lock_disagreements(runtime: str, dev: str) -> list[str]:
-    """Return a line per pin of the runtime lock's text that the other lock's text lacks."""
-    pinned = _pins(runtime)
+def lock_disagreements(lock: str, larger: str, name: str = "requirements-dev.lock") -> list[str]:
+    """Return a line per pin of a lock's text that the text of a larger one, `name`, lacks."""
+    pinned = _pins(lock)
     if not pinned:
-        return ["requirements.lock: pins nothing"]
-    missing = sorted(pinned - _pins(dev))
-    return [f"requirements-dev.lock: lacks {pin.split()[0]}: run `make lock`" for pin in missing]
+        return [f"the lock beside {name}: pins nothing"]
+    missing = sorted(pinned - _pins(larger))
+    return [f"{name}: lacks {pin.split()[0]}: run `make lock`" for pin in missing]
 
 
 def _pins(lock: str) -> set[str]:

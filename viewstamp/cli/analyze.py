@@ -15,6 +15,7 @@ from viewstamp.cli.session import fail, settings_of
 TELEMETRY_DIRECTORY: Final = "telemetry"
 SNAPSHOTS_DIRECTORY: Final = "snapshots"
 OUTPUT_DIRECTORY: Final = "analysis"
+ANALYTICS: Final = (sys.executable, "-m", "analytics")
 REMEDY: Final = "install the extra `analytics`: pip install 'viewstamp[analytics]'"
 
 
@@ -49,19 +50,25 @@ def analyze(
     accept_bad_data: Annotated[
         bool, typer.Option("--accept-bad-data", help="Analyse however bad the data is.")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Say whether Spark can run here, and end.")
+    ] = False,
 ) -> None:
     """Turn traces and snapshots into tables and one page to read, with Spark.
 
-    Exit codes: 0 done, 1 there is no data, or it is too bad: the message says which.
+    Prints what was found in words, the gravest first. Exit codes: 0 done, 1 there is no data, it
+    is too bad, or Spark cannot run here: the message says which.
     """
     settings = settings_of(context)
     if importlib.util.find_spec("pyspark") is None:
         fail(settings, "NO_SPARK", "pyspark is not installed", REMEDY)
+    if check:
+        raise typer.Exit(subprocess.run([*ANALYTICS, "--check"], check=False).returncode)
     sources = _sources(data_directory, traces or [], snapshots)
     if not sources:
         what = "neither traces nor snapshots were found" if data_directory else "nothing was named"
         fail(settings, "NO_DATA", what, "give --data-directory, --traces or --snapshots")
-    command = [sys.executable, "-m", "analytics", *sources, "--output", str(output)]
+    command = [*ANALYTICS, *sources, "--output", str(output)]
     for name, value in (("--since", since), ("--master", master)):
         command += [name, value] if value else []
     command += ["--compare", *compare] if compare else []

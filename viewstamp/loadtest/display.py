@@ -14,12 +14,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from viewstamp.loadtest.analysis import Analysis
 from viewstamp.loadtest.cuts import Moment
 from viewstamp.loadtest.kills import PROCESSES, Kill
 from viewstamp.loadtest.trial import Trial, TrialReport
 
 REFRESH_S: Final = 0.2
 EVIDENCE_LINES_MAX: Final = 10
+FINDINGS_SHOWN_MAX: Final = 8
+SEVERITY_COLOURS: Final = {"critical": "red", "warning": "yellow", "good": "green"}
 
 # Of kills that were meant for a cut.
 COLUMNS_OF_MOMENTS: Final = {
@@ -161,3 +164,19 @@ def print_checks(console: Console, report: TrialReport) -> None:
             console.print(f"[red]violated[/red] {check.name}: {escape(violation.evidence)}")
         if len(violations) > EVIDENCE_LINES_MAX:
             console.print(f"  and {len(violations) - EVIDENCE_LINES_MAX} more")
+
+
+def print_analysis(console: Console, analysis: Analysis) -> None:
+    """Print the main findings and where the report is, or why there is none."""
+    if analysis.report is None:
+        console.print(f"[yellow]no report[/yellow]: {escape(analysis.left_out)}")
+        return
+    table = Table(title="what the traces and snapshots of this run show", title_justify="left")
+    table.add_column("")
+    table.add_column("finding")
+    for severity, text in analysis.findings[:FINDINGS_SHOWN_MAX]:
+        table.add_row(f"[{SEVERITY_COLOURS.get(severity, 'default')}]{severity}", escape(text))
+    console.print(table)
+    more = max(0, len(analysis.findings) - FINDINGS_SHOWN_MAX)
+    rest = f"{more} more findings, plots and tables" if more else "plots and tables"
+    console.print(f"{rest}: {escape(str(analysis.report))} ({analysis.took_s} s)", soft_wrap=True)

@@ -42,7 +42,10 @@ from viewstamp.loadtest.replay import (
 )
 from viewstamp.loadtest.state import State
 from viewstamp.loadtest.workload import GroupName
+from viewstamp.telemetry.settings import TelemetrySettings
 
+# Of the cluster, below the directory of the trial.
+DATA_DIRECTORY: Final = "cluster"
 # Existing groups that sessions join and leave: few enough to be crowded.
 GROUPS_CONTENDED: Final = 60
 # The least that a coordinator takes, so that snapshots free journal segments all the time.
@@ -67,6 +70,8 @@ class TrialOptions:
     sessions: int = 36
     delay_max_s: float = 1.0
     partitions_max: int = 1
+    # Where told, every process writes traces there.
+    telemetry: TelemetrySettings | None = None
     # Runs before the load, on the empty cluster.
     prepare: Callable[[Client], Awaitable[None]] | None = None
 
@@ -126,7 +131,7 @@ class Trial:
         self.loading = asyncio.Event()
         self.current_step = "start"
         self._options = options
-        self._data = options.directory / "cluster"
+        self._data = options.directory / DATA_DIRECTORY
         self._records = options.directory / "acknowledged.jsonl"
         self._archive = options.directory / "archive"
         self._asked: set[int] = set()
@@ -188,7 +193,12 @@ class Trial:
             "--snapshot-keep-last": str(self._options.snapshots_kept),
         }
         arguments = [word for flag in flags.items() for word in flag]
-        return LocalCluster(self._data, "127.0.0.1:0", coordinator_arguments=arguments)
+        return LocalCluster(
+            self._data,
+            "127.0.0.1:0",
+            coordinator_arguments=arguments,
+            telemetry=self._options.telemetry,
+        )
 
     async def _prepare(self, cluster: LocalCluster) -> None:
         if self._options.prepare is None:
