@@ -56,9 +56,9 @@ were not written so. That tells it from a record that rotted later: no journal e
 it. Two rules make it so. The last unit of the content is filled up with the byte 0xFF (the units
 behind it are zeros), and the frame counts the units that are *thin*: those with fewer than 16
 bytes other than zero, which rot of a few bytes could blank. More units of zeros than thin ones
-prove a tear (`DamagedRecord.torn`). The first unit holds the frame and is never thin. A tear that
-took nothing but thin units stays unproven, as does every tear of a record of version 1, which is
-filled up with zeros and counts nothing.
+prove a tear (`DamagedRecord.torn`). The first unit holds the frame and is never thin. A tear stays
+unproven if it took no more units than there are thin ones that are not blank, as does every tear
+of a record of version 1, which is filled up with zeros and counts nothing.
 
 Kinds of content:
 
