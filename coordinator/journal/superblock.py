@@ -9,7 +9,7 @@ offset size field
 16     8    copy: 0 to 3, the place of this copy in the file
 24     8    reserved, zero
 32     4    magic, the ASCII letters "VSSB"
-36     2    format version, 1
+36     2    format version: 1 where voting_view is 0, else 2
 38     2    reserved, zero
 40     8    sequence: +1 for each state written, from 1 on
 48     16   parent: checksum of the state before; zeros for sequence 1
@@ -20,8 +20,12 @@ offset size field
 96     8    log_view
 104    8    commit_max
 112    8    generation of the snapshot to restart from; 0 for none
-120    3976 reserved, zero
+120    8    voting_view: the first view in which the replica may vote and vouch for entries; 0
+            for a founder, 2^64-1 for one that is not admitted yet. Reserved in version 1
+128    3968 reserved, zero
 ====== ==== ================================================================================
+
+A founder's superblock is of version 1, to the byte: builds that know no other read it.
 
 **Writing** puts one copy after the other and syncs each, so that at any moment at most one copy is
 in the air; afterwards three of four must read back as written. **Opening** takes the newest state
@@ -60,13 +64,16 @@ WRITE_QUORUM: Final = 3
 OPEN_QUORUM: Final = 2
 SUPERBLOCK_BYTES: Final = COPIES * COPY_BYTES
 SUPERBLOCK_MAGIC: Final = b"VSSB"
-SUPERBLOCK_VERSION: Final = 1
+SUPERBLOCK_VERSION_FOUNDER: Final = 1
+SUPERBLOCK_VERSION: Final = 2
 NO_PARENT: Final = bytes(CHECKSUM_BYTES)
 
 _CHECKED_FROM = 32
 _PREFIX = struct.Struct("<16sQQ")
-_CHECKED = struct.Struct("<4sHHQ16s16sIIQQQQ")
+_CHECKED = struct.Struct("<4sHHQ16s16sIIQQQQQ")
 _U64_MAX = (1 << 64) - 1
+# The voting_view of a replica that lost its disk, until the primary admits it.
+NOT_ADMITTED: Final = _U64_MAX
 _GROWING: Final = ("view", "log_view", "commit_max", "generation")
 _CONSTANT: Final = ("cluster_id", "replica_id", "replica_count")
 
@@ -76,7 +83,11 @@ assert WRITE_QUORUM + OPEN_QUORUM > COPIES
 
 @dataclass(frozen=True, slots=True)
 class SuperblockState:
-    """What a replica must never forget. View, log_view, commit_max and generation only grow."""
+    """What a replica must never forget. View, log_view, commit_max and generation only grow.
+
+    `voting_view` grows, too, but for the one step down from NOT_ADMITTED to the view that a replica
+    with a new disk is admitted in.
+    """
 
     cluster_id: bytes
     replica_id: int
@@ -85,6 +96,7 @@ class SuperblockState:
     log_view: int
     commit_max: int
     generation: int
+    voting_view: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +119,7 @@ def invalid_state(state: SuperblockState) -> str | None:
         return f"replica_id {state.replica_id} is not below replica_count {state.replica_count}"
     if state.log_view > state.view:
         return f"log_view {state.log_view} is above view {state.view}"
-    for name in _GROWING:
+    for name in (*_GROWING, "voting_view"):
         if not 0 <= getattr(state, name) <= _U64_MAX:
             return f"{name} {getattr(state, name)} does not fit into 64 bits unsigned"
     return None
@@ -121,6 +133,9 @@ def regression(old: SuperblockState, new: SuperblockState) -> str | None:
     for name in _GROWING:
         if getattr(new, name) < getattr(old, name):
             return f"{name} fell from {getattr(old, name)} to {getattr(new, name)}"
+    is_admission = old.voting_view == NOT_ADMITTED and new.voting_view > 0
+    if new.voting_view < old.voting_view and not is_admission:
+        return f"voting_view fell from {old.voting_view} to {new.voting_view}"
     return None
 
 
@@ -134,7 +149,7 @@ def seal_state(state: SuperblockState, sequence: int, parent: bytes) -> Superblo
 def _encode_checked(state: SuperblockState, sequence: int, parent: bytes) -> bytes:
     packed = _CHECKED.pack(
         SUPERBLOCK_MAGIC,
-        SUPERBLOCK_VERSION,
+        SUPERBLOCK_VERSION if state.voting_view else SUPERBLOCK_VERSION_FOUNDER,
         0,
         sequence,
         parent,
@@ -145,6 +160,7 @@ def _encode_checked(state: SuperblockState, sequence: int, parent: bytes) -> byt
         state.log_view,
         state.commit_max,
         state.generation,
+        state.voting_view,
     )
     return packed.ljust(COPY_BYTES - _CHECKED_FROM, b"\0")
 
@@ -167,10 +183,14 @@ def decode_copy(sector: bytes, copy: int) -> SuperblockCopy:
         raise FormatError(f"superblock magic is {magic!r}, must be {SUPERBLOCK_MAGIC!r}")
     if checksum != checksum_of(sector[_CHECKED_FROM:]):
         raise FormatError(f"superblock checksum {checksum.hex()} does not match its bytes")
-    if version != SUPERBLOCK_VERSION:
+    state = SuperblockState(*fields)
+    if version not in (SUPERBLOCK_VERSION_FOUNDER, SUPERBLOCK_VERSION):
         raise FormatVersionError(
-            f"superblock format version {version} is unknown, this build reads {SUPERBLOCK_VERSION}"
+            f"superblock format version {version} is unknown, this build reads 1 and "
+            f"{SUPERBLOCK_VERSION}"
         )
+    if (version == SUPERBLOCK_VERSION) != bool(state.voting_view):
+        raise FormatError(f"voting_view {state.voting_view} in a superblock of version {version}")
     if copy_found != copy or reserved:
         raise FormatError(f"copy {copy_found} of the superblock lies in the place of copy {copy}")
     if reserved_checked or sector.count(0, _CHECKED_FROM + _CHECKED.size) != (
@@ -179,7 +199,7 @@ def decode_copy(sector: bytes, copy: int) -> SuperblockCopy:
         raise FormatError("reserved bytes of the superblock are not zero")
     if sequence < 1:
         raise FormatError("superblock sequence is 0, the first is 1")
-    return SuperblockCopy(checksum, sequence, parent, SuperblockState(*fields))
+    return SuperblockCopy(checksum, sequence, parent, state)
 
 
 def choose(copies: Sequence[SuperblockCopy | None], path: str) -> SuperblockCopy:

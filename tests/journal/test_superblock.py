@@ -29,6 +29,7 @@ from coordinator.journal.superblock import (
     COPIES,
     COPY_BYTES,
     NO_PARENT,
+    NOT_ADMITTED,
     SUPERBLOCK_BYTES,
     SuperblockCopy,
     decode_copy,
@@ -49,12 +50,22 @@ STATES = [
     replace(FIRST, view=3, log_view=1, commit_max=9, generation=2),
     replace(FIRST, view=3, log_view=3, commit_max=9, generation=2),
 ]
+NEWCOMER = replace(FIRST, view=3, commit_max=9, voting_view=NOT_ADMITTED)
+ADMITTED = replace(NEWCOMER, log_view=3, voting_view=5)
 VARIANTS = [(Loss.DROP, 0), (Loss.KEEP, 0), *((Loss.PARTLY, seed) for seed in range(6))]
 GOLDEN = bytes.fromhex(
     "7fab8468b12fbc790aaf51955a397c0e02000000000000000000000000000000"
     "565353420100000002000000000000007356694ac180bc902657d5aeadf09c6c"
     "000102030405060708090a0b0c0d0e0f01000000030000000300000000000000"
     "010000000000000009000000000000000200000000000000"
+)
+
+
+GOLDEN_VERSION_2 = bytes.fromhex(
+    "26a2480052ba9aa649399d09610f5d1b01000000000000000000000000000000"
+    "565353420200000002000000000000003be859814c2502939ab4b28ca286ca42"
+    "000102030405060708090a0b0c0d0e0f01000000030000000300000000000000"
+    "0300000000000000090000000000000000000000000000000500000000000000"
 )
 
 
@@ -93,6 +104,43 @@ def test_layout_is_pinned() -> None:
     assert struct.unpack("<IIQQQQ", sector[80:120]) == (1, 3, 3, 1, 9, 2)
     assert sector[120:] == bytes(COPY_BYTES - 120)
     assert decode_copy(sector, 2) == second
+
+
+def test_layout_of_a_newcomer_is_pinned() -> None:
+    """A voting view makes a superblock of version 2, whose bytes never change either."""
+    sealed = seal_state(ADMITTED, 2, history([NEWCOMER])[0].checksum)
+    sector = encode_copy(sealed, 1)
+
+    assert sector[:128] == GOLDEN_VERSION_2
+    assert sector[32:40] == b"VSSB\x02\0\0\0"
+    assert struct.unpack("<Q", sector[120:128]) == (5,)
+    assert sector[128:] == bytes(COPY_BYTES - 128)
+    assert decode_copy(sector, 1) == sealed
+
+
+@pytest.mark.parametrize(("version", "voting_view"), [(1, 5), (2, 0)])
+def test_the_version_and_the_voting_view_agree(version: int, voting_view: int) -> None:
+    """A founder's superblock is of version 1 and all others of version 2; the rest is damage."""
+    checked = encode_copy(history([ADMITTED])[0], 0)[32:]
+    fields = struct.pack("<H", version), struct.pack("<Q", voting_view)
+    checked = checked[:4] + fields[0] + checked[6:88] + fields[1] + checked[96:]
+    with pytest.raises(FormatError, match=f"voting_view {voting_view} .* version {version}"):
+        decode_copy(checksum_of(checked) + struct.pack("<QQ", 0, 0) + checked, 0)
+
+
+def test_a_newcomer_is_admitted_once() -> None:
+    """The voting view is set by the admission, and then never taken back nor made a founder's."""
+    storage = MemoryStorage()
+    superblock = Superblock.create(storage, PATH, NEWCOMER)
+    with pytest.raises(SuperblockNotMonotonic, match="voting_view fell"):
+        superblock.write(replace(ADMITTED, voting_view=0))
+    superblock.write(ADMITTED)
+    superblock.close()
+    superblock = Superblock.open(storage, PATH)
+    assert superblock.state == ADMITTED
+    with pytest.raises(SuperblockNotMonotonic, match="voting_view fell from 5 to 4"):
+        superblock.write(replace(ADMITTED, voting_view=4))
+    superblock.write(replace(ADMITTED, voting_view=7))
 
 
 def test_create_write_open() -> None:
@@ -138,6 +186,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"cluster_id": b"short"}, "cluster_id is 5 bytes"),
     ({"commit_max": -1}, "commit_max -1"),
     ({"generation": 1 << 64}, "generation"),
+    ({"voting_view": 1 << 64}, "voting_view"),
 ]
 
 
@@ -284,10 +333,10 @@ def test_a_newer_version_is_not_called_corrupt() -> None:
     """An intact copy of a later format stops opening with a clear message."""
     storage = stored(B, B, B, B)
     sector = encode_copy(B, 0)
-    checked = sector[32:36] + b"\x02\0" + sector[38:]
+    checked = sector[32:36] + b"\x03\0" + sector[38:]
     newer = checksum_of(checked) + sector[16:32] + checked
     storage.replace(PATH, newer + storage.content(PATH)[COPY_BYTES:])
-    with pytest.raises(FormatVersionError, match="superblock format version 2"):
+    with pytest.raises(FormatVersionError, match="superblock format version 3"):
         Superblock.open(storage, PATH)
 
 
