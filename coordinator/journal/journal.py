@@ -206,6 +206,21 @@ class Journal:
         """The lowest op held, 0 for none."""
         return self._index.first_op
 
+    @property
+    def first_available_op(self) -> int:
+        """The op below which nothing is held: of an empty log, the one that it begins with."""
+        return self._index.first_op or self._base.op + 1
+
+    @property
+    def missing_ops(self) -> tuple[int, ...]:
+        """The ops that are lost, damaged or in doubt, ascending; some may lie above the head."""
+        return self._unsettled.missing_ops
+
+    @property
+    def head_uncertain(self) -> bool:
+        """Whether there may have been ops above the head and those missing."""
+        return bool(self._unsettled.ranges)
+
     def header(self, op: int) -> PrepareHeader | None:
         """The header of an op, from memory, or None if it is not held."""
         return self._index.header(op)

@@ -38,6 +38,11 @@ class Unsettled:
         return bool(self.ranges or self.missing)
 
     @property
+    def missing_ops(self) -> tuple[int, ...]:
+        """What is missing, ascending."""
+        return tuple(sorted(self.missing))
+
+    @property
     def first_segment(self) -> int | None:
         """The first segment that must stay: what shows that something was lost lies there."""
         return self._first_segment if self.any else None

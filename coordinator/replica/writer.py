@@ -1,4 +1,7 @@
-"""The one thread that writes: groups of prepares into the journal, states into the superblock."""
+"""The one thread that writes: groups of prepares into the journal, states into the superblock.
+
+It reads the journal for peers, too, a chunk at a time, so that no write waits for long.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,18 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+
+from coordinator.journal.errors import CorruptRecord, NoSpace
+from viewstamp.limits import KIB, MIB
+
+# What one answer to a peer carries at most, but for a single prepare that is larger.
+REPAIR_BYTES_MAX: Final = 1 * MIB
+# What is read between two writes at most, but for a single prepare that is larger.
+READ_CHUNK_BYTES: Final = 256 * KIB
 
 Result = TypeVar("Result")
 State = TypeVar("State")
@@ -19,8 +32,25 @@ class Journal(Protocol):
     def append(self, group: Sequence[Any], *, use_reserve: bool) -> None:
         """Write the group and return once it is durable."""
 
+    def discard_after(self, op: int) -> None:
+        """Durably take every op above `op` out of the log."""
+
+    def mark_repaired(self) -> bool:
+        """Durably note that what was lost is held again, if it is."""
+
     def read(self, op: int) -> Any | None:
-        """Return the prepare of an op."""
+        """Return the prepare of an op; raises CorruptRecord."""
+
+    def header(self, op: int) -> Any | None:
+        """Return the header of an op, or None if it is not held."""
+
+    @property
+    def first_available_op(self) -> int:
+        """The op below which nothing is held."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left for `mark_repaired`; any thread may ask."""
 
 
 class Superblock(Protocol):
@@ -28,6 +58,31 @@ class Superblock(Protocol):
 
     def write_core(self, state: Any) -> None:
         """Return once the core's part of it is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the journal holds from an op on: as many as fit into one answer, perhaps none.
+
+    `damaged_op` is the op at which reading found damage, None if there was none.
+    """
+
+    prepares: tuple[Any, ...]
+    damaged_op: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The journal no longer reaches back to what was asked for, only to `first_held_op`."""
+
+    first_held_op: int
+
+
+Reading: TypeAlias = Held | Gone
+
+
+def _nobody_listens(op: int) -> None:
+    raise AssertionError(f"a discard after op {op}, and nobody is told")
 
 
 class Writer(Generic[State]):
@@ -44,8 +99,9 @@ class Writer(Generic[State]):
         self._journal = journal
         self._superblock = superblock
         self._thread = _Thread()
-        self._queue: deque[_Prepares | _Superblock[State]] = deque()
+        self._queue: deque[_Prepares | _Discard | _Superblock[State]] = deque()
         self._wake = asyncio.Event()
+        self._is_normal = False
 
     def persist_prepares(self, prepares: Sequence[Any], *, use_reserve: bool = False) -> None:
         """Append prepares to the journal; snapshot commands may use what is reserved for them."""
@@ -62,6 +118,47 @@ class Writer(Generic[State]):
         self._queue.append(_Superblock(state))
         self._wake.set()
 
+    def discard_after(self, op: int) -> None:
+        """Take every op above `op` out of the journal, between what was asked for before and after;
+        `discarded` is told when that is durable."""
+        self._queue.append(_Discard(op))
+        self._wake.set()
+
+    def status_changed(self, *, is_normal: bool) -> None:
+        """Say whether the replica is in status normal.
+
+        While it is, it holds the cluster's log. So as soon as all that recovery found lost is
+        journaled again, the journal is told that this is made good.
+        """
+        self._is_normal = is_normal
+        self._wake.set()
+
+    async def read_held(self, op: int, checksum: bytes) -> Any | None:
+        """Return exactly the prepare with this checksum, or None; raises CorruptRecord."""
+        return await self.call(lambda: _read_held(self._journal, op, checksum))
+
+    async def read_committed(self, first_op: int, last_op: int) -> Reading:
+        """Return the prepares from `first_op` on, as many as one answer carries.
+
+        Every chunk waits its turn among the writes. What is not held, or damaged, ends the answer.
+        """
+        first_available_op = await self.call(lambda: self._journal.first_available_op)
+        if first_op < first_available_op:
+            return Gone(first_available_op)
+        prepares: list[Any] = []
+        room_bytes = REPAIR_BYTES_MAX
+        while first_op <= last_op and room_bytes > 0:
+            chunk = await self.call(lambda: _read_chunk(self._journal, first_op, last_op))  # noqa: B023
+            for prepare in chunk.prepares:
+                room_bytes -= prepare.header.size
+                if prepares and room_bytes < 0:
+                    return Held(tuple(prepares))
+                prepares.append(prepare)
+            if chunk.damaged_op is not None or not chunk.prepares:
+                return Held(tuple(prepares), chunk.damaged_op)
+            first_op += len(chunk.prepares)
+        return Held(tuple(prepares))
+
     async def read(self, op: int) -> Any | None:
         """Return the prepare of an op from the journal. Raises what the journal raises."""
         return await self.call(lambda: self._journal.read(op))
@@ -74,6 +171,7 @@ class Writer(Generic[State]):
         self,
         prepares_durable: Callable[[Sequence[Any]], None],
         superblock_durable: Callable[[State], None],
+        discarded: Callable[[int], None] = _nobody_listens,
     ) -> None:
         """Write until cancelled, and tell what became durable.
 
@@ -87,12 +185,25 @@ class Writer(Generic[State]):
                 if isinstance(job, _Prepares):
                     await self._append(job)
                     prepares_durable(job.prepares)
+                elif isinstance(job, _Discard):
+                    await self._discard(job.op)
+                    discarded(job.op)
                 else:
                     await self._write_superblock(job.state)
                     superblock_durable(job.state)
+            await self._settle()
+
+    async def _settle(self) -> None:
+        if self._is_normal and not self._journal.is_settled:
+            # Without space for it the next start reports the faults again, and no harm is done.
+            with suppress(NoSpace):
+                await self.call(self._journal.mark_repaired)
 
     async def _append(self, job: _Prepares) -> None:
         await self.call(lambda: self._journal.append(job.prepares, use_reserve=job.use_reserve))
+
+    async def _discard(self, op: int) -> None:
+        await self.call(lambda: self._journal.discard_after(op))
 
     async def _write_superblock(self, state: State) -> None:
         await self.call(lambda: self._superblock.write_core(state))
@@ -100,6 +211,28 @@ class Writer(Generic[State]):
     def close(self) -> None:
         """Wait for the write under way and end the thread."""
         self._thread.close()
+
+
+def _read_held(journal: Journal, op: int, checksum: bytes) -> Any | None:
+    header = journal.header(op)
+    return journal.read(op) if header is not None and header.checksum == checksum else None
+
+
+def _read_chunk(journal: Journal, first_op: int, last_op: int) -> Held:
+    prepares: list[Any] = []
+    chunk_bytes = 0
+    for op in range(first_op, last_op + 1):
+        try:
+            prepare = journal.read(op)
+        except CorruptRecord:
+            return Held(tuple(prepares), op)
+        if prepare is None:
+            break
+        prepares.append(prepare)
+        chunk_bytes += prepare.header.size
+        if chunk_bytes >= READ_CHUNK_BYTES:
+            break
+    return Held(tuple(prepares))
 
 
 class _Thread:
@@ -162,6 +295,13 @@ class _Prepares:
     def __init__(self, prepares: list[Any], use_reserve: bool) -> None:
         self.prepares = prepares
         self.use_reserve = use_reserve
+
+
+class _Discard:
+    __slots__ = ("op",)
+
+    def __init__(self, op: int) -> None:
+        self.op = op
 
 
 class _Superblock(Generic[State]):
