@@ -39,6 +39,7 @@ from viewstamp.limits import PIPELINE_PREPARES_MAX
 ID_BYTES: Final = CHECKSUM_BYTES
 ROOT_BYTES: Final = 32
 REASON_CHARACTERS_MAX: Final = 64
+ADDRESS_CHARACTERS_MAX: Final = 300  # a name of 253, brackets and a port fit
 # A pipeline is sent to every backup, and perhaps once more: encoded once.
 ENCODED_PREPARES_MAX: Final = 2 * PIPELINE_PREPARES_MAX
 
@@ -258,12 +259,17 @@ def _read_optional(part: Any, name: str, _: bytes) -> int | None:
     return getattr(part, name) if part.HasField(name) else None
 
 
-def _read_reason(part: Any, name: str, _: bytes) -> str:
-    reason: str = getattr(part, name)
-    if len(reason) > REASON_CHARACTERS_MAX:
-        detail = f"{name} has {len(reason)} characters, at most {REASON_CHARACTERS_MAX} are allowed"
-        raise _UndecodableError(DecodeRule.WRONG_LENGTH, detail)
-    return reason
+def _text(name: str, characters_max: int) -> _Field:
+    """A field of at most so many characters."""
+
+    def read(part: Any, _: str, __: bytes) -> str:
+        text: str = getattr(part, name)
+        if len(text) > characters_max:
+            detail = f"{name} has {len(text)} characters, at most {characters_max} are allowed"
+            raise _UndecodableError(DecodeRule.WRONG_LENGTH, detail)
+        return text
+
+    return _Field(name, _write_plain, read)
 
 
 # --- Kinds ---
@@ -279,7 +285,7 @@ class _Kind:
 
 _FAULTY: Final = _Field("faulty", _write_numbers, _read_numbers)
 _TASKS: Final = _Field("tasks", _write_tasks, _read_tasks)
-_REASON: Final = _Field("reason", _write_plain, _read_reason)
+_REASON: Final = _text("reason", REASON_CHARACTERS_MAX)
 _PRIMARY: Final = _Field("primary", _write_optional, _read_optional)
 _VIEW: Final = _plain("view")
 _OP: Final = _plain("op")
@@ -334,6 +340,14 @@ _TABLE: Final = (
     _Kind(shell.ReadIndexRequestMessage, "read_index_request", (_TOKEN,)),
     _Kind(shell.ReadIndexReplyMessage, "read_index_reply", (_TOKEN, _OP)),
     _Kind(shell.ReadIndexRefusedMessage, "read_index_refused", (_TOKEN, _REASON, _PRIMARY)),
+    _Kind(
+        shell.ReplicaReportMessage,
+        "replica_report",
+        (
+            *(_plain("status"), _VIEW, _OP, _COMMIT, _plain("retired"), _plain("generation")),
+            _text("client_address", ADDRESS_CHARACTERS_MAX),
+        ),
+    ),
 )
 _KINDS: Final = MappingProxyType({kind.message: kind for kind in _TABLE})
 _BY_NAME: Final = MappingProxyType({kind.name: kind for kind in _TABLE})

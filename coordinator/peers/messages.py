@@ -59,10 +59,30 @@ class ReadIndexRefusedMessage:
     primary: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaReportMessage:
+    """How far the sender is, and where it serves clients. Nothing rests on it.
+
+    `status` is the number of a `cluster.v1.ReplicaStatus`; `generation` the snapshot that it would
+    restart from, 0 for none; `client_address` is HOST:PORT.
+    """
+
+    cluster_id: bytes
+    from_replica: int
+    status: int
+    view: int
+    op: int
+    commit: int
+    retired: int
+    generation: int
+    client_address: str
+
+
 ShellMessage: TypeAlias = (
     SnapshotDurableMessage
     | ReadIndexRequestMessage
     | ReadIndexReplyMessage
     | ReadIndexRefusedMessage
+    | ReplicaReportMessage
 )
 PeerMessage: TypeAlias = Message | ShellMessage

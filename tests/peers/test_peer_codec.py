@@ -39,6 +39,8 @@ BY_NAME = {
     "from_replica": st.just(SENDER),
     "root": roots,
     "reason": st.text(max_size=64),
+    "status": st.integers(0, 2**32 - 1),
+    "client_address": st.text(max_size=300),
     "primary": st.none() | st.integers(0, 5),
 }
 BY_ANNOTATION = {

@@ -217,6 +217,7 @@ class ReplicaMessage(_message.Message):
     READ_INDEX_REQUEST_FIELD_NUMBER: _builtins.int
     READ_INDEX_REPLY_FIELD_NUMBER: _builtins.int
     READ_INDEX_REFUSED_FIELD_NUMBER: _builtins.int
+    REPLICA_REPORT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def prepare(self) -> Global___Prepare:
         """Primary to backups: journal this."""
@@ -305,6 +306,10 @@ class ReplicaMessage(_message.Message):
     def read_index_refused(self) -> Global___ReadIndexRefused:
         """Answer to ReadIndexRequest: not from me."""
 
+    @_builtins.property
+    def replica_report(self) -> Global___ReplicaReport:
+        """To all, now and then: how far I am, and where I serve clients."""
+
     def __init__(
         self,
         *,
@@ -330,12 +335,13 @@ class ReplicaMessage(_message.Message):
         read_index_request: Global___ReadIndexRequest | None = ...,
         read_index_reply: Global___ReadIndexReply | None = ...,
         read_index_refused: Global___ReadIndexRefused | None = ...,
+        replica_report: Global___ReplicaReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "admission_durable", b"admission_durable", "blank_answer", b"blank_answer", "blank_query", b"blank_query", "commit", b"commit", "commit_ok", b"commit_ok", "committed", b"committed", "committed_gone", b"committed_gone", "do_view_change", b"do_view_change", "kind", b"kind", "prepare", b"prepare", "prepare_ok", b"prepare_ok", "read_index_refused", b"read_index_refused", "read_index_reply", b"read_index_reply", "read_index_request", b"read_index_request", "repair", b"repair", "request_admission", b"request_admission", "request_committed", b"request_committed", "request_prepare", b"request_prepare", "request_start_view", b"request_start_view", "snapshot_durable", b"snapshot_durable", "start_view", b"start_view", "start_view_change", b"start_view_change"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "admission_durable", b"admission_durable", "blank_answer", b"blank_answer", "blank_query", b"blank_query", "commit", b"commit", "commit_ok", b"commit_ok", "committed", b"committed", "committed_gone", b"committed_gone", "do_view_change", b"do_view_change", "kind", b"kind", "prepare", b"prepare", "prepare_ok", b"prepare_ok", "read_index_refused", b"read_index_refused", "read_index_reply", b"read_index_reply", "read_index_request", b"read_index_request", "repair", b"repair", "replica_report", b"replica_report", "request_admission", b"request_admission", "request_committed", b"request_committed", "request_prepare", b"request_prepare", "request_start_view", b"request_start_view", "snapshot_durable", b"snapshot_durable", "start_view", b"start_view", "start_view_change", b"start_view_change"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "admission_durable", b"admission_durable", "blank_answer", b"blank_answer", "blank_query", b"blank_query", "commit", b"commit", "commit_ok", b"commit_ok", "committed", b"committed", "committed_gone", b"committed_gone", "do_view_change", b"do_view_change", "kind", b"kind", "prepare", b"prepare", "prepare_ok", b"prepare_ok", "read_index_refused", b"read_index_refused", "read_index_reply", b"read_index_reply", "read_index_request", b"read_index_request", "repair", b"repair", "request_admission", b"request_admission", "request_committed", b"request_committed", "request_prepare", b"request_prepare", "request_start_view", b"request_start_view", "snapshot_durable", b"snapshot_durable", "start_view", b"start_view", "start_view_change", b"start_view_change"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "admission_durable", b"admission_durable", "blank_answer", b"blank_answer", "blank_query", b"blank_query", "commit", b"commit", "commit_ok", b"commit_ok", "committed", b"committed", "committed_gone", b"committed_gone", "do_view_change", b"do_view_change", "kind", b"kind", "prepare", b"prepare", "prepare_ok", b"prepare_ok", "read_index_refused", b"read_index_refused", "read_index_reply", b"read_index_reply", "read_index_request", b"read_index_request", "repair", b"repair", "replica_report", b"replica_report", "request_admission", b"request_admission", "request_committed", b"request_committed", "request_prepare", b"request_prepare", "request_start_view", b"request_start_view", "snapshot_durable", b"snapshot_durable", "start_view", b"start_view", "start_view_change", b"start_view_change"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["prepare", "prepare_ok", "commit", "commit_ok", "blank_query", "blank_answer", "start_view_change", "do_view_change", "start_view", "request_start_view", "request_prepare", "repair", "request_committed", "committed", "committed_gone", "request_admission", "admission", "admission_durable", "snapshot_durable", "read_index_request", "read_index_reply", "read_index_refused"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["prepare", "prepare_ok", "commit", "commit_ok", "blank_query", "blank_answer", "start_view_change", "do_view_change", "start_view", "request_start_view", "request_prepare", "repair", "request_committed", "committed", "committed_gone", "request_admission", "admission", "admission_durable", "snapshot_durable", "read_index_request", "read_index_reply", "read_index_refused", "replica_report"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1086,3 +1092,51 @@ class ReadLayerResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadLayerResponse: _TypeAlias = ReadLayerResponse  # noqa: Y015
+
+@_typing.final
+class ReplicaReport(_message.Message):
+    """How far a replica is. Nothing rests on it: it is for people, and for clients that look for the
+    primary.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
+    OP_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    RETIRED_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    CLIENT_ADDRESS_FIELD_NUMBER: _builtins.int
+    status: _builtins.int
+    """The sender's status, as in its own GetStatus: the number of a ReplicaStatus."""
+    view: _builtins.int
+    """The view it is in or moving to."""
+    op: _builtins.int
+    """The last op of its log."""
+    commit: _builtins.int
+    """The last op that it knows to be committed."""
+    retired: _builtins.int
+    """The last op that went through all its stages."""
+    generation: _builtins.int
+    """The snapshot that it would restart from; 0 for none."""
+    client_address: _builtins.str
+    """HOST:PORT where it serves clients."""
+    def __init__(
+        self,
+        *,
+        status: _builtins.int = ...,
+        view: _builtins.int = ...,
+        op: _builtins.int = ...,
+        commit: _builtins.int = ...,
+        retired: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        client_address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_address", b"client_address", "commit", b"commit", "generation", b"generation", "op", b"op", "retired", b"retired", "status", b"status", "view", b"view"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaReport: _TypeAlias = ReplicaReport  # noqa: Y015
