@@ -60,6 +60,10 @@ class Application(Protocol):
         """Answer a read, behind the last entry that is through."""
         ...
 
+    def save(self) -> bytes:
+        """The state behind the last entry that is through, for a snapshot."""
+        ...
+
 
 class Load(Protocol):
     """What one client asks for. The client gives each request and read its number."""
@@ -97,7 +101,8 @@ class Model(Protocol):
 class ApplicationKind:
     """An application as the simulator needs it."""
 
-    replica: Callable[[Random], Application]
+    replica: Callable[[Random, bytes | None], Application]
+    """Makes the stages of a replica, in the state of a snapshot or empty."""
     model: Callable[[], Model]
     load: Callable[[Any, Random], Load]
     encode: Callable[[Sequence[Any]], bytes]

@@ -87,11 +87,35 @@ def read_founders(body: bytes) -> Sequence[bytes]:
     return [body[at : at + BOOT_NONCE_BYTES] for at in range(0, len(body), BOOT_NONCE_BYTES)]
 
 
+def encode_state(state: ChainState) -> bytes:
+    """The state as canonical bytes."""
+    replies = [
+        [client, number, reply.op, reply.values]
+        for client, (number, reply) in sorted(state.replies.items())
+    ]
+    counters = sorted(state.counters.items())
+    return json.dumps([state.op, state.digest.hex(), counters, replies]).encode()
+
+
+def decode_state(encoded: bytes) -> ChainState:
+    """The state that bytes stand for."""
+    op, digest, counters, replies = json.loads(encoded)
+    return ChainState(
+        op,
+        bytes.fromhex(digest),
+        dict(counters),
+        {
+            client: (number, ChainReply(at_op, tuple(values)))
+            for client, number, at_op, values in replies
+        },
+    )
+
+
 class ChainApplication:
     """Executes entries in op order, one per step."""
 
-    def __init__(self, random: Random) -> None:
-        self.state = ChainState()
+    def __init__(self, random: Random, state: bytes | None = None) -> None:
+        self.state = ChainState() if state is None else decode_state(state)
         self._waiting: deque[Prepare] = deque()
 
     @property
@@ -134,6 +158,10 @@ class ChainApplication:
         reply = ChainReply(state.op, tuple(values))
         state.replies[request.client] = (request.number, reply)
         return reply
+
+    def save(self) -> bytes:
+        """The state as it goes into a snapshot."""
+        return encode_state(self.state)
 
     def read(self, query: int) -> int:
         """The value of a counter."""

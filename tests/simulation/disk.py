@@ -11,6 +11,7 @@ from typing import Final
 
 from coordinator.journal import JournalFailed, NoSpace, SuperblockFailed
 from coordinator.journal.segment import SEGMENT_NAME
+from coordinator.snapshot.errors import CopiesFailed
 from tests.journal.memory_storage import (
     Inode,
     Loss,
@@ -22,7 +23,7 @@ from viewstamp.format.record import SECTOR_BYTES
 # A crash in the middle of an operation comes before one of so many I/O steps.
 STEPS_BEFORE_CRASH_MAX: Final = 9
 # What ends a process: the disk refused. Everything else that is raised is a finding.
-DISK_REFUSES: Final = (OSError, JournalFailed, SuperblockFailed, NoSpace)
+DISK_REFUSES: Final = (OSError, JournalFailed, SuperblockFailed, NoSpace, CopiesFailed)
 
 
 class SimulatedDisk(MemoryStorage):

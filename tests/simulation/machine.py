@@ -139,9 +139,9 @@ class Machine:
         self.world.checks.started(self.index, files, self)
         self.later(0, lambda: process.step(files.start))
 
-    def new_application(self) -> Application:
-        """The stages of a process, empty."""
-        return self.world.kind.replica(self._random)
+    def new_application(self, state: bytes | None) -> Application:
+        """The stages of a process, empty or in the state of a snapshot."""
+        return self.world.kind.replica(self._random, state)
 
     def crash(self, *, is_power: bool = False, reason: str = "") -> None:
         """End the process, or the power of the whole machine, and start again after a while."""
@@ -174,6 +174,7 @@ class Machine:
             self.world.trace.note(self.name, "new disk")
             self.world.checks.ended(self.index)
         self.world.checks.disk_lost(self.index)
+        self.world.generations.disk_lost(self.index)
         self.disk = SimulatedDisk()
         self.damaged_ops.clear()
         self._end(is_power=False)

@@ -74,6 +74,7 @@ class Options:
     fault_interval_ms: int
     application: str
     reads_percent: int
+    snapshot_ops: int
     safety_ms: int = 60_000
     liveness_ms: int = 120_000
 
@@ -108,6 +109,7 @@ def draw(seed: int, scale: Scale = Scale.QUICK, kinds: tuple[FaultKind, ...] = (
         is_bursty=random.random() < 0.5,
         fault_interval_ms=fault_interval_ms,
         application=application,
+        snapshot_ops=random.choice((0, 16, 32, 64)) if application == "chain" else 0,
         reads_percent=READS_PERCENT if application == "chain" else 0,
     )
 

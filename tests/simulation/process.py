@@ -16,6 +16,7 @@ from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.vsr import messages
 from tests.simulation.application import Executed, Request
 from tests.simulation.clients import Answer, NotServed, Read
+from tests.simulation.snapshots import Snapshots, state_of
 from tests.simulation.writer import Job, SimulatedWriter
 from viewstamp.limits import TICK_MS
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 EPOCH_US: Final = 1_700_000_000_000_000
 BATCH_REQUESTS_MAX: Final = 4
+SETTLE_MS: Final = 200
 NOT_SERVING: Final = frozenset(
     {
         vsr.RefusalReason.BLANK,
@@ -50,8 +52,10 @@ class Process:
         self.machine = machine
         self.files = files
         self.core = core
-        self.application = machine.new_application()
         self.writer = SimulatedWriter(self._start_job)
+        self.snapshots = Snapshots(self, files, machine.world.generations)
+        state = None if files.base is None else state_of(files.base)
+        self.application = machine.new_application(state)
         self.crash_after_effects: int | None = None
         """After how many more effects the process dies; None: it does not."""
         self._world = machine.world
@@ -59,8 +63,9 @@ class Process:
         self._is_stepping = False
         self._armed = 0
         self._commits: deque[vsr.Commit] = deque()
-        self._is_reading_commit = False
+        self._is_blocked = False  # the first is being read, or is fetched from a peer
         self._is_applying = False
+        self._headers: dict[int, vsr.PrepareHeader] = {}
         self._requests: deque[Request] = deque()
         self._in_hand: set[tuple[int, int]] = set()
         self._batch: list[Request] = []
@@ -143,19 +148,32 @@ class Process:
         )
 
     def _send_committed(self, effect: vsr.SendCommitted) -> None:
+        if effect.first_op < self.files.journal.first_op and self.snapshots.adopted:
+            self._send(vsr.Send(effect.to_replica, self._gone()))
+            return
         for op in range(effect.first_op, effect.last_op + 1):
-            self._read(op, lambda prepare: self._answer_committed(effect.to_replica, prepare))
+            self._read(op, lambda prepare, _: self._answer_committed(effect.to_replica, prepare))
+
+    def _gone(self) -> messages.CommittedGoneMessage:
+        return messages.CommittedGoneMessage(
+            self._world.cluster_id,
+            self.machine.index,
+            self.files.journal.first_op,
+            self.snapshots.adopted,
+            self.snapshots.cut_op,
+        )
 
     def _answer_committed(self, to_replica: int, prepare: vsr.Prepare | None) -> None:
-        if prepare is not None:
-            commit = self.core.marks.commit_max
-            message = messages.CommittedMessage(
-                self._world.cluster_id, self.machine.index, prepare, commit
-            )
-            self._send(vsr.Send(to_replica, message))
+        if prepare is None:
+            return
+        commit = self.core.marks.commit_max
+        message = messages.CommittedMessage(
+            self._world.cluster_id, self.machine.index, prepare, commit
+        )
+        self._send(vsr.Send(to_replica, message))
 
     def _send_held(self, effect: vsr.SendHeld) -> None:
-        def answer(prepare: vsr.Prepare | None) -> None:
+        def answer(prepare: vsr.Prepare | None, is_damaged: bool) -> None:
             if prepare is not None and prepare.checksum == effect.checksum:
                 message = messages.RepairMessage(
                     self._world.cluster_id, self.machine.index, prepare
@@ -164,7 +182,7 @@ class Process:
 
         self._read(effect.op, answer)
 
-    def _read(self, op: int, then: Callable[[vsr.Prepare | None], None]) -> None:
+    def _read(self, op: int, then: Callable[[vsr.Prepare | None, bool], None]) -> None:
         """Read an entry of the own journal; a damaged one is told to the core."""
 
         def got(result: tuple[vsr.Prepare | None, bool]) -> None:
@@ -172,40 +190,50 @@ class Process:
             if is_damaged:
                 self._world.marks.hit("read damaged record")
                 self.step(vsr.RecordFaulty(op))
-            then(prepare)
+            then(prepare, is_damaged)
 
         self.writer.do("read", lambda: self.machine.read(self.files.journal, op), got)
+
+    def _settle_journal(self) -> None:
+        """Once the cluster's log is held, let the disk say that what was lost is made good."""
+        if self.files.journal.is_settled or self.core.status is not vsr.Status.NORMAL:
+            return
+        self.writer.do("settle", self.files.journal.mark_repaired, lambda _: None)
+        self._later(SETTLE_MS, self._settle_journal)
 
     # --- Effects: commits ---
 
     def _commit(self, effect: vsr.Commit) -> None:
-        self._commits.append(effect)
+        """Take a commit: the next, or the one whose record was damaged once more."""
+        if self._is_blocked and self._commits[0].op == effect.op:
+            self._commits[0] = effect
+            self._is_blocked = False
+        else:
+            self._commits.append(effect)
         self._hand_over()
 
     def _hand_over(self) -> None:
-        while self._commits and not self._is_reading_commit:
+        while self._commits and not self._is_blocked:
             commit = self._commits[0]
             if commit.prepare is None:
+                self._is_blocked = True
                 self._read_commit(commit.op)
                 return
             self._commits.popleft()
             self._world.checks.committed(self.machine.index, commit.prepare)
             self._forget_replaced(commit.prepare)
+            self._headers[commit.op] = commit.prepare.header
             self.application.start(commit.prepare)
             self._apply()
 
     def _read_commit(self, op: int) -> None:
-        self._is_reading_commit = True
-        self._read(op, lambda prepare: self._commit_was_read(op, prepare))
+        def got(prepare: vsr.Prepare | None, is_damaged: bool) -> None:
+            # A damaged one was told to the core, which has it from a peer and commits it again.
+            if not is_damaged:
+                assert prepare is not None, f"committed op {op} is not in the journal"
+                self._commit(vsr.Commit(op, prepare))
 
-    def _commit_was_read(self, op: int, prepare: vsr.Prepare | None) -> None:
-        self._is_reading_commit = False
-        if prepare is None:
-            # Told to the core as a faulty record, which hands it out again once it is repaired.
-            self._commits.clear()
-            return
-        self._commits[0] = vsr.Commit(op, prepare)
-        self._hand_over()
+        self._read(op, got)
 
     def _apply(self) -> None:
         if not self._is_applying and self.application.is_busy:
@@ -215,8 +243,28 @@ class Process:
     def _applied(self) -> None:
         self._is_applying = False
         for executed in self.application.step():
+            self._cut(executed.op)
             self._retired(executed)
         self._apply()
+
+    def _cut(self, op: int) -> None:
+        """Freeze the state where a snapshot is due; every replica does so behind the same entry."""
+        header = self._headers.pop(op)
+        interval_ops = self._world.options.snapshot_ops
+        if interval_ops and op % interval_ops == 0:
+            self.snapshots.cut(op // interval_ops, header, self.application.save())
+        self.snapshots.adopt()
+
+    def snapshot_durable(self, generation: int, root: bytes) -> None:
+        """Tell the cluster that a generation is on this disk."""
+        self._world.marks.hit("snapshot durable")
+        self._world.generations.report(self.machine.index, generation, root)
+
+    def background(self, kind: str, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Do something else on the disk, in turn with the journal."""
+        self._world.trace.note(self.machine.name, kind)
+        self._world.marks.hit(f"job {kind}")
+        self.writer.do(kind, work, then)
 
     def _retired(self, executed: Executed) -> None:
         self._world.checks.executed(self.machine.index, executed)
@@ -316,6 +364,8 @@ class Process:
             self._refuse_all()
             self._in_hand.clear()
             self._in_log.clear()
+        if effect.status is vsr.Status.NORMAL:
+            self._settle_journal()
 
     def _founding_ready(self, effect: vsr.FoundingReady) -> None:
         body = self._world.kind.founding_body(effect.nonces)
@@ -341,9 +391,12 @@ class Process:
         self._world.marks.hit(f"stuck {effect.reason}")
 
     def _snapshot_needed(self, effect: vsr.SnapshotNeeded) -> None:
-        raise AssertionError(
-            f"nothing was truncated, and yet replica {self.machine.index} needs {effect}"
-        )
+        peer = self._world.machines[effect.from_replica]
+
+        def restart() -> None:
+            raise ProcessEnded("restarts from a peer's snapshot")
+
+        self.snapshots.fetch(lambda: peer.process, restart)
 
     def _nothing(self, effect: Any) -> None:
         """What the effect says is counted, and nothing is to be done."""

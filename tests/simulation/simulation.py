@@ -20,13 +20,14 @@ from tests.simulation.machine import Machine
 from tests.simulation.marks import Marks
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import CLIENT_ADDRESS, Network
-from tests.simulation.options import OF_STORED_DATA, Options
+from tests.simulation.options import COMMANDS_PER_REQUEST, OF_STORED_DATA, Options
 from tests.simulation.schedule import Schedule
+from tests.simulation.snapshots import Generations
 from tests.simulation.trace import Trace
 
 CLUSTER_ID: Final = bytes(15) + b"\x09"
 # Requests that are asked for when all faults are over: the cluster must serve again.
-COMMANDS_AFTERWARDS: Final = 24
+REQUESTS_AFTERWARDS: Final = 12
 START_WITHIN_MS: Final = 300
 # A cluster that does this much and gets nowhere is going round in circles.
 STEPS_MAX: Final = 5_000_000
@@ -54,6 +55,7 @@ class Simulation:
         self.marks = Marks()
         self.kind = APPLICATIONS[options.application]
         model = self.kind.model()
+        self.generations = Generations(options.replica_count)
         self.checks = Checks(options.replica_count, model)
         self.network = Network(
             options, self.schedule, self._random("network"), self.marks, self._deliver
@@ -98,6 +100,14 @@ class Simulation:
         if not isinstance(pending, Read):
             self._commands_asked += pending.command_count
         self.checks.asked(pending)
+
+    def want(self, requests: int) -> None:
+        """Let clients ask for about so many more requests."""
+        self._commands_wanted = max(
+            self._commands_wanted, self._commands_asked + requests * COMMANDS_PER_REQUEST
+        )
+        for client in self.clients:
+            client.start()
 
     def is_kept_down(self, index: int) -> bool:
         """Whether a replica's machine may not start now."""
@@ -160,11 +170,7 @@ class Simulation:
             self.machines[index].crash(reason="stays down")
         self.network.heal()
         self.nemesis.stop()
-        self._commands_wanted = max(
-            self._commands_wanted, self._commands_asked + COMMANDS_AFTERWARDS
-        )
-        for client in self.clients:
-            client.start()
+        self.want(REQUESTS_AFTERWARDS)
 
     def _is_at_rest(self) -> bool:
         if not self._is_answered():

@@ -1,0 +1,24 @@
+"""Stories about a cluster: one file for each, named after what could go wrong in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.scenario import Scenario
+from tests.simulation.simulation import Failure
+
+STORIES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+def test_story(path: Path) -> None:
+    """The story ends as its file says, with every promise kept on the way."""
+    scenario = Scenario(path)
+
+    try:
+        scenario.play()
+    except Failure as failure:
+        lines = "\n".join(scenario.simulation.trace.lines(60))
+        pytest.fail(f"{path.name}: {failure}\n{lines}")
