@@ -20,7 +20,7 @@ from coordinator.replica.bootstrap import (
     WrongDirectoryError,
     open_replica,
 )
-from coordinator.replica.driver import HaltedError
+from coordinator.replica.errors import HaltedError
 from coordinator.snapshot.errors import SnapshotFilesError
 from coordinator.stages.base import BaseRefusedError
 from coordinator.stages.client import FencedError, WrongServiceError

@@ -12,7 +12,7 @@ from coordinator.gateway.alarms import Alarms
 from coordinator.gateway.local_reads import LocalReads, parsed
 from coordinator.mux import types as mux
 from coordinator.replica.batcher import Reply
-from coordinator.replica.driver import Progress
+from coordinator.replica.ports import Progress
 from coordinator.vsr import Status
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.errors import Refusal

@@ -80,6 +80,12 @@ class SubmitStreams:
         # Answers that retired with the end of the session are on their way to the streams.
         asyncio.get_running_loop().call_soon(self._end_streams, session_id)
 
+    def end_all(self, refusal: Refusal) -> None:
+        """End every stream of a session, after the answers it has got: they go on elsewhere."""
+        for streams in list(self._open.values()):
+            for stream in streams:
+                stream.end(refusal)
+
     def _end_streams(self, session_id: int) -> None:
         for stream in self._open.get(session_id, ()):
             stream.end(

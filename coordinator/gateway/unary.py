@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
 from coordinator.gateway.commands import Commands
+from coordinator.gateway.forwarding import Forwarding
 from coordinator.gateway.normalize import Normalizer, Origin
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.reads import Reads, ReadSpan, consistency_of_metadata
@@ -39,6 +41,17 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Metadata = Iterable[tuple[str, str | bytes]]
 
 
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What a backup does: it answers some reads itself, and passes the rest on.
+
+    `check_reading` raises Refusal unless reads that need not be linearizable are answered here.
+    """
+
+    check_reading: Callable[[], None]
+    forwarding: Forwarding
+
+
 class UnaryCalls:
     """Serves unary calls of every claimed method, payloads undecoded."""
 
@@ -52,7 +65,9 @@ class UnaryCalls:
         reads: Reads,
         check_serving: Callable[[], None],
         watch: GatewayWatch | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
+        self._elsewhere = elsewhere
         self._cluster_id = cluster_id
         self._routes = routes
         self._authenticator = authenticator
@@ -86,7 +101,9 @@ class UnaryCalls:
         trace: CommandTrace | None,
     ) -> bytes:
         try:
-            self._check_serving()
+            forwarding = self._forwarding_of(path, metadata)
+            if forwarding is not None:
+                return await forwarding.forward(path, payload, context)
             method = self._routes.public(path)
             if method.kind is MethodKind.QUERY:
                 reply, suffix = await self._query(method, payload, metadata), b""
@@ -103,6 +120,23 @@ class UnaryCalls:
             return with_header(header, only_result(reply) + suffix)
         except Refusal as refusal:
             await abort(context, refusal, header)
+
+    def _forwarding_of(self, path: str, metadata: Metadata) -> Forwarding | None:
+        """Return what passes a call on; None if it is answered here. Raises Refusal."""
+        try:
+            self._check_serving()
+        except Refusal as refusal:
+            elsewhere = self._elsewhere
+            if elsewhere is None or refusal.reason != Reason.REASON_NOT_PRIMARY:
+                raise
+            is_query = self._routes.public(path).kind is MethodKind.QUERY
+            if is_query and not consistency_of_metadata(metadata).linearizable:
+                elsewhere.check_reading()
+                return None
+            if not elsewhere.forwarding.is_possible(metadata):
+                raise
+            return elsewhere.forwarding
+        return None
 
     async def _command(
         self, method: Method, payload: bytes, metadata: Metadata, trace: CommandTrace | None

@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from coordinator import vsr
+from coordinator.journal import CorruptRecord
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
 from coordinator.replica.answers import answer, fail, no_space
 from coordinator.replica.batcher import Batch, Batcher, LooseCommand, Reply, SessionRequest
+from coordinator.replica.errors import HaltedError
+from coordinator.replica.handover import Handover, HandoverPorts
+from coordinator.replica.peers import NO_PEERS, PeerPorts
+from coordinator.replica.ports import (
+    DriverEvents,
+    Progress,
+    Room,
+    StageLink,
+    now_ticks,
+    wall_clock_us,
+)
 from coordinator.replica.reads import ReplicaReads
 from coordinator.replica.writer import Writer
 from coordinator.stages import codec
@@ -32,56 +41,6 @@ from viewstamp.limits import TICK_MS
 _log = logging.getLogger(__name__)
 
 
-class StageLink(Protocol):
-    """The way to one stage."""
-
-    def send(self, batch: Any) -> None:
-        """Send a batch, in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class DriverEvents:
-    """What the driver tells the rest of the shell."""
-
-    founding_ready: Callable[[tuple[bytes, ...]], None]
-    status_changed: Callable[[vsr.StatusChanged], None]
-    retired: Callable[[mux_types.Retired], None]
-    cut_taken: Callable[[mux_types.CutTaken], None]
-    catalog_changed: Callable[[mux_types.CatalogChanged], None]
-    fatal: Callable[[BaseException], None]
-    room: Callable[[], Room]
-    persisting: Callable[[Sequence[Any]], None]
-    persisted: Callable[[Sequence[Any]], None]
-    local_read: Callable[[mux_types.StageBatch], mux_types.StageReply]  # the catalog stage
-    committed: Callable[[int], None] = lambda op: None  # a quorum has it
-    handed_over: Callable[[int], None] = lambda op: None  # the mux has it
-
-
-class Room(Enum):
-    """Whether the journal has room for another prepare."""
-
-    FREE = "free"
-    SOON = "soon"  # a segment is being made
-    FULL = "full"  # the disk is full; the reserve is whole
-    EXHAUSTED = "exhausted"  # the disk is full; part of the reserve is used
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far this replica has come; for status and metrics."""
-
-    op: int = 0
-    committed_op: int = 0
-    retired_op: int = 0
-    committed_revision: int = 0
-    handed_over_bytes: int = 0  # of bodies, since the process began
-    retired_revision: int = 0
-    view: int = 0
-    primary: int = 0
-    status: vsr.Status = vsr.Status.RECOVERING
-    dropped: dict[str, int] = field(default_factory=dict)
-
-
 class Driver:
     """Core, mux and writer of one replica, wired together."""
 
@@ -91,6 +50,7 @@ class Driver:
         mux: Mux,
         writer: Writer[vsr.SuperblockState],
         events: DriverEvents,
+        peers: PeerPorts = NO_PEERS,
     ) -> None:
         self.progress = Progress()
         self.batcher = Batcher()
@@ -99,6 +59,7 @@ class Driver:
         self._core = core
         self._writer = writer
         self._events = events
+        self._peers = peers
         self._stages: dict[mux_types.Stage, StageLink] = {}
         self._steps: deque[vsr.Event] = deque()
         self._stepping = False
@@ -107,11 +68,18 @@ class Driver:
         self._carrying_out = False
         self._batch: Batch | None = None  # of the step under way
         self._in_log: dict[int, Batch] = {}
-        self._commits: deque[vsr.Commit] = deque()
-        self._reading_commit = False
         self._has_failed = False
         self._tick_timer: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[None]] = set()
+        self._handover = Handover(
+            HandoverPorts(
+                self._read_entry,
+                self._hand_over,
+                self._found_faulty,
+                self._start,
+                self._guard,
+            )
+        )
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             vsr.PersistPrepares: self._persist_prepares,
             vsr.PersistSuperblock: self._persist_superblock,
@@ -125,6 +93,12 @@ class Driver:
             vsr.FoundingReady: lambda effect: self._events.founding_ready(effect.nonces),
             vsr.Dropped: self._dropped,
             vsr.Arm: self._arm,
+            vsr.Send: lambda effect: peers.send(effect.to_replica, effect.message),
+            vsr.DiscardAfter: lambda effect: writer.discard_after(effect.op),
+            vsr.SendCommitted: peers.send_committed,
+            vsr.SendHeld: peers.send_held,
+            vsr.SnapshotNeeded: peers.snapshot_needed,
+            vsr.Stuck: peers.stuck,
         }
 
     # --- Wiring ---
@@ -177,7 +151,8 @@ class Driver:
 
     def is_handed_over(self, op: int, revision: int) -> bool:
         """Whether the stages were given the log up to both."""
-        handed_over = self._commits[0].op - 1 if self._commits else self.progress.committed_op
+        waiting_op = self._handover.next_op
+        handed_over = self.progress.committed_op if waiting_op is None else waiting_op - 1
         return op <= handed_over and revision <= self.progress.committed_revision
 
     def lead(self, effects: Callable[[], Sequence[mux_types.MuxEffect]]) -> None:
@@ -303,6 +278,7 @@ class Driver:
                 Reason.REASON_NOT_PRIMARY,
                 f"replica {self.progress.primary} is the primary: send commands there",
                 primary=self.progress.primary,
+                address=self._peers.address(self.progress.primary),
             )
         if reason is vsr.RefusalReason.TOO_MANY_READS:
             return Refusal(Reason.REASON_OVERLOADED, "too many reads wait already: try again")
@@ -336,11 +312,36 @@ class Driver:
         self.step(vsr.SuperblockDurable(state))
         self.pump()
 
+    def discarded(self, op: int) -> None:
+        """Tell the core that everything above `op` is gone from the journal."""
+        self.step(vsr.Discarded(op))
+
     def _status_changed(self, effect: vsr.StatusChanged) -> None:
+        if self.is_serving:
+            self._stop_serving()
         self.progress.status = effect.status
         self.progress.view = effect.view
         self.progress.primary = effect.primary
         self._events.status_changed(effect)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether this replica is the primary, in status normal."""
+        is_primary = self.progress.primary == self._peers.replica_id
+        return is_primary and self.progress.status is vsr.Status.NORMAL
+
+    def _stop_serving(self) -> None:
+        """Let go of everybody who waits here: only the next primary can answer them.
+
+        What is in the log may be committed or not. Sessions send the same number again and get the
+        one result; callers without a session have to look.
+        """
+        self.batcher.refuse_all(self._not_serving(vsr.RefusalReason.VIEW_CHANGE))
+        for batch in self._in_log.values():
+            fail(batch, _left_in_the_log())
+        # The next entries of these ops may be other ones.
+        self._in_log.clear()
+        self.mux.admission.reset()
 
     def _halted(self, effect: vsr.Halted) -> None:
         raise HaltedError(effect.reason)
@@ -361,28 +362,17 @@ class Driver:
     # --- Commits ---
 
     def _committed(self, effect: vsr.Commit) -> None:
-        self.progress.committed_op = effect.op
+        # An entry that was found damaged comes once more, behind later ones.
+        self.progress.committed_op = max(self.progress.committed_op, effect.op)
         self._events.committed(effect.op)
-        self._commits.append(effect)
-        self._hand_over_commits()
+        self._handover.add(effect)
 
-    def _hand_over_commits(self) -> None:
-        while self._commits and not self._reading_commit:
-            commit = self._commits[0]
-            if commit.prepare is None:
-                self._reading_commit = True
-                self._start(self._read_commit(commit.op))
-                return
-            self._commits.popleft()
-            self._hand_over(commit.prepare)
+    async def _read_entry(self, op: int) -> Prepare | None:
+        return await self._writer.read(op)
 
-    async def _read_commit(self, op: int) -> None:
-        prepare = await self._writer.read(op)
-        if prepare is None:
-            raise HaltedError(f"committed op {op} is not in the journal")
-        self._reading_commit = False
-        self._commits[0] = vsr.Commit(op, prepare)
-        self._guard(self._hand_over_commits)
+    def _found_faulty(self, op: int, damage: CorruptRecord) -> None:
+        _log.error("op %d is damaged in the journal", op, exc_info=damage)
+        self.step(vsr.RecordFaulty(op))
 
     def _hand_over(self, prepare: vsr.Prepare) -> None:
         batch = self._in_log.get(prepare.op)
@@ -474,8 +464,13 @@ class Driver:
             self._events.fatal(error)
 
 
-class HaltedError(Exception):
-    """The replica can never go on by itself; the message says what the operator can do."""
+def _left_in_the_log() -> Refusal:
+    return Refusal(
+        Reason.REASON_VIEW_CHANGE,
+        "the replica is no longer the primary, and the command may still take effect: send it"
+        " again under its request number, or look before you repeat it",
+        outcome="unknown",
+    )
 
 
 _NO_ROOM: Final = frozenset({Room.FULL, Room.EXHAUSTED})
@@ -486,15 +481,6 @@ _NOT_SERVING: Final = frozenset(
         vsr.RefusalReason.VIEW_CHANGE,
         vsr.RefusalReason.HALTED,
         vsr.RefusalReason.NOT_PRIMARY,
+        vsr.RefusalReason.ABDICATING,
     }
 )
-
-
-def now_ticks() -> int:
-    """Return this process's monotonic time in ticks."""
-    return time.monotonic_ns() // (TICK_MS * 1_000_000)
-
-
-def wall_clock_us() -> int:
-    """Return microseconds since 1970."""
-    return time.time_ns() // 1000

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from coordinator.replica.batcher import LooseCommand, Reply
-from coordinator.replica.driver import wall_clock_us
+from coordinator.replica.ports import wall_clock_us
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.errors import Refusal
 from viewstamp.limits import SYSTEM_USER_ID

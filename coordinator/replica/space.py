@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from coordinator.journal.errors import NoSpace
 from coordinator.journal.journal import SPARE_SEGMENTS, Space
-from coordinator.replica.driver import Room
+from coordinator.replica.ports import Room
 from viewstamp.format.record import CONTENT_BYTES_MAX, record_bytes
 
 RETRY_DELAY_MS: Final = 1_000

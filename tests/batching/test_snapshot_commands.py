@@ -15,7 +15,8 @@ from coordinator.replica.batcher import (
     Batcher,
     LooseCommand,
 )
-from coordinator.replica.driver import Driver, DriverEvents, Room
+from coordinator.replica.driver import Driver
+from coordinator.replica.ports import DriverEvents, Room
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.limits import SYSTEM_USER_ID

@@ -11,7 +11,7 @@ from coordinator.gateway.alarms import Alarms
 from coordinator.gateway.cluster import DOMAIN_STAGES, ClusterStage
 from coordinator.mux import types as mux
 from coordinator.replica.batcher import Reply, SpanReply
-from coordinator.replica.driver import Progress
+from coordinator.replica.ports import Progress
 from coordinator.vsr import Status
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
 from viewstamp.api.errors.v1 import errors_pb2

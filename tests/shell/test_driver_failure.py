@@ -7,7 +7,9 @@ from typing import Any
 
 from coordinator import vsr
 from coordinator.mux import types as mux
-from coordinator.replica.driver import Driver, DriverEvents, HaltedError, Room
+from coordinator.replica.driver import Driver
+from coordinator.replica.errors import HaltedError
+from coordinator.replica.ports import DriverEvents, Room
 
 
 class FakeCore:

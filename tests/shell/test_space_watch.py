@@ -9,7 +9,7 @@ import pytest
 from coordinator.journal.errors import NoSpace
 from coordinator.journal.journal import SPARE_SEGMENTS, Space
 from coordinator.replica import space as module
-from coordinator.replica.driver import Room
+from coordinator.replica.ports import Room
 from coordinator.replica.space import MARGIN_BYTES, RECORD_BYTES_MAX, SpaceWatch
 
 

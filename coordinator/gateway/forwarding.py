@@ -1,0 +1,92 @@
+"""Unary calls that only the primary can answer, passed on by a backup: one hop, undecoded.
+
+A stream is not passed on: its client is told where the primary is and connects there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NoReturn
+
+import grpc
+import grpc.aio
+
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+from viewstamp.limits import MESSAGE_BYTES_MAX
+from viewstamp.status import STATUS_DETAILS_KEY
+
+FORWARDED_KEY: Final = "viewstamp-forwarded"
+# What gRPC itself says about a call; the next call has its own.
+_OF_THE_CALL: Final = ("grpc-", ":", "user-agent", "te", "content-type")
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Metadata = Iterable[tuple[str, str | bytes]]
+
+
+class Forwarding:
+    """The connection to whichever replica is the primary.
+
+    `address` is where the primary serves clients, empty while that is unknown; `credentials`
+    encrypt if clients are served so.
+    """
+
+    def __init__(
+        self, address: Callable[[], str], credentials: grpc.ChannelCredentials | None = None
+    ) -> None:
+        self._address = address
+        self._credentials = credentials
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    def is_possible(self, metadata: Metadata) -> bool:
+        """Whether a call may be passed on: not for a second time, and not to nobody."""
+        return bool(self._address()) and not any(key == FORWARDED_KEY for key, _ in metadata)
+
+    async def forward(self, path: str, payload: bytes, context: Context) -> bytes:
+        """Return the primary's answer, or end the call with the primary's status."""
+        metadata = context.invocation_metadata() or ()
+        channel = self._channel(self._address())
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(path)
+        passed_on = [(key, value) for key, value in metadata if not key.startswith(_OF_THE_CALL)]
+        try:
+            answer: bytes = await call(
+                payload,
+                metadata=(*passed_on, (FORWARDED_KEY, "1")),
+                timeout=context.time_remaining(),
+            )
+        except grpc.aio.AioRpcError as error:
+            await _relay(error, context)
+        return answer
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for channel in self._channels.values():
+            await channel.close()
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        # One for each replica of the cluster, at most.
+        channel = self._channels.get(address)
+        if channel is None:
+            if self._credentials is None:
+                channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            else:
+                channel = grpc.aio.secure_channel(address, self._credentials, options=_OPTIONS)
+            self._channels[address] = channel
+        return channel
+
+
+async def _relay(error: grpc.aio.AioRpcError, context: Context) -> NoReturn:
+    trailing = tuple(error.trailing_metadata())
+    if any(key == STATUS_DETAILS_KEY for key, _ in trailing):
+        await context.abort(error.code(), error.details() or "", trailing_metadata=trailing)
+        raise AssertionError("abort always raises")
+    raise Refusal(
+        Reason.REASON_VIEW_CHANGE,
+        f"the primary could not be asked ({error.code().name}: {error.details()}): a command may"
+        " still take effect there; look before you repeat it",
+        outcome="unknown",
+    ) from error

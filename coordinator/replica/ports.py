@@ -1,0 +1,73 @@
+"""What the driver knows of the rest of the shell, and what the rest knows of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from coordinator import vsr
+from coordinator.mux import types as mux_types
+from viewstamp.limits import TICK_MS
+
+
+class StageLink(Protocol):
+    """The way to one stage."""
+
+    def send(self, batch: Any) -> None:
+        """Send a batch, in order."""
+
+
+class Room(Enum):
+    """Whether the journal has room for another prepare."""
+
+    FREE = "free"
+    SOON = "soon"  # a segment is being made
+    FULL = "full"  # the disk is full; the reserve is whole
+    EXHAUSTED = "exhausted"  # the disk is full; part of the reserve is used
+
+
+@dataclass(frozen=True, slots=True)
+class DriverEvents:
+    """What the driver tells the rest of the shell."""
+
+    founding_ready: Callable[[tuple[bytes, ...]], None]
+    status_changed: Callable[[vsr.StatusChanged], None]
+    retired: Callable[[mux_types.Retired], None]
+    cut_taken: Callable[[mux_types.CutTaken], None]
+    catalog_changed: Callable[[mux_types.CatalogChanged], None]
+    fatal: Callable[[BaseException], None]
+    room: Callable[[], Room]
+    persisting: Callable[[Sequence[Any]], None]
+    persisted: Callable[[Sequence[Any]], None]
+    local_read: Callable[[mux_types.StageBatch], mux_types.StageReply]  # the catalog stage
+    committed: Callable[[int], None] = lambda op: None  # a quorum has it
+    handed_over: Callable[[int], None] = lambda op: None  # the mux has it
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far this replica has come; for status and metrics."""
+
+    op: int = 0
+    committed_op: int = 0
+    retired_op: int = 0
+    committed_revision: int = 0
+    handed_over_bytes: int = 0  # of bodies, since the process began
+    retired_revision: int = 0
+    view: int = 0
+    primary: int = 0
+    status: vsr.Status = vsr.Status.RECOVERING
+    dropped: dict[str, int] = field(default_factory=dict)
+
+
+def now_ticks() -> int:
+    """Return this process's monotonic time in ticks."""
+    return time.monotonic_ns() // (TICK_MS * 1_000_000)
+
+
+def wall_clock_us() -> int:
+    """Return microseconds since 1970."""
+    return time.time_ns() // 1000
