@@ -18,12 +18,14 @@ from typing import Any, Final
 
 from coordinator import vsr
 from coordinator.config import Config
+from coordinator.domain_services import LinkPorts, ServiceLinks
 from coordinator.gateway.alarms import Alarms
-from coordinator.gateway.cluster import DOMAIN_STAGES, ClusterStage
+from coordinator.gateway.cluster import ClusterStage
 from coordinator.gateway.commands import Commands
 from coordinator.gateway.normalize import Normalizer
 from coordinator.gateway.principal import Authenticator
-from coordinator.gateway.reads import Consistency, Reads, ReadSpan
+from coordinator.gateway.reader import MuxReader
+from coordinator.gateway.reads import Reads
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.server import GatewayServer, server_credentials
 from coordinator.gateway.snapshot_streams import SnapshotStreams
@@ -32,10 +34,10 @@ from coordinator.gateway.timers import SessionTimers
 from coordinator.gateway.unary import UnaryCalls
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import FROM_THE_BEGINNING, Mux
-from coordinator.replica.batcher import Reply
 from coordinator.replica.bootstrap import ReplicaFiles
-from coordinator.replica.driver import Driver, DriverEvents, wall_clock_us
+from coordinator.replica.driver import Driver
 from coordinator.replica.founding import ROOT_PASSWORD_FILE, founding_body, write_root_password
+from coordinator.replica.ports import DriverEvents, wall_clock_us
 from coordinator.replica.proposals import Proposals
 from coordinator.replica.space import SpaceWatch
 from coordinator.replica.writer import Writer
@@ -44,19 +46,15 @@ from coordinator.snapshot.bases import restored_mux
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.snapshot.triggers import TriggerSettings
 from coordinator.stages import codec
-from coordinator.stages.client import Identity, StageClient, StageEvents, WrongServiceError
-from coordinator.stages.gathering import SectionGathering
+from coordinator.stages.client import Identity
 from coordinator.telemetry.replica import ReplicaTelemetry, Sources
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
-from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.format.prepare import Prepare, seal
-from viewstamp.limits import FEATURE_LEVEL, ROOT_USER_ID
-from viewstamp.routing import Method, MethodKind
+from viewstamp.limits import FEATURE_LEVEL
 from viewstamp.telemetry import fields
 from viewstamp.telemetry.settings import Telemetry
-from viewstamp.tokens import AccessToken
 
 STOP_GRACE_MS: Final = 2_000
 READY_FILE: Final = Path("run", "coordinator.json")
@@ -79,8 +77,6 @@ class Coordinator:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._address = ""
-        self._section_versions: dict[mux_types.Stage, int] = {}
-        self._all_described = asyncio.Event()
         self.alarms = Alarms(wall_clock_us)
         self.routes = Routes()
         self._telemetry = ReplicaTelemetry(telemetry, self.routes, config.replica_count)
@@ -89,9 +85,9 @@ class Coordinator:
         self._writer: Writer[vsr.SuperblockState] = Writer(files.journal, files.superblock)
         self._space = SpaceWatch(files.journal, self._became_full, self._has_room)
         self.driver = Driver(_core(config, files), self._mux, self._writer, self._events())
-        self._gathering = SectionGathering(DOMAIN_STAGES if files.base is not None else ())
-        self._clients = {stage: self._client(stage) for stage in DOMAIN_STAGES}
         self._proposals = Proposals(self.driver)
+        self._services = self._connect_services()
+        self._clients = self._services.clients
         self._timers = SessionTimers(self._mux.sessions.live, self._proposals, _monotonic_ms)
         self._cluster = ClusterStage(
             self.driver,
@@ -150,7 +146,7 @@ class Coordinator:
         )
         for client in self._clients.values():
             self._start(client.run(identity))
-        await self._all_described.wait()
+        await self._services.all_described.wait()
         self._start(self._writer.run(self.driver.prepares_durable, self.driver.superblock_durable))
         self._start(self._space.run())
         self._start(self._timers.run())
@@ -224,21 +220,20 @@ class Coordinator:
     def _local_read(self, batch: mux_types.StageBatch) -> mux_types.StageReply:
         return self._cluster.read(batch)
 
-    def _client(self, stage: mux_types.Stage) -> StageClient:
-        target = self._config.services[stage.name.lower()]
-        client = StageClient(
-            int(stage),
-            target,
-            StageEvents(
-                replied=lambda reply: self._replied(stage, reply),
-                deferred=lambda outcome: self.driver.read_followed(codec.decode_query(outcome)),
-                connected=lambda describe: self._connected(stage, describe),
-                lost=lambda why: self._lost(stage, why),
-            ),
-            self._gathering,
+    def _connect_services(self) -> ServiceLinks:
+        ports = LinkPorts(
+            self.driver,
+            self._mux,
+            self.routes,
+            self.alarms,
+            self._proposals,
+            self._telemetry.answered,
         )
-        self.driver.connect(stage, self._telemetry.link(stage, client))
-        return client
+        is_restored = self._files.base is not None
+        links = ServiceLinks(ports, self._config.services, is_restored=is_restored)
+        for stage, client in links.clients.items():
+            self.driver.connect(stage, self._telemetry.link(stage, client))
+        return links
 
     def _make_snapshots(self) -> Snapshots:
         around = Surroundings(
@@ -250,7 +245,7 @@ class Coordinator:
             proposals=self._proposals,
             alarms=self.alarms,
             space=self._space,
-            versions=self._section_versions.__getitem__,
+            versions=self._services.versions.__getitem__,
             clock_ms=_monotonic_ms,
             start=self._start,
             watch=self._telemetry.snapshots,
@@ -280,7 +275,7 @@ class Coordinator:
         )
 
     def _make_server(self, authenticator: Authenticator) -> GatewayServer:
-        reads = Reads(self.routes, self)
+        reads = Reads(self.routes, MuxReader(self.driver, self._mux.sessions, self._clients))
         cluster_id = self._files.cluster_id
         unary = UnaryCalls(
             cluster_id,
@@ -309,6 +304,7 @@ class Coordinator:
             reads,
             StoredSnapshots(self._files.snapshots),
             self._check_serving,
+            self._telemetry.gateway,
         )
         return GatewayServer(unary, self._submit, streams.handlers())
 
@@ -320,55 +316,6 @@ class Coordinator:
                 f"the replica is not in service ({status.value}): try again",
                 status=status.value,
             )
-
-    # --- Services ---
-
-    def _replied(self, stage: mux_types.Stage, reply: domain_pb2.BatchReply) -> None:
-        for proposal in reply.proposals:
-            self._proposals.add(proposal)
-        self._telemetry.answered(stage, reply.sequence)
-        self.driver.stage_replied(codec.decode_reply(stage, reply))
-        self._look_for_trouble(stage, reply)
-
-    def _look_for_trouble(self, stage: mux_types.Stage, reply: domain_pb2.BatchReply) -> None:
-        name = stage.name.lower()
-        for outcome in reply.outcomes:
-            for error in outcome.command.errors:
-                if error.error.reason == Reason.REASON_INTERNAL:
-                    message = f"service {name} took a command back: {error.error.message}"
-                    self.alarms.raise_alarm(
-                        cluster_pb2.ALARM_KIND_COMMAND_REVERTED, message, error.error.message
-                    )
-        if self._clients[stage].item_log.dropped:
-            self.alarms.raise_alarm(
-                cluster_pb2.ALARM_KIND_ITEM_LOG_DROPPED,
-                f"the item log of {name} passed its limit: should that service die before the next"
-                " snapshot, the whole replica restarts",
-                name,
-            )
-        else:
-            self.alarms.clear(cluster_pb2.ALARM_KIND_ITEM_LOG_DROPPED, name)
-
-    def _connected(self, stage: mux_types.Stage, describe: domain_pb2.DescribeResponse) -> None:
-        try:
-            self.routes.update(describe)
-        except ValueError as error:
-            raise WrongServiceError(f"service {stage.name.lower()}: {error}") from error
-        self._mux.set_routes({m.code: mux_route(m) for m in self.routes.methods()})
-        self.alarms.clear(cluster_pb2.ALARM_KIND_SERVICE_DOWN, stage.name.lower())
-        self._section_versions[stage] = describe.section_version
-        if self._section_versions.keys() >= frozenset(DOMAIN_STAGES):
-            self._all_described.set()
-        if self._proposals.active:
-            # The question of a new primary may have died with the process that was asked.
-            self.driver.ask_proposals()
-
-    def _lost(self, stage: mux_types.Stage, why: str) -> None:
-        name = stage.name.lower()
-        self.alarms.raise_alarm(
-            cluster_pb2.ALARM_KIND_SERVICE_DOWN, f"service {name} does not answer: {why}", name
-        )
-        self.driver.stage_lost(stage)
 
     # --- Replica ---
 
@@ -411,69 +358,6 @@ class Coordinator:
         if not self._space.full:
             self.alarms.clear(cluster_pb2.ALARM_KIND_NO_SPACE)
         self.driver.pump()
-
-    def read(
-        self,
-        spans: Sequence[ReadSpan],
-        principal: AccessToken | None,
-        session_id: int,
-        consistency: Consistency,
-    ) -> asyncio.Future[Reply]:
-        """Start reads for the gateway. Raises Refusal DOMAIN_RESTARTING."""
-        read = mux_types.Read(
-            token=self.driver.next_token(),
-            spans=tuple(self._read_span(span, principal) for span in spans),
-            user_id=None if principal is None else principal.user_id,
-            credential_revision=0 if principal is None else principal.credential_revision,
-            session_id=session_id,
-        )
-        return self.driver.read(
-            read, linearizable=consistency.linearizable, revision=consistency.at_least_revision
-        )
-
-    def _read_span(self, span: ReadSpan, principal: AccessToken | None) -> mux_types.ReadSpan:
-        method = span.method
-        is_authorized = method.owner == mux_types.Stage.CATALOG and self._is_root(principal)
-        if not is_authorized:
-            self._check_connected(method)
-        return mux_types.ReadSpan(method.code, span.count, span.items, is_authorized=is_authorized)
-
-    def _is_root(self, principal: AccessToken | None) -> bool:
-        """Whether it is root, by credentials that sessions holds for current.
-
-        Root may read all that catalog tells, and asks for it when streams, which decides about
-        everybody else, does not answer.
-        """
-        if principal is None or principal.user_id != ROOT_USER_ID:
-            return False
-        stamp = mux_types.LoggedSpan(0, 0, b"", principal.user_id, principal.credential_revision)
-        return self._mux.sessions.check_principal(stamp) is None
-
-    def _check_connected(self, method: Method) -> None:
-        for number in (method.resolve_stage, method.owner):
-            client = self._clients.get(mux_types.Stage(number)) if number else None
-            if client is not None and not client.connected:
-                raise Refusal(
-                    Reason.REASON_DOMAIN_RESTARTING,
-                    f"the service of {mux_types.Stage(number).name.lower()} is restarting: try"
-                    " again",
-                    stage=mux_types.Stage(number).name.lower(),
-                )
-
-
-def mux_route(method: Method) -> mux_types.Route:
-    """Return a method's options in the mux's form."""
-    resolve = mux_types.Stage(method.resolve_stage) if method.resolve_stage else None
-    return mux_types.Route(
-        code=method.code,
-        owner=mux_types.Stage(method.owner),
-        resolve_stage=resolve,
-        gate=method.gate,
-        emits_backward=frozenset(mux_types.Stage(stage) for stage in method.emits_backward),
-        sets_grants=method.sets_grants,
-        internal=method.internal,
-        is_query=method.kind is MethodKind.QUERY,
-    )
 
 
 def _core(config: Config, files: ReplicaFiles) -> vsr.Replica:

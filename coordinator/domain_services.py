@@ -1,0 +1,123 @@
+"""The three domain services of this replica: how they are reached, and what they tell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from coordinator.gateway.alarms import Alarms
+from coordinator.gateway.cluster import DOMAIN_STAGES
+from coordinator.gateway.routes import Routes
+from coordinator.mux import types as mux_types
+from coordinator.mux.mux import Mux
+from coordinator.replica.driver import Driver
+from coordinator.replica.proposals import Proposals
+from coordinator.stages import codec
+from coordinator.stages.client import StageClient, StageEvents, WrongServiceError
+from coordinator.stages.gathering import SectionGathering
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.routing import Method, MethodKind
+
+
+@dataclass(frozen=True, slots=True)
+class LinkPorts:
+    """What the links act upon. `answered` is told of each answer: the stage and its sequence."""
+
+    driver: Driver
+    mux: Mux
+    routes: Routes
+    alarms: Alarms
+    proposals: Proposals
+    answered: Callable[[mux_types.Stage, int], None]
+
+
+class ServiceLinks:
+    """One link per domain service. `targets` are their addresses, by name.
+
+    `all_described` is set once every service has said what it serves; `versions` are the versions
+    of their sections.
+    """
+
+    def __init__(self, ports: LinkPorts, targets: Mapping[str, str], *, is_restored: bool) -> None:
+        self.all_described = asyncio.Event()
+        self.versions: dict[mux_types.Stage, int] = {}
+        self._ports = ports
+        self._gathering = SectionGathering(DOMAIN_STAGES if is_restored else ())
+        self.clients = {
+            stage: self._client(stage, targets[stage.name.lower()]) for stage in DOMAIN_STAGES
+        }
+
+    def _client(self, stage: mux_types.Stage, target: str) -> StageClient:
+        events = StageEvents(
+            replied=lambda reply: self._replied(stage, reply),
+            deferred=lambda outcome: self._ports.driver.read_followed(codec.decode_query(outcome)),
+            connected=lambda describe: self._connected(stage, describe),
+            lost=lambda why: self._lost(stage, why),
+        )
+        return StageClient(int(stage), target, events, self._gathering)
+
+    def _replied(self, stage: mux_types.Stage, reply: domain_pb2.BatchReply) -> None:
+        for proposal in reply.proposals:
+            self._ports.proposals.add(proposal)
+        self._ports.answered(stage, reply.sequence)
+        self._ports.driver.stage_replied(codec.decode_reply(stage, reply))
+        self._look_for_trouble(stage, reply)
+
+    def _look_for_trouble(self, stage: mux_types.Stage, reply: domain_pb2.BatchReply) -> None:
+        name, alarms = stage.name.lower(), self._ports.alarms
+        for outcome in reply.outcomes:
+            for error in outcome.command.errors:
+                if error.error.reason == Reason.REASON_INTERNAL:
+                    message = f"service {name} took a command back: {error.error.message}"
+                    alarms.raise_alarm(
+                        cluster_pb2.ALARM_KIND_COMMAND_REVERTED, message, error.error.message
+                    )
+        if self.clients[stage].item_log.dropped:
+            alarms.raise_alarm(
+                cluster_pb2.ALARM_KIND_ITEM_LOG_DROPPED,
+                f"the item log of {name} passed its limit: should that service die before the next"
+                " snapshot, the whole replica restarts",
+                name,
+            )
+        else:
+            alarms.clear(cluster_pb2.ALARM_KIND_ITEM_LOG_DROPPED, name)
+
+    def _connected(self, stage: mux_types.Stage, describe: domain_pb2.DescribeResponse) -> None:
+        ports = self._ports
+        try:
+            ports.routes.update(describe)
+        except ValueError as error:
+            raise WrongServiceError(f"service {stage.name.lower()}: {error}") from error
+        ports.mux.set_routes({m.code: mux_route(m) for m in ports.routes.methods()})
+        ports.alarms.clear(cluster_pb2.ALARM_KIND_SERVICE_DOWN, stage.name.lower())
+        self.versions[stage] = describe.section_version
+        if self.versions.keys() >= frozenset(DOMAIN_STAGES):
+            self.all_described.set()
+        if ports.proposals.active:
+            # The question of a new primary may have died with the process that was asked.
+            ports.driver.ask_proposals()
+
+    def _lost(self, stage: mux_types.Stage, why: str) -> None:
+        name = stage.name.lower()
+        self._ports.alarms.raise_alarm(
+            cluster_pb2.ALARM_KIND_SERVICE_DOWN, f"service {name} does not answer: {why}", name
+        )
+        self._ports.driver.stage_lost(stage)
+
+
+def mux_route(method: Method) -> mux_types.Route:
+    """Return a method's options in the mux's form."""
+    resolve = mux_types.Stage(method.resolve_stage) if method.resolve_stage else None
+    return mux_types.Route(
+        code=method.code,
+        owner=mux_types.Stage(method.owner),
+        resolve_stage=resolve,
+        gate=method.gate,
+        emits_backward=frozenset(mux_types.Stage(stage) for stage in method.emits_backward),
+        sets_grants=method.sets_grants,
+        internal=method.internal,
+        is_query=method.kind is MethodKind.QUERY,
+    )

@@ -1,0 +1,80 @@
+"""The gateway's reads in the mux's terms: who asks, for what, and whether it can be answered now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from coordinator.gateway.reads import Consistency, ReadSpan
+from coordinator.mux import types as mux_types
+from coordinator.mux.sessions import SessionsMachine
+from coordinator.replica.batcher import Reply
+from coordinator.replica.driver import Driver
+from coordinator.stages.client import StageClient
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+from viewstamp.limits import ROOT_USER_ID
+from viewstamp.routing import Method
+from viewstamp.tokens import AccessToken
+
+
+class MuxReader:
+    """Starts reads at this replica."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        sessions: SessionsMachine,
+        services: Mapping[mux_types.Stage, StageClient],
+    ) -> None:
+        self._driver = driver
+        self._sessions = sessions
+        self._services = services
+
+    def read(
+        self,
+        spans: Sequence[ReadSpan],
+        principal: AccessToken | None,
+        session_id: int,
+        consistency: Consistency,
+    ) -> asyncio.Future[Reply]:
+        """Start reads for the gateway. Raises Refusal DOMAIN_RESTARTING."""
+        read = mux_types.Read(
+            token=self._driver.next_token(),
+            spans=tuple(self._read_span(span, principal) for span in spans),
+            user_id=None if principal is None else principal.user_id,
+            credential_revision=0 if principal is None else principal.credential_revision,
+            session_id=session_id,
+        )
+        return self._driver.read(
+            read, linearizable=consistency.linearizable, revision=consistency.at_least_revision
+        )
+
+    def _read_span(self, span: ReadSpan, principal: AccessToken | None) -> mux_types.ReadSpan:
+        method = span.method
+        is_authorized = method.owner == mux_types.Stage.CATALOG and self._is_root(principal)
+        if not is_authorized:
+            self._check_connected(method)
+        return mux_types.ReadSpan(method.code, span.count, span.items, is_authorized=is_authorized)
+
+    def _is_root(self, principal: AccessToken | None) -> bool:
+        """Whether it is root, by credentials that sessions holds for current.
+
+        Root may read all that catalog tells, and asks for it when streams, which decides about
+        everybody else, does not answer.
+        """
+        if principal is None or principal.user_id != ROOT_USER_ID:
+            return False
+        stamp = mux_types.LoggedSpan(0, 0, b"", principal.user_id, principal.credential_revision)
+        return self._sessions.check_principal(stamp) is None
+
+    def _check_connected(self, method: Method) -> None:
+        for number in (method.resolve_stage, method.owner):
+            client = self._services.get(mux_types.Stage(number)) if number else None
+            if client is not None and not client.connected:
+                raise Refusal(
+                    Reason.REASON_DOMAIN_RESTARTING,
+                    f"the service of {mux_types.Stage(number).name.lower()} is restarting: try"
+                    " again",
+                    stage=mux_types.Stage(number).name.lower(),
+                )
