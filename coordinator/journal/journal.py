@@ -102,6 +102,7 @@ class Journal:
         self._first_segment = min(self._files)
         self._last_segment = max(self._files)
         self._base = base
+        self._restart_op = recovered.plan.restart_op
         self._index = Index(recovered.plan.kept, recovered.plan.live)
         self._unsettled = Unsettled(recovered.plan, recovered.recovery.holes)
         self._next_sequence, self._segment, self._offset = recovered.end()
@@ -210,6 +211,11 @@ class Journal:
     def first_available_op(self) -> int:
         """The op below which nothing is held: of an empty log, the one that it begins with."""
         return self._index.first_op or self._base.op + 1
+
+    @property
+    def restart_op(self) -> int:
+        """The op behind which the newest restart lets the log go on; 0 without one."""
+        return self._restart_op
 
     @property
     def missing_ops(self) -> tuple[int, ...]:
@@ -325,6 +331,7 @@ class Journal:
         self._append([restart_content(op, checksum)], use_reserve=True)
         self._index.remove_after(0)
         self._base = Base(op, checksum)
+        self._restart_op = op
         self._unsettled.covered_up_to(op)
         return self._drop_before(self._segment)
 
@@ -336,18 +343,12 @@ class Journal:
     def mark_repaired(self) -> bool:
         """Durably note that all that was lost has been made good; return whether it has been.
 
-        To be called in status normal, when the cluster's log is held: whatever lies above the head
-        on the disk is not part of it, and is cut. While ops up to the head still lack, nothing
-        happens; each restart reports the faults again, so it is to be called again.
+        To be called in status normal. While ops are missing that were neither appended again nor
+        discarded, nothing happens; each restart reports the faults anew, so call it again.
         """
         self._check_usable()
-        if not self._unsettled.any:
-            return True
-        end_op = max(self._index.head_op, self._base.op)
-        if not self._unsettled.is_complete(end_op):
+        if self._unsettled.missing:
             return False
-        # In this order: what was in doubt must not come back once the doubt is gone.
-        self._append([cut_content(end_op)], use_reserve=True)
         if self._unsettled.ranges:
             self._append([repaired_content(self._unsettled.ranges)], use_reserve=True)
         self._unsettled.settle()

@@ -72,6 +72,7 @@ class Plan:
     doubtful: list[int]
     judged: list[Judged]
     evidence: Evidence
+    restart_op: int
     cut: Finding | None
 
     @property
@@ -119,11 +120,12 @@ def _plan(
         if cut is None or entry.frame.sequence < cut.first_sequence
     ]
     lost = [verdict.finding for verdict in judged if verdict.decision in FAULTY]
-    live = live_entries(kept, Evidence(kept, evidence.commit), lost)
+    remaining = Evidence(kept, evidence.commit)
+    live = live_entries(kept, remaining, lost)
     doubtful = in_doubt(live, lost)
     for op in doubtful:
         del live[op]
-    return Plan(kept, live, doubtful, judged, evidence, cut)
+    return Plan(kept, live, doubtful, judged, evidence, remaining.restart[1], cut)
 
 
 def _refuse(opened: OpenSegments, finding: Finding) -> None:
@@ -142,14 +144,13 @@ def _check_member(opened: OpenSegments, plan: Plan, identity: Identity) -> None:
         path = opened.files[entry.segment].path
         reason = f"op {op} is intact, but is not the child of op {op - 1}, which is intact, too"
         raise CorruptJournal(path, entry.offset, op, reason)
-    restart_op = plan.evidence.restart[1]
-    if restart_op >= identity.replay_op:
+    if plan.restart_op >= identity.replay_op:
         reason = (
-            f"the log goes on behind op {restart_op}, up to which a snapshot covered it, but the "
-            f"superblock's snapshot only reaches op {identity.replay_op - 1}: the superblock is "
-            f"older; bring back the one of this journal"
+            f"the log goes on behind op {plan.restart_op}, which a snapshot covered, but that of "
+            f"the superblock only reaches op {identity.replay_op - 1}: the superblock is older; "
+            f"bring back the one of this journal"
         )
-        raise CorruptJournal(opened.files[min(opened.files)].path, 0, restart_op, reason)
+        raise CorruptJournal(opened.files[min(opened.files)].path, 0, plan.restart_op, reason)
 
 
 def _check_single(opened: OpenSegments, plan: Plan, identity: Identity) -> None:

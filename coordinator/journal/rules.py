@@ -52,6 +52,10 @@ def check_group(log: Log, group: Sequence[Prepare]) -> None:
             raise ValueError(
                 f"op {prepare.op} does not continue the log, which ends with op {end_op}"
             )
+        if prepare.op == log.base.op and log.base.checksum not in (None, prepare.checksum):
+            raise ValueError(
+                f"op {prepare.op} is {prepare.checksum.hex()}, but the snapshot was cut at another"
+            )
         _check_chain(
             prepare, _parent(log, held, prepare.op), held(prepare.op), held(prepare.op + 1)
         )

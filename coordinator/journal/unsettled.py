@@ -47,10 +47,6 @@ class Unsettled:
         """The first segment that must stay: what shows that something was lost lies there."""
         return self._first_segment if self.any else None
 
-    def is_complete(self, head_op: int) -> bool:
-        """Whether every op up to the head is held."""
-        return all(op > head_op for op in self.missing)
-
     def appended(self, op: int) -> None:
         """An op was written again."""
         self.missing.discard(op)
@@ -65,5 +61,5 @@ class Unsettled:
 
     def settle(self) -> None:
         """Nothing is lost any more."""
+        assert not self.missing
         self.ranges = ()
-        self.missing.clear()

@@ -29,15 +29,14 @@ from coordinator.journal.opening import Recovery
 from coordinator.journal.segment import segment_numbers, segment_path
 from coordinator.journal.superblock import Superblock, SuperblockState
 from coordinator.replica.repairs import Repairs
+from coordinator.replica.start import SnapshotCut, WrongDirectoryError, join, start_event
 from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
 from coordinator.snapshot.restore import Loaded
 from coordinator.storage import FileStorage, Storage, StorageLock
 from viewstamp.format import FormatError
 from viewstamp.format.record import SECTOR_BYTES, decode_segment_header
 from viewstamp.limits import (
-    BOOT_NONCE_BYTES,
     CLUSTER_ID_BYTES,
-    PIPELINE_PREPARES_MAX,
     SNAPSHOT_COPIES,
     SNAPSHOT_RESERVE_BYTES_MIN,
 )
@@ -51,10 +50,6 @@ SUPERBLOCK_FILE: Final = "superblock"
 JOURNAL_DIRECTORY: Final = "journal"
 SNAPSHOTS_DIRECTORY: Final = "snapshots"
 FOUNDED_OP: Final = 1
-
-
-class WrongDirectoryError(Exception):
-    """The data directory is another replica's, or of another cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +133,7 @@ class SuperblockFile:
                 view=state.view,
                 log_view=state.log_view,
                 commit_max=max(self.state.commit_max, state.commit_max),
+                voting_view=state.voting_view,
             )
         )
 
@@ -190,7 +186,7 @@ def open_replica(options: DirectoryOptions, storage: Storage | None = None) -> R
             undo.callback(base.close)
         journal, recovery = _open_journal(storage, options, superblock, base)
         undo.callback(journal.close)
-        _check_history(journal, base)
+        join(journal, cut_of(base), single=options.replica_count == 1)
         if snapshots is None:
             # Only now: an identity for a cluster that no journal knows would be nobody's.
             snapshots = _open_snapshots(storage, options, superblock.state, repairs)
@@ -199,7 +195,7 @@ def open_replica(options: DirectoryOptions, storage: Storage | None = None) -> R
             # The opening write: services tell this process from an older one by its sequence.
             superblock.write(superblock.state)
         undo.pop_all()
-    start = _start(superblock, journal, base)
+    start = start_event(_known(superblock), journal, cut_of(base))
     _tell(journal, base)
     return ReplicaFiles(lock, superblock, journal, recovery, snapshots, base, repairs, start)
 
@@ -231,18 +227,12 @@ def _open_snapshots(
     )
 
 
-def _check_history(journal: Journal, base: Loaded | None) -> None:
-    """Raise WrongDirectoryError if the journal tells of another cut than the snapshot."""
+def cut_of(base: Loaded | None) -> SnapshotCut | None:
+    """The cut of the snapshot that the replica restarts from."""
     if base is None:
-        return
+        return None
     manifest = base.manifest
-    header = journal.header(manifest.cut_op)
-    if header is not None and header.checksum != manifest.cut_checksum:
-        raise WrongDirectoryError(
-            f"snapshot {manifest.generation} was cut at op {manifest.cut_op}"
-            f" {manifest.cut_checksum.hex()}, but the journal holds {header.checksum.hex()} there:"
-            " they are of different histories; bring back both from one backup"
-        )
+    return SnapshotCut(manifest.generation, manifest.cut_op, manifest.cut_checksum)
 
 
 def _open_superblock(storage: Storage, options: DirectoryOptions) -> SuperblockFile:
@@ -320,24 +310,29 @@ def _open_journal(
         cluster_id=state.cluster_id,
         replica_id=state.replica_id,
         replica_count=state.replica_count,
-        # The first superblock is written once op 1 is durable, and before it is known as committed.
-        commit_max=max(FOUNDED_OP, state.commit_max) if superblock.exists else 0,
+        commit_max=_commit_max(superblock, options),
         log_view=state.log_view if superblock.exists else None,
         replay_op=1 if base is None else base.manifest.cut_op + 1,
+        base_checksum=None if base is None else base.manifest.cut_checksum,
         segment_bytes=options.segment_bytes,
         archive=archive,
     )
 
 
-def _start(superblock: SuperblockFile, journal: Journal, base: Loaded | None) -> vsr.Start:
+def _commit_max(superblock: SuperblockFile, options: DirectoryOptions) -> int:
+    """What is known to be committed here.
+
+    A lone replica writes its first superblock once op 1 is durable, and before it knows it as
+    committed. A member may have one before it has any entry, if it comes with an empty disk.
+    """
+    if not superblock.exists:
+        return 0
+    floor = FOUNDED_OP if options.replica_count == 1 else 0
+    return max(floor, superblock.state.commit_max)
+
+
+def _known(superblock: SuperblockFile) -> vsr.SuperblockState | None:
+    if not superblock.exists:
+        return None
     state = superblock.state
-    known = None
-    if superblock.exists:
-        known = vsr.SuperblockState(state.view, state.log_view, state.commit_max)
-    head = journal.head
-    suffix: tuple[vsr.PrepareHeader, ...] = ()
-    if head is not None:
-        first = max(journal.first_op, head.op - PIPELINE_PREPARES_MAX + 1)
-        suffix = tuple(journal.headers(first, head.op))
-    base_op = 0 if base is None else base.manifest.cut_op
-    return vsr.Start(known, suffix, os.urandom(BOOT_NONCE_BYTES), base_op)
+    return vsr.SuperblockState(state.view, state.log_view, state.commit_max, state.voting_view)

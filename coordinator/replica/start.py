@@ -1,0 +1,106 @@
+"""What the core is told of a disk: a journal and a snapshot's cut, brought together.
+
+A single replica's journal reaches the cut and goes on from it, or the start is refused. A member
+may have been given a snapshot by its peers because it was too far behind. Then the superblock
+names a generation that the journal knows nothing of, or whose cut the journal has as another
+entry: one that was never committed. Such a journal is forgotten (`Journal.restart_at`) and goes on
+behind the cut. A crash in between leaves it as it was, and the next start does the same.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from coordinator import vsr
+from coordinator.journal.journal import Journal
+from viewstamp.limits import BOOT_NONCE_BYTES, PIPELINE_PREPARES_MAX
+
+
+class WrongDirectoryError(Exception):
+    """The data directory is another replica's, or of another cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotCut:
+    """The entry at which the snapshot to restart from was cut."""
+
+    generation: int
+    op: int
+    checksum: bytes
+
+
+def join(journal: Journal, cut: SnapshotCut | None, *, single: bool) -> None:
+    """Let the journal go on behind the cut, if it does not yet.
+
+    Raises WrongDirectoryError if the journal's committed entries tell of another history than the
+    snapshot, NoSpace, JournalFailed.
+    """
+    if cut is None or continues(journal, cut):
+        return
+    found = journal.header(cut.op)
+    if single or is_committed(journal, cut.op):
+        found_there = "another entry" if found is None else found.checksum.hex()
+        raise WrongDirectoryError(
+            f"snapshot {cut.generation} was cut at op {cut.op} {cut.checksum.hex()}, but the"
+            f" journal holds {found_there} there: they are of different histories; bring back both"
+            " from one backup"
+        )
+    journal.restart_at(cut.op, cut.checksum)
+
+
+def continues(journal: Journal, cut: SnapshotCut) -> bool:
+    """Whether the journal reaches the cut, or goes on behind it, and has no other entry there."""
+    found = journal.header(cut.op)
+    if found is not None:
+        return found.checksum == cut.checksum
+    following = journal.header(cut.op + 1)
+    if following is not None:
+        return following.parent == cut.checksum
+    head = journal.head
+    # Without entries at the cut it holds older ones alone, or none, or newer ones past a hole.
+    return journal.restart_op >= cut.op or (head is not None and head.op > cut.op)
+
+
+def is_committed(journal: Journal, op: int) -> bool:
+    """Whether an entry that continues what the journal holds at `op` says that it is committed."""
+    later = op + 1
+    while (header := journal.header(later)) is not None:
+        if header.commit >= op:
+            return True
+        later += 1
+    return False
+
+
+def start_event(
+    known: vsr.SuperblockState | None, journal: Journal, cut: SnapshotCut | None
+) -> vsr.Start:
+    """Return the first event of the core, with a boot nonce of its own.
+
+    Nothing is left out in silence: what lacks above the cut is listed as faulty.
+    """
+    base_op = 0 if cut is None else cut.op
+    return vsr.Start(
+        known,
+        suffix(journal, base_op),
+        os.urandom(BOOT_NONCE_BYTES),
+        base_op,
+        journal.missing_ops,
+        journal.head_uncertain,
+    )
+
+
+def suffix(journal: Journal, base_op: int) -> tuple[vsr.PrepareHeader, ...]:
+    """The headers of the last entries held: the head and a pipeline before it, oldest first.
+
+    What is faulty is left out. Below a gap that the snapshot covers nothing matters any more.
+    """
+    head_op = 0 if journal.head is None else journal.head.op
+    headers: list[vsr.PrepareHeader] = []
+    for op in range(head_op, max(0, head_op - PIPELINE_PREPARES_MAX - 1), -1):
+        header = journal.header(op)
+        if header is not None:
+            headers.append(header)
+        elif op <= base_op:
+            break
+    return tuple(reversed(headers))

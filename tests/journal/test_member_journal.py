@@ -1,0 +1,303 @@
+"""A member's log over view changes, repairs, lost records and snapshots taken over."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.journal import CorruptJournal, Journal, Recovery
+from tests.journal.builders import append_unchecked, chain, create, place, refused, reopen, segment
+from tests.journal.memory_storage import Loss, MemoryStorage, SimulatedCrash
+from viewstamp.format.prepare import Prepare
+from viewstamp.limits import PIPELINE_PREPARES_MAX
+
+MEMBER = {"replica_count": 3}
+VARIANTS = [(Loss.DROP, 0), (Loss.KEEP, 0), *((Loss.PARTLY, seed) for seed in range(6))]
+IN_FRAME, IN_BODY = 30, 300
+
+
+def damage(storage: MemoryStorage, index: int, within: int = IN_FRAME) -> None:
+    """Flip a byte of the record appended as number `index`."""
+    path, offset = place(index)
+    storage.flip(path, offset + within)
+
+
+def held(journal: Journal, last_op: int) -> dict[int, Prepare]:
+    """What the journal holds up to an op."""
+    found = {op: journal.read(op) for op in range(1, last_op + 1)}
+    return {op: prepare for op, prepare in found.items() if prepare is not None}
+
+
+# --- Lost records of unknown op ---
+
+
+def replaced_log() -> tuple[MemoryStorage, list[Prepare], list[Prepare]]:
+    """Ops 1 to 5, of which a view change replaced 4 and 5; record 5 is the cut between."""
+    storage = MemoryStorage()
+    journal = create(storage, **MEMBER)
+    old = [*chain(2), *chain(3, after=chain(2)[-1], commit=2)]
+    new = chain(2, after=old[2], view=2, commit=2)
+    for prepare in old:
+        journal.append([prepare])
+    journal.discard_after(3)
+    for prepare in new:
+        journal.append([prepare])
+    journal.close()
+    return storage, old, new
+
+
+def test_a_lost_cut_does_not_bring_back_what_it_removed() -> None:
+    """Entries that may have been replaced count as missing, not as the log; the chain saves 3."""
+    storage, old, new = replaced_log()
+    damage(storage, 5)
+    journal, recovery = reopen(storage, **MEMBER)
+    assert held(journal, 6) == {1: old[0], 2: old[1], 3: old[2], 4: new[0], 5: new[1]}
+    assert (recovery.holes, recovery.doubtful, recovery.head_uncertain) == ((), (), True)
+    journal.close()
+
+    damage(storage, 6, IN_BODY)
+    damage(storage, 7, IN_BODY)
+    journal, recovery = reopen(storage, **MEMBER)
+    # Old 3 says that 2 is committed; nothing ties 3 to what came after the lost record.
+    assert held(journal, 6) == {1: old[0], 2: old[1]}
+    assert (recovery.holes, recovery.doubtful, recovery.head_uncertain) == ((3, 4, 5), (3,), True)
+
+
+def test_a_damaged_newer_entry_hides_the_one_that_it_replaced() -> None:
+    """The op is missing; the entry of the view before is not offered in its place."""
+    storage = MemoryStorage()
+    journal = create(storage, **MEMBER)
+    old, new = chain(3), chain(1, after=chain(2)[-1], view=2, bodies={3: bytes(range(256)) * 2})
+    journal.append(old)
+    append_unchecked(journal, new)
+    journal.append(chain(1, after=new[0], view=2))
+    journal.close()
+    damage(storage, 3, IN_BODY)
+    journal, recovery = reopen(storage, **MEMBER)
+    assert journal.read(3) is None
+    assert recovery.holes == (3,)
+
+
+def test_what_was_in_doubt_does_not_come_back_once_the_doubt_is_gone() -> None:
+    """The lost record is forgiven only once all that it made doubtful is appended or discarded.
+
+    A crash at any step leaves the doubt, or the log as it was settled.
+    """
+
+    def settle(storage: MemoryStorage, old: list[Prepare]) -> None:
+        journal, _ = reopen(storage, **MEMBER)
+        journal.append(old[2:3])
+        assert not journal.mark_repaired()
+        journal.discard_after(3)
+        assert journal.mark_repaired()
+        assert journal.is_settled
+        journal.close()
+
+    counting, old, _ = replaced_log()
+    for index in (5, 6, 7):
+        damage(counting, index)
+    pristine = counting.copy()
+    counting = pristine.copy()
+    settle(counting, old)
+    steps = counting.steps
+    assert reopen(counting, **MEMBER)[1].head == old[2].header
+    for step in range(steps):
+        for loss, seed in VARIANTS:
+            storage = pristine.copy()
+            storage.crash_at = step
+            with pytest.raises(SimulatedCrash):
+                settle(storage, old)
+            storage.crash(loss, seed)
+            journal, recovery = reopen(storage, **MEMBER)
+            assert held(journal, 9) == dict(enumerate(old[: len(held(journal, 9))], start=1))
+            assert 4 not in held(journal, 9)
+            settled = not recovery.head_uncertain
+            assert settled == (recovery.faults == ())
+            assert not settled or recovery.head == old[2].header
+
+
+def test_a_segment_that_shows_a_fault_is_not_dropped() -> None:
+    """Truncation must not make a replica forget that it may have lost something."""
+    storage = MemoryStorage()
+    journal = create(storage, **MEMBER)
+    prepares = chain(40, commit=39)
+    for prepare in prepares:
+        journal.append([prepare])
+    journal.close()
+    damage(storage, 4)
+    journal, recovery = reopen(storage, **MEMBER, replay_op=20, base_checksum=prepares[18].checksum)
+    assert recovery.holes == ()
+    assert journal.truncate_before(20) == 1
+    assert journal.truncate_before(20) == 0
+    assert journal.mark_repaired()
+    assert journal.truncate_before(20) > 1
+
+
+# --- Taking over a snapshot ---
+
+
+LOG = chain(60, commit=0)
+CUT = LOG[49]
+
+
+def taken_over(storage: MemoryStorage) -> Recovery:
+    """Open behind the cut, as a start with that snapshot does."""
+    journal, recovery = reopen(
+        storage, **MEMBER, commit_max=CUT.op, replay_op=CUT.op + 1, base_checksum=CUT.checksum
+    )
+    journal.close()
+    return recovery
+
+
+def short_log() -> tuple[MemoryStorage, Journal]:
+    """Twelve entries, one in each group."""
+    storage = MemoryStorage()
+    journal = create(storage, **MEMBER)
+    for prepare in LOG[:12]:
+        journal.append([prepare])
+    return storage, journal
+
+
+@pytest.mark.parametrize("first", [50, 51])
+def test_a_log_goes_on_behind_a_snapshot(first: int) -> None:
+    """What came before is forgotten and its space given back; the log begins at the cut or next."""
+    storage, journal = short_log()
+    assert journal.restart_at(CUT.op, CUT.checksum) == 4
+    assert (journal.head, journal.first_available_op, journal.read(12)) == (None, 51, None)
+    wrong = [*LOG[51:52], *chain(51, view=9)[49:]]
+    for prepare in wrong:
+        with pytest.raises(ValueError, match=r"does not continue|cut at another"):
+            journal.append([prepare])
+    journal.append(LOG[first - 1 : 53])
+    journal.close()
+    assert storage.paths()[0] == segment(5)
+
+    journal, recovery = reopen(
+        storage, **MEMBER, commit_max=50, replay_op=51, base_checksum=CUT.checksum
+    )
+    assert list(journal.iterate(first)) == LOG[first - 1 : 53]
+    assert (recovery.faults, recovery.holes, recovery.cut) == ((), (), None)
+    journal.append(LOG[53:54])
+
+
+def test_taking_over_survives_a_crash_at_every_step() -> None:
+    """Either the old log is there, whole, or nothing of it, and the log goes on behind the cut."""
+
+    def restart(storage: MemoryStorage) -> None:
+        journal, _ = reopen(storage, **MEMBER, commit_max=50, replay_op=51)
+        if journal.restart_op < CUT.op:
+            journal.restart_at(CUT.op, CUT.checksum)
+        journal.append(LOG[50:52])
+        journal.close()
+
+    counting, journal = short_log()
+    journal.close()
+    pristine = counting.copy()
+    counting = pristine.copy()
+    restart(counting)
+    for step in range(counting.steps):
+        for loss, seed in VARIANTS:
+            storage = pristine.copy()
+            storage.crash_at = step
+            with pytest.raises(SimulatedCrash):
+                restart(storage)
+            storage.crash(loss, seed)
+            recovery = taken_over(storage)
+            assert (recovery.faults, recovery.holes, recovery.head_uncertain) == ((), (), False)
+            head_op = recovery.head.op if recovery.head else 0
+            assert head_op in (0, 12, 51, 52)
+            restart_again(storage, head_op)
+
+
+def restart_again(storage: MemoryStorage, head_op: int) -> None:
+    """Go on from what a crash left, and find it all again."""
+    journal, _ = reopen(storage, **MEMBER, commit_max=50, replay_op=51, base_checksum=CUT.checksum)
+    if journal.restart_op < CUT.op:
+        journal.restart_at(CUT.op, CUT.checksum)
+        head_op = 0
+    journal.append(LOG[max(head_op, 50) : 54])
+    journal.close()
+    journal, recovery = reopen(storage, **MEMBER, commit_max=50, replay_op=51)
+    assert list(journal.iterate(51)) == LOG[50:54]
+    assert (journal.read(12), recovery.faults) == (None, ())
+    journal.close()
+
+
+@pytest.mark.parametrize("within", [IN_FRAME, IN_BODY])
+def test_taking_over_forgets_no_loss_above_the_cut(within: int) -> None:
+    """An entry that was damaged above the cut may have been acknowledged: that stays known."""
+    storage = MemoryStorage()
+    journal = create(storage, **MEMBER)
+    large = [*LOG[:10], *chain(1, after=LOG[9], bodies={11: bytes(range(256)) * 2})]
+    for prepare in large:
+        journal.append([prepare])
+    journal.close()
+    damage(storage, 10, within)
+    options = {**MEMBER, "replay_op": 11, "base_checksum": LOG[9].checksum}
+    for index in (8, 9):
+        damage(storage, index)
+    journal, before = reopen(storage, **options)
+    journal.restart_at(10, LOG[9].checksum)
+    known = (journal.missing_ops, journal.head_uncertain)
+    journal.close()
+
+    for _ in range(2):
+        journal, recovery = reopen(storage, **options)
+        assert (journal.missing_ops, journal.head_uncertain) == known
+        assert recovery.head_uncertain
+        assert journal.missing_ops == ((11,) if within == IN_BODY else ())
+        journal.close()
+    assert before.head_uncertain
+
+
+def test_a_restart_beyond_the_superblock_is_refused() -> None:
+    """The journal took a snapshot over that the superblock does not name: that one is older."""
+    storage, journal = short_log()
+    journal.restart_at(CUT.op, CUT.checksum)
+    journal.close()
+    refused(
+        storage,
+        CorruptJournal,
+        "behind op 50.*reaches op 0: the superblock",
+        **MEMBER,
+    )
+    assert taken_over(storage).head is None
+
+
+def test_a_single_replica_never_forgets_its_log() -> None:
+    """What it journaled is committed, and nobody else has it."""
+    journal = create(MemoryStorage())
+    with pytest.raises(ValueError, match="single replica never forgets"):
+        journal.restart_at(CUT.op, CUT.checksum)
+
+
+# --- Appending ---
+
+
+def test_a_faulty_op_is_written_again_and_nothing_else_in_its_place() -> None:
+    """The repair must be the entry that its neighbours name."""
+    storage = MemoryStorage()
+    journal = create(storage, **MEMBER)
+    prepares = chain(4, bodies={2: bytes(range(256)) * 2})
+    journal.append(prepares)
+    journal.close()
+    damage(storage, 1, IN_BODY)
+    journal, _ = reopen(storage, **MEMBER)
+    assert journal.missing_ops == (2,)
+    assert not journal.mark_repaired()
+    for wrong in (chain(2, view=5)[1], chain(1, after=prepares[0], view=5)[0]):
+        with pytest.raises(ValueError, match=r"would replace|does not continue"):
+            journal.append([wrong])
+    journal.append([prepares[1]])
+    assert journal.missing_ops == ()
+    assert journal.mark_repaired()
+    assert list(journal.iterate(1)) == prepares
+
+
+def test_discarding_nothing_writes_nothing() -> None:
+    """Without entries above, and without doubt, there is nothing to be made durable."""
+    storage = MemoryStorage()
+    journal = create(storage, **MEMBER)
+    journal.append(LOG[:PIPELINE_PREPARES_MAX])
+    before = storage.steps
+    journal.discard_after(PIPELINE_PREPARES_MAX)
+    assert storage.steps == before
