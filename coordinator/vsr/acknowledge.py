@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from coordinator.vsr import commit
 from coordinator.vsr.effects import Send, Status
 from coordinator.vsr.errors import demand
-from coordinator.vsr.events import RecordsDurable
+from coordinator.vsr.events import Discarded, RecordsDurable
 from coordinator.vsr.log import Entry
 from coordinator.vsr.messages import PrepareOkMessage
 from coordinator.vsr.state import State
@@ -17,22 +18,31 @@ def on_records_durable(state: State, event: RecordsDurable) -> None:
     """
     demand_records(state, event)
     for record in event.records:
-        entry = state.log.get(record.op)
+        entry = state.log.finish_write(record)
         if entry is not None:
-            state.log.mark_durable(entry)
             acknowledge(state, entry)
+            commit.deliver_again(state, entry)
 
 
 def demand_records(state: State, event: RecordsDurable) -> None:
     """Hold the journal to reporting records that it was asked to write."""
     for record in event.records:
-        entry = state.log.get(record.op)
-        known = (
-            record.op <= state.log.durable_op
-            if entry is None
-            else (entry.header.checksum == record.checksum)
+        demand(
+            state.log.awaits_write(record),
+            "only records it was asked to write are reported durable",
+            record,
         )
-        demand(known, "only records it was asked to write are reported durable", record)
+
+
+def on_discarded(state: State, event: Discarded) -> None:
+    """The oldest discard is carried out."""
+    discards = state.log.discards
+    demand(
+        bool(discards) and discards[0] == event.op,
+        f"discards are reported in their order: {discards}",
+        event.op,
+    )
+    del discards[0]
 
 
 def acknowledge(state: State, entry: Entry) -> None:
@@ -44,6 +54,8 @@ def acknowledge(state: State, entry: Entry) -> None:
     """
     if not entry.durable or entry.log_view != state.view or not state.is_installed:
         return
+    if not state.is_voter:
+        return
     if state.is_primary:
         entry.acks.add(state.replica)
     elif state.status is Status.NORMAL:
@@ -53,13 +65,17 @@ def acknowledge(state: State, entry: Entry) -> None:
             state.view,
             entry.header.op,
             entry.header.checksum,
+            state.commit_min,
         )
         state.emit(Send(state.primary, ok))
 
 
 def acknowledge_uncommitted(state: State) -> None:
-    """Vouch for every durable entry above the commit point, on entering a view."""
-    for entry in state.log.above(state.commit_max):
+    """Vouch for what the view's log began with above its commit point, on entering the view.
+
+    This replica may know of more commits than the primary, who still counts copies.
+    """
+    for entry in state.log.above(min(state.vouched_op, state.commit_max)):
         acknowledge(state, entry)
 
 

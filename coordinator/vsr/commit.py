@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
-from coordinator.vsr.effects import Commit
+from coordinator.vsr.effects import Commit, Status
 from coordinator.vsr.errors import InvariantViolation, demand
 from coordinator.vsr.events import PrepareRetired
+from coordinator.vsr.log import Entry
 from coordinator.vsr.state import State
 from coordinator.vsr.timeouts import TimeoutName
 from viewstamp.limits import UNRETIRED_PREPARES_MAX
+
+MEMBER_STATUSES = (Status.RECOVERING, Status.VIEW_CHANGE, Status.NORMAL)
 
 
 def advance(state: State) -> None:
@@ -37,7 +40,8 @@ def has_quorum(state: State, op: int) -> bool:
 
 def rearm_resend(state: State) -> None:
     """Primary: repeat unacknowledged prepares only while there are some."""
-    if state.commit_max < state.log.op and state.replica_count > 1:
+    repeats = state.replica_count > 1 and not state.is_abdicating
+    if repeats and state.commit_max < state.log.op:
         state.timeouts.arm(TimeoutName.PREPARE_RESEND, state.now_ticks)
     else:
         state.timeouts.stop(TimeoutName.PREPARE_RESEND)
@@ -45,15 +49,32 @@ def rearm_resend(state: State) -> None:
 
 def deliver(state: State) -> None:
     """Hand committed entries out for execution, as far as the driver keeps up with retiring."""
-    if not state.acts_in_view:
+    if not may_deliver(state):
         return
     while (
         state.commit_min < state.commit_max
         and state.commit_min - state.retired_op < UNRETIRED_PREPARES_MAX
+        and state.commit_min + 1 not in state.log.faulty
     ):
         state.commit_min += 1
         entry = state.log.get(state.commit_min)
         state.emit(Commit(state.commit_min, entry.prepare if entry else None))
+
+
+def may_deliver(state: State) -> bool:
+    """Whether what is known to be committed may be executed.
+
+    Among several that is so in any view: it is committed for ever. A lone replica calls its log
+    committed by itself, and the disk has to know of that first.
+    """
+    return state.acts_in_view or (state.replica_count > 1 and state.status in MEMBER_STATUSES)
+
+
+def deliver_again(state: State, entry: Entry) -> None:
+    """Hand out anew what the driver could not read, now that it is written anew."""
+    if entry.header.op in state.redeliver:
+        state.redeliver.discard(entry.header.op)
+        state.emit(Commit(entry.header.op, entry.prepare))
 
 
 def on_prepare_retired(state: State, event: PrepareRetired) -> None:

@@ -1,8 +1,8 @@
 """Which messages have no effect, and why: named predicates, looked at in order.
 
 Whoever asks "why did this replica not react" finds the answer as a `Dropped` effect. A message of
-a newer view is dropped too: following it takes the view change among several replicas, and until
-then ignoring is the one safe reaction.
+normal operation in a newer view is dropped too. It leads to a question (`start_view.py`), but says
+too little to act on.
 """
 
 from __future__ import annotations
@@ -10,16 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from coordinator.vsr import founding
-from coordinator.vsr.effects import DropRule
+from coordinator.vsr import founding, repair
+from coordinator.vsr.effects import DropRule, Status
 from coordinator.vsr.messages import (
     PARENT_OF_FIRST,
     BlankAnswerMessage,
     CommitMessage,
     CommitOkMessage,
+    CommittedGoneMessage,
+    CommittedMessage,
+    DoViewChangeMessage,
     Message,
     PrepareMessage,
     PrepareOkMessage,
+    RepairMessage,
+    RequestCommittedMessage,
+    RequestPrepareMessage,
+    RequestStartViewMessage,
+    StartViewChangeMessage,
+    StartViewMessage,
 )
 from coordinator.vsr.state import FOUNDING_VIEW, State
 
@@ -57,14 +66,16 @@ def not_for_backup(state: State, message: Viewed) -> bool:
     return not state.is_primary
 
 
-def prepare_of_other_cluster(state: State, message: PrepareMessage) -> bool:
+def prepare_of_other_cluster(
+    state: State, message: PrepareMessage | RepairMessage | CommittedMessage
+) -> bool:
     """The entry itself names its cluster."""
     return message.prepare.header.cluster_id != state.configuration.cluster_id
 
 
 def prepare_of_other_view(state: State, message: PrepareMessage) -> bool:
-    """In normal operation a primary sends the entries of its own view."""
-    return message.prepare.header.view != state.view
+    """A primary sends entries of its own view, and those that it inherited."""
+    return message.prepare.header.view > state.view
 
 
 def prepare_out_of_window(state: State, message: PrepareMessage) -> bool:
@@ -84,6 +95,8 @@ def broken_chain(state: State, message: PrepareMessage) -> bool:
     held = state.log.get(header.op)
     if held is not None:
         return held.header.checksum != header.checksum
+    if state.log.head is None and state.log.op > 0:
+        return True
     continues = header.first_revision == state.log.last_revision + 1
     return header.parent != state.log.checksum or not continues
 
@@ -91,6 +104,104 @@ def broken_chain(state: State, message: PrepareMessage) -> bool:
 def journal_backlog(state: State, message: PrepareMessage) -> bool:
     """The disk here is too far behind to hold more."""
     return message.prepare.header.op > state.log.op and not state.log.has_room
+
+
+def stale_wish(state: State, message: StartViewChangeMessage) -> bool:
+    """This replica is in that view already, or in a later one."""
+    return message.target_view <= state.view
+
+
+def not_primary_of(state: State, message: DoViewChangeMessage) -> bool:
+    """The message is for the primary of the view that it names; a later view concerns all."""
+    return message.view <= state.view and message.view % state.replica_count != state.replica
+
+
+def not_from_primary_of(state: State, message: StartViewMessage) -> bool:
+    """Only the primary of a view says what its log is."""
+    return message.from_replica != message.view % state.replica_count
+
+
+def restarted_primary(state: State, message: DoViewChangeMessage) -> bool:
+    """A restarted primary never goes on in its view."""
+    return message.view == state.view and state.status is Status.RECOVERING
+
+
+def already_installed(state: State, message: StartViewMessage) -> bool:
+    """The log of that view is here, or is being taken over."""
+    if message.view != state.view:
+        return False
+    if state.installation is not None:
+        return True
+    return state.is_installed and state.status is not Status.RECOVERING
+
+
+def stale_start_view(state: State, message: StartViewMessage) -> bool:
+    """This replica has more of that very view's log; what it vouched for is not given up."""
+    return message.view == state.log_view and message.head_op < state.log.op
+
+
+def not_installed(state: State, message: RequestStartViewMessage) -> bool:
+    """This replica does not lead its view yet, or no longer."""
+    if message.view > state.view:
+        return False
+    leads = state.is_primary and state.is_installed and state.status is not Status.RECOVERING
+    return not leads
+
+
+def abdicating(state: State, message: RequestStartViewMessage) -> bool:
+    """This replica wants to lead no more."""
+    return state.is_abdicating and message.view <= state.view
+
+
+def not_held(state: State, message: RequestPrepareMessage) -> bool:
+    """There is another entry at that op here, or none."""
+    entry = state.log.get(message.op)
+    if entry is not None:
+        return entry.header.checksum != message.checksum
+    return message.op > state.log.op or message.op in state.log.faulty
+
+
+def not_committed(state: State, message: RequestCommittedMessage) -> bool:
+    """This replica does not know those entries to be committed."""
+    return message.first_op < 1 or message.first_op > state.commit_max
+
+
+def committed_not_lacking(state: State, message: CommittedMessage) -> bool:
+    """The entry is here, or an earlier one has to come first, or it is this primary's to commit."""
+    op = message.prepare.header.op
+    if op <= state.commit_max:
+        return op not in state.log.faulty or state.log.is_being_written(op)
+    return op != state.commit_max + 1 or (state.is_primary and state.is_installed)
+
+
+def head_damaged(state: State, message: CommittedMessage) -> bool:
+    """What the entry follows is damaged here, and comes first."""
+    follows = message.prepare.header.op == state.log.op + 1
+    return follows and state.log.op > 0 and state.log.head is None
+
+
+def committed_backlog(state: State, message: CommittedMessage | RepairMessage) -> bool:
+    """The disk here is too far behind to hold more."""
+    return message.prepare.header.op > state.log.op and not state.log.has_room
+
+
+def repair_not_lacking(state: State, message: RepairMessage) -> bool:
+    """The entry is neither lacking here nor held."""
+    header = message.prepare.header
+    held = state.log.get(header.op)
+    if held is not None and held.header.checksum == header.checksum:
+        return False
+    return all(each.checksum != header.checksum for each in repair.wanted_headers(state))
+
+
+def repair_gap(state: State, message: RepairMessage) -> bool:
+    """An entry before this one is lacking here, and comes first."""
+    return message.prepare.header.op > state.log.op + 1
+
+
+def snapshot_not_needed(state: State, message: CommittedGoneMessage) -> bool:
+    """That snapshot has nothing that is lacking here."""
+    return message.cut_op <= state.commit_max
 
 
 def prepare_unknown(state: State, message: PrepareOkMessage) -> bool:
@@ -171,6 +282,38 @@ COMMIT_OK_RULES: Rules = (
     *FOR_PRIMARY_RULES,
     (DropRule.OLD_READ_ROUND, old_read_round),
 )
+HEARD_PRIMARY_RULES: Rules = FROM_PRIMARY_RULES
+WISH_RULES: Rules = ((DropRule.STALE_WISH, stale_wish),)
+VOTE_RULES: Rules = (
+    (DropRule.OLDER_VIEW, older_view),
+    (DropRule.NOT_FOR_BACKUP, not_primary_of),
+    (DropRule.RESTARTED_PRIMARY, restarted_primary),
+)
+START_VIEW_RULES: Rules = (
+    (DropRule.OLDER_VIEW, older_view),
+    (DropRule.NOT_FROM_PRIMARY, not_from_primary_of),
+    (DropRule.ALREADY_INSTALLED, already_installed),
+    (DropRule.STALE_START_VIEW, stale_start_view),
+)
+REQUEST_START_VIEW_RULES: Rules = (
+    (DropRule.NOT_INSTALLED, not_installed),
+    (DropRule.ABDICATING, abdicating),
+)
+REQUEST_PREPARE_RULES: Rules = ((DropRule.NOT_HELD, not_held),)
+REPAIR_RULES: Rules = (
+    (DropRule.OTHER_CLUSTER, prepare_of_other_cluster),
+    (DropRule.NOT_LACKING, repair_not_lacking),
+    (DropRule.PREPARE_GAP, repair_gap),
+    (DropRule.JOURNAL_BACKLOG, committed_backlog),
+)
+REQUEST_COMMITTED_RULES: Rules = ((DropRule.NOT_HELD, not_committed),)
+COMMITTED_RULES: Rules = (
+    (DropRule.OTHER_CLUSTER, prepare_of_other_cluster),
+    (DropRule.NOT_LACKING, committed_not_lacking),
+    (DropRule.HEAD_DAMAGED, head_damaged),
+    (DropRule.JOURNAL_BACKLOG, committed_backlog),
+)
+COMMITTED_GONE_RULES: Rules = ((DropRule.NOT_LACKING, snapshot_not_needed),)
 BLANK_QUERY_RULES: Rules = (
     (DropRule.NOT_FROM_PRIMARY, not_from_founding_primary),
     (DropRule.ALREADY_FOUNDED, already_founded),

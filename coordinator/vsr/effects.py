@@ -58,6 +58,15 @@ class DropRule(Enum):
     ALREADY_FOUNDED = "already_founded"
     NOT_THE_FOUNDING_PREPARE = "not_the_founding_prepare"
     NOT_A_FOUNDER = "not_a_founder"
+    STALE_WISH = "stale_wish"
+    ALREADY_INSTALLED = "already_installed"
+    NOT_INSTALLED = "not_installed"
+    STALE_START_VIEW = "stale_start_view"
+    RESTARTED_PRIMARY = "restarted_primary"
+    ABDICATING = "abdicating"
+    NOT_HELD = "not_held"
+    NOT_LACKING = "not_lacking"
+    HEAD_DAMAGED = "head_damaged"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,10 @@ from viewstamp.limits import PIPELINE_PREPARES_MAX, UNRETIRED_PREPARES_MAX
 
 
 class Marks(NamedTuple):
-    """The numbers that never go back, as they were at one moment."""
+    """How far a replica is at one moment.
+
+    None of these ever goes back, but for `op` and `durable_op`, which a discard takes back.
+    """
 
     view: int
     log_view: int
@@ -25,6 +28,7 @@ class Marks(NamedTuple):
     commit_max: int
     commit_min: int
     retired_op: int
+    discard_count: int
 
     @classmethod
     def of(cls, state: State) -> Marks:
@@ -37,6 +41,7 @@ class Marks(NamedTuple):
             state.commit_max,
             state.commit_min,
             state.retired_op,
+            state.log.discard_count,
         )
 
 
@@ -76,6 +81,17 @@ def alone_commits_what_is_durable(state: State) -> bool:
     return state.replica_count > 1 or state.commit_max <= state.log.durable_op
 
 
+def installed_log_is_whole(state: State) -> bool:
+    """The log that a view began with is on the disk before the log view says so."""
+    return state.log.durable_op >= state.began_op or state.log_view < state.view
+
+
+def votes_are_durable(state: State) -> bool:
+    """Nobody votes in a view that a crash could make it forget."""
+    voted = state.replica in state.votes
+    return not voted or (state.durable is not None and state.durable.view == state.view)
+
+
 def own_acks_are_durable(state: State) -> bool:
     """A primary counts its own copy only once it is durable."""
     uncommitted = state.log.above(state.commit_max)
@@ -90,6 +106,8 @@ INVARIANTS: tuple[Callable[[State], bool], ...] = (
     unretired_is_bounded,
     pipeline_is_bounded,
     alone_commits_what_is_durable,
+    installed_log_is_whole,
+    votes_are_durable,
     own_acks_are_durable,
 )
 
@@ -102,10 +120,19 @@ def check_step(before: Marks, state: State) -> None:
         if not invariant(state):
             check(False, invariant.__name__, (state.status, after, state.durable))
     if any(map(lt, after, before)):
-        marks = zip(Marks._fields, before, after, strict=True)
-        went_back = [mark for mark, old, new in marks if new < old]
-        check(False, f"{went_back[0]} never goes back", (before, after))
+        check_what_went_back(before, after)
     check_new_commits(before, state)
+
+
+def check_what_went_back(before: Marks, after: Marks) -> None:
+    """Only a discard takes the log back, and never to below what was committed."""
+    marks = zip(Marks._fields, before, after, strict=True)
+    went_back = [mark for mark, old, new in marks if new < old]
+    if after.discard_count > before.discard_count:
+        went_back = [mark for mark in went_back if mark not in ("op", "durable_op")]
+        check(after.op >= before.commit_max, "what is committed is never discarded", after)
+    for mark in went_back:
+        check(False, f"{mark} never goes back", (before, after))
 
 
 def check_new_commits(before: Marks, state: State) -> None:

@@ -4,6 +4,9 @@ The journal holds the log; this holds the head, whose checksum, revision and tim
 entry continues, and the last `LOG_TAIL_PREPARES` entries with who holds them durably. The bound
 is what a primary can have unretired, and a pipeline on either side of it. An entry leaves the
 tail only once it is durable here, so that the journal can be read for it.
+
+A damaged record is known by its op alone: it is in `faulty` until it was written anew. If the head
+itself is damaged, `op` says so and `head` is None.
 """
 
 from __future__ import annotations
@@ -11,14 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from coordinator.vsr.errors import check
+from coordinator.vsr.errors import InvariantViolation, check
+from coordinator.vsr.events import RecordId
 from coordinator.vsr.messages import PARENT_OF_FIRST, Prepare, PrepareHeader
 from viewstamp.limits import PIPELINE_PREPARES_MAX, UNRETIRED_PREPARES_MAX
 
 LOG_TAIL_PREPARES = 2 * PIPELINE_PREPARES_MAX + UNRETIRED_PREPARES_MAX
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Entry:
     """One entry of the tail.
 
@@ -39,18 +43,27 @@ class LogTail:
 
     def __init__(self) -> None:
         self._entries: dict[int, Entry] = {}
-        self.head: PrepareHeader | None = None
-        self.durable_op = 0
-        """Every entry up to this op is durable here."""
-
-    @property
-    def op(self) -> int:
+        self._writes: dict[tuple[int, bytes], list[Entry]] = {}
+        """Records under way to the disk. Two writes of one record differ in their `Entry`."""
+        self.op = 0
         """The op of the head; 0 for the empty log."""
-        return self.head.op if self.head else 0
+        self.head: PrepareHeader | None = None
+        """The header at `op`; None for the empty log, or if that record is damaged."""
+        self.durable_op = 0
+        """Every entry up to this op is durable here, but for the faulty ones."""
+        self.faulty: set[int] = set()
+        """The ops whose records are damaged, and not yet durably written anew."""
+        self.head_uncertain = False
+        """Whether there may have been entries above `op`, in the part that is damaged."""
+        self.discards: list[int] = []
+        """The discards under way, in their order."""
+        self.discard_count = 0
 
     @property
     def checksum(self) -> bytes:
         """The parent of the next entry."""
+        if self.head is None and self.op > 0:
+            raise InvariantViolation(f"entry {self.op} is damaged: nothing can follow it yet")
         return self.head.checksum if self.head else PARENT_OF_FIRST
 
     @property
@@ -69,8 +82,13 @@ class LogTail:
         oldest = self._entries.get(self.op + 1 - LOG_TAIL_PREPARES)
         return oldest is None or oldest.durable
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the disk holds the log as it is here: no write and no discard is under way."""
+        return not self._writes and not self.discards
+
     def get(self, op: int) -> Entry | None:
-        """The entry at `op` if the tail still holds it."""
+        """The entry at `op` if the tail still holds it, and it is not damaged."""
         return self._entries.get(op)
 
     def above(self, op: int) -> Iterator[Entry]:
@@ -80,21 +98,73 @@ class LogTail:
             if later in self._entries:
                 yield self._entries[later]
 
+    def is_being_written(self, op: int) -> bool:
+        """Whether a record of `op` is under way to the disk."""
+        return any(written == op for written, _ in self._writes)
+
     def append(self, entry: Entry) -> None:
-        """Make `entry` the head; it must continue the hash chain."""
+        """Make `entry` the head, to be written; it must continue the hash chain."""
         check(self.has_room, "only durable entries leave the tail", self.op)
         check(entry.header.op == self.op + 1, "ops have no gap", (self.op, entry.header.op))
         check(entry.header.parent == self.checksum, "entries chain by parent", entry.header.op)
         self._entries.pop(self.op + 1 - LOG_TAIL_PREPARES, None)
         self._entries[entry.header.op] = entry
-        self.head = entry.header
+        self.op, self.head = entry.header.op, entry.header
+        self._written(entry)
+
+    def fill(self, entry: Entry) -> None:
+        """Have a faulty record written anew; it stays faulty until that is durable."""
+        op = entry.header.op
+        check(op in self.faulty, "only a faulty record is written anew", op)
+        if op > self.op - LOG_TAIL_PREPARES:
+            self._entries[op] = entry
+        if op == self.op:
+            self.head = entry.header
+        self._written(entry)
+
+    def _written(self, entry: Entry) -> None:
+        key = (entry.header.op, entry.header.checksum)
+        self._writes.setdefault(key, []).append(entry)
 
     def inherit(self, suffix: tuple[PrepareHeader, ...], log_view: int) -> None:
         """Hold the last entries of the verified journal of an earlier process, oldest first."""
         for header in suffix[-LOG_TAIL_PREPARES:]:
             self._entries[header.op] = Entry(header, None, log_view, durable=True)
-            self.head = header
+            self.op, self.head = header.op, header
         self.durable_op = self.op
+
+    def inherit_faults(self, faulty: tuple[int, ...]) -> None:
+        """Note what of that journal is damaged; the last of it may be the head."""
+        self.faulty = set(faulty)
+        if faulty and faulty[-1] > self.op:
+            self.op = self.durable_op = faulty[-1]
+            self.head = None
+
+    def begin_after(self, base_op: int) -> None:
+        """Hold a log whose entries up to `base_op` a snapshot stands for; the head is fetched."""
+        self._entries.clear()
+        self.op = self.durable_op = base_op
+        self.head = None
+        self.faulty = {base_op}
+
+    def awaits_write(self, record: RecordId) -> bool:
+        """Whether the record is under way to the disk."""
+        return (record.op, record.checksum) in self._writes
+
+    def finish_write(self, record: RecordId) -> Entry | None:
+        """Note that a record is durable; returns its entry, None if it was discarded meanwhile."""
+        key = (record.op, record.checksum)
+        writes = self._writes[key]
+        entry = writes.pop(0)
+        if not writes:
+            del self._writes[key]
+        if self._entries.get(record.op) is entry:
+            self.faulty.discard(record.op)
+            self.mark_durable(entry)
+            return entry
+        if record.op <= self.op - LOG_TAIL_PREPARES:
+            self.faulty.discard(record.op)
+        return None
 
     def mark_durable(self, entry: Entry) -> None:
         """Note that `entry` is durable here, and how far the durable prefix reaches now."""
@@ -103,3 +173,29 @@ class LogTail:
         while following is not None and following.durable:
             self.durable_op += 1
             following = self._entries.get(self.durable_op + 1)
+
+    def mark_faulty(self, op: int) -> Entry | None:
+        """Note that the record of `op` is damaged; returns what the tail holds of it."""
+        self.faulty.add(op)
+        entry = self._entries.get(op)
+        if entry is not None:
+            entry.durable = False
+        return entry
+
+    def discard_after(self, op: int) -> None:
+        """Let go of all entries after `op`, which is or becomes the head."""
+        for later in range(op + 1, self.op + 1):
+            self._entries.pop(later, None)
+        held = self._entries.get(op)
+        self.op, self.head = op, held.header if held else None
+        self.durable_op = min(self.durable_op, op)
+        self.faulty = {faulty for faulty in self.faulty if faulty <= op}
+        self.discards.append(op)
+        self.discard_count += 1
+
+    def take_up(self, log_view: int) -> None:
+        """Make what the tail holds the log of `log_view`, of which nobody vouched yet."""
+        for entry in self._entries.values():
+            entry.log_view = log_view
+            entry.acks = set()
+        self.head_uncertain = False

@@ -7,17 +7,18 @@ quorum -> backups learn of the commit by the next prepare or by the heartbeat.
 
 from __future__ import annotations
 
+from coordinator.vsr import abdication, wishes
 from coordinator.vsr.acknowledge import acknowledge, acknowledge_uncommitted
 from coordinator.vsr.commit import rearm_resend
 from coordinator.vsr.effects import (
     Admitted,
-    PersistPrepares,
     RefusalReason,
     Refused,
     Send,
+    SendHeld,
     Status,
 )
-from coordinator.vsr.errors import InvariantViolation, check, demand
+from coordinator.vsr.errors import check, demand
 from coordinator.vsr.events import ClientBatch
 from coordinator.vsr.log import Entry
 from coordinator.vsr.messages import (
@@ -49,7 +50,9 @@ def refusal_of_role(state: State) -> RefusalReason | None:
     """Why this replica serves no clients at all now; None if it does."""
     if state.status is not Status.NORMAL:
         return REFUSAL_BY_STATUS[state.status]
-    return None if state.is_primary else RefusalReason.NOT_PRIMARY
+    if not state.is_primary:
+        return RefusalReason.NOT_PRIMARY
+    return RefusalReason.ABDICATING if state.is_abdicating else None
 
 
 def refusal_of_batch(state: State) -> RefusalReason | None:
@@ -123,8 +126,6 @@ def journal(state: State, prepare: Prepare, *, admitted: bool = False) -> Entry:
     """Make `prepare` the head of the log here and have it written; it is not yet durable."""
     header = prepare.header
     had_uncommitted = state.log.op > state.commit_max
-    entry = Entry(header, prepare, state.view)
-    state.log.append(entry)
     if admitted:
         state.emit(
             Admitted(
@@ -135,16 +136,21 @@ def journal(state: State, prepare: Prepare, *, admitted: bool = False) -> Entry:
                 header.timestamp,
             )
         )
-    state.emit(PersistPrepares((prepare,)))
+    entry = state.write(prepare)
     if state.is_primary and state.status is Status.NORMAL and not had_uncommitted:
         rearm_resend(state)
     return entry
 
 
 def send_prepare(state: State, entry: Entry, to_replicas: tuple[int, ...]) -> None:
-    """Primary: ask these replicas to journal `entry`."""
+    """Primary: ask these replicas to journal `entry`.
+
+    One that an earlier process journaled is sent by the driver; who has it already vouches again.
+    """
     if entry.prepare is None:
-        raise InvariantViolation(f"entry {entry.header.op} has no body in memory to send")
+        for replica in to_replicas:
+            state.emit(SendHeld(replica, entry.header.op, entry.header.checksum))
+        return
     message = PrepareMessage(
         state.configuration.cluster_id, state.replica, state.view, entry.prepare
     )
@@ -165,6 +171,7 @@ def on_prepare(state: State, message: PrepareMessage) -> None:
 def learn_commit(state: State, commit: int) -> None:
     """Backup: the primary's commit point holds here as far as the log reaches."""
     state.commit_max = max(state.commit_max, min(commit, state.log.op))
+    state.hear_commit(commit, state.primary)
 
 
 def on_commit(state: State, message: CommitMessage) -> None:
@@ -176,10 +183,11 @@ def on_commit(state: State, message: CommitMessage) -> None:
         message,
     )
     learn_commit(state, message.commit)
-    ok = CommitOkMessage(
-        state.configuration.cluster_id, state.replica, state.view, message.read_round
-    )
-    state.emit(Send(state.primary, ok))
+    if state.is_voter:
+        ok = CommitOkMessage(
+            state.configuration.cluster_id, state.replica, state.view, message.read_round
+        )
+        state.send(state.primary, ok)
 
 
 def send_heartbeat(state: State) -> None:
@@ -193,8 +201,7 @@ def send_heartbeat(state: State) -> None:
         entry.header.checksum if entry else bytes(0),
         state.reads.number,
     )
-    for replica in state.others:
-        state.emit(Send(replica, message))
+    state.broadcast(message)
     state.timeouts.arm(TimeoutName.HEARTBEAT, state.now_ticks)
 
 
@@ -209,9 +216,18 @@ def resend_prepares(state: State) -> None:
 def enter(state: State) -> None:
     """Enter status normal in a view whose log is installed."""
     check(state.is_installed, "normal only once view and log view are durable", state.durable)
+    state.timeouts.stop(TimeoutName.VOTE_RESEND, TimeoutName.START_VIEW_REQUEST)
+    wishes.withdraw(state)
     state.change_status(Status.NORMAL)
     if not state.is_primary:
+        wishes.arm_suspicion(state)
         acknowledge_uncommitted(state)
     elif state.replica_count > 1:
-        send_heartbeat(state)
-        resend_prepares(state)
+        lead(state)
+
+
+def lead(state: State) -> None:
+    """Primary whose log is installed: let the backups hear that it lives, and have them vouch."""
+    send_heartbeat(state)
+    resend_prepares(state)
+    abdication.arm(state)

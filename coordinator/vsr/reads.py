@@ -38,10 +38,23 @@ def settle(state: State) -> None:
     At most two rounds pass in one step: one that was running, and one that a lone replica both
     starts and confirms.
     """
+    if state.is_abdicating:
+        refuse_all(state, RefusalReason.ABDICATING)
     finish_round(state)
     if state.reads.waiting and not state.reads.running:
         start_round(state)
         finish_round(state)
+
+
+def refuse_all(state: State, reason: RefusalReason) -> None:
+    """Refuse the reads that wait, as this replica leaves the view, or wants to.
+
+    The next round has another number, so that confirmations of this one are recognized as old.
+    """
+    reads = state.reads
+    for token in (*reads.running, *reads.waiting):
+        state.emit(ReadIndexRefused(token, reason, None))
+    reads.running, reads.waiting = [], []
 
 
 def start_round(state: State) -> None:

@@ -5,7 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from coordinator.vsr import acknowledge, commit, drop, founding, normal, reads, startup, view_change
+from coordinator.vsr import (
+    abdication,
+    acknowledge,
+    catch_up,
+    commit,
+    drop,
+    founding,
+    install,
+    normal,
+    reads,
+    repair,
+    start_view,
+    startup,
+    view_change,
+    wishes,
+)
 from coordinator.vsr.effects import Arm, Dropped, DropRule, Effect, RefusalReason, Status
 from coordinator.vsr.errors import CallerError, demand
 from coordinator.vsr.events import (
@@ -29,32 +44,79 @@ from coordinator.vsr.messages import (
     BlankQueryMessage,
     CommitMessage,
     CommitOkMessage,
+    CommittedGoneMessage,
+    CommittedMessage,
+    DoViewChangeMessage,
+    Message,
     PrepareMessage,
     PrepareOkMessage,
+    RepairMessage,
+    RequestCommittedMessage,
+    RequestPrepareMessage,
+    RequestStartViewMessage,
     Seal,
+    StartViewChangeMessage,
+    StartViewMessage,
 )
 from coordinator.vsr.state import Configuration, Jitter, ReadFounders, State, no_jitter
 from coordinator.vsr.timeouts import TimeoutName
 
 Handler: TypeAlias = Callable[[State, Any], None]
 
+Receiver: TypeAlias = tuple[drop.Rules, Handler]
+
+
+def by_members(rules: drop.Rules, handler: Handler) -> dict[Status, Receiver]:
+    """The same for a member of a founded cluster in whatever status."""
+    return dict.fromkeys(commit.MEMBER_STATUSES, (rules, handler))
+
+
+HEARD_PRIMARY: Receiver = (drop.HEARD_PRIMARY_RULES, start_view.on_primary_at_work)
+COUNT_COPY: Receiver = (drop.PREPARE_OK_RULES, acknowledge.on_prepare_ok)
+
 # A message that has no entry for a status is dropped in it, by the rule "status".
-MESSAGE_HANDLERS: dict[type, dict[Status, tuple[drop.Rules, Handler]]] = {
+MESSAGE_HANDLERS: dict[type, dict[Status, Receiver]] = {
     PrepareMessage: {
         Status.BLANK: (drop.FOUNDING_PREPARE_RULES, founding.on_founding_prepare),
+        Status.RECOVERING: HEARD_PRIMARY,
+        Status.VIEW_CHANGE: HEARD_PRIMARY,
         Status.NORMAL: (drop.NORMAL_PREPARE_RULES, normal.on_prepare),
     },
-    PrepareOkMessage: {Status.NORMAL: (drop.PREPARE_OK_RULES, acknowledge.on_prepare_ok)},
-    CommitMessage: {Status.NORMAL: (drop.FROM_PRIMARY_RULES, normal.on_commit)},
+    PrepareOkMessage: {Status.VIEW_CHANGE: COUNT_COPY, Status.NORMAL: COUNT_COPY},
+    CommitMessage: {
+        Status.RECOVERING: HEARD_PRIMARY,
+        Status.VIEW_CHANGE: HEARD_PRIMARY,
+        Status.NORMAL: (drop.FROM_PRIMARY_RULES, normal.on_commit),
+    },
     CommitOkMessage: {Status.NORMAL: (drop.COMMIT_OK_RULES, reads.on_commit_ok)},
     BlankQueryMessage: {Status.BLANK: (drop.BLANK_QUERY_RULES, founding.on_blank_query)},
     BlankAnswerMessage: {Status.BLANK: (drop.BLANK_ANSWER_RULES, founding.on_blank_answer)},
+    StartViewChangeMessage: by_members(drop.WISH_RULES, wishes.on_start_view_change),
+    DoViewChangeMessage: by_members(drop.VOTE_RULES, view_change.on_do_view_change),
+    StartViewMessage: by_members(drop.START_VIEW_RULES, start_view.on_start_view),
+    RequestStartViewMessage: by_members(
+        drop.REQUEST_START_VIEW_RULES, start_view.on_request_start_view
+    ),
+    RequestPrepareMessage: by_members(drop.REQUEST_PREPARE_RULES, repair.on_request_prepare),
+    RepairMessage: by_members(drop.REPAIR_RULES, repair.on_repair),
+    RequestCommittedMessage: by_members(
+        drop.REQUEST_COMMITTED_RULES, catch_up.on_request_committed
+    ),
+    CommittedMessage: by_members(drop.COMMITTED_RULES, catch_up.on_committed),
+    CommittedGoneMessage: by_members(drop.COMMITTED_GONE_RULES, catch_up.on_committed_gone),
 }
 
 TIMEOUT_HANDLERS: dict[TimeoutName, Callable[[State], None]] = {
     TimeoutName.FOUNDING_QUERY: founding.ask_founders,
     TimeoutName.HEARTBEAT: normal.send_heartbeat,
     TimeoutName.PREPARE_RESEND: normal.resend_prepares,
+    TimeoutName.SUSPICION: wishes.on_suspicion_timeout,
+    TimeoutName.WISH_RESEND: wishes.tell_wish,
+    TimeoutName.VOTE_RESEND: view_change.resend_vote,
+    TimeoutName.VIEW_CHANGE: view_change.on_view_change_timeout,
+    TimeoutName.START_VIEW_REQUEST: start_view.on_request_timeout,
+    TimeoutName.REPAIR: repair.on_repair_timeout,
+    TimeoutName.ABDICATION: abdication.on_abdication_timeout,
 }
 
 
@@ -64,6 +126,10 @@ def on_received(state: State, event: Received) -> None:
     general = (*drop.ANY_RULES, *drop.rules_of_view(message))
     hit = drop.first_hit(general, state, message)
     receiver = MESSAGE_HANDLERS.get(type(message), {}).get(state.status)
+    if hit is None:
+        listen(state, message)
+    elif hit is DropRule.NEWER_VIEW and state.status in commit.MEMBER_STATUSES:
+        follow(state, message)
     if hit is None and receiver is None:
         hit = DropRule.STATUS
     if hit is None and receiver is not None:
@@ -75,10 +141,31 @@ def on_received(state: State, event: Received) -> None:
         state.emit(Dropped(hit, message))
 
 
+def listen(state: State, message: Message) -> None:
+    """Note that the other side of this view is there, whatever else the message says."""
+    if isinstance(message, PrepareOkMessage | CommitOkMessage):
+        if state.is_primary:
+            abdication.heard_backup(state, message.from_replica)
+    elif (
+        isinstance(message, PrepareMessage | CommitMessage)
+        and message.from_replica == state.primary
+        and state.status in commit.MEMBER_STATUSES
+    ):
+        wishes.heard_primary(state)
+
+
+def follow(state: State, message: Message) -> None:
+    """A message of normal operation in a later view leads to the question which log that has."""
+    if isinstance(message, PrepareMessage | CommitMessage):
+        start_view.on_newer_view(state, message)
+
+
 def on_tick(state: State, event: Tick) -> None:
     """Run the handlers of all timeouts that are due; each arms its own anew."""
     for name in state.timeouts.fired(state.now_ticks):
-        TIMEOUT_HANDLERS[name](state)
+        # One that fired before it may have moved the replica on, and stopped this one.
+        if state.timeouts.is_armed(name):
+            TIMEOUT_HANDLERS[name](state)
 
 
 def on_records_durable(state: State, event: RecordsDurable) -> None:
@@ -87,11 +174,6 @@ def on_records_durable(state: State, event: RecordsDurable) -> None:
         founding.on_records_durable(state, event)
     else:
         acknowledge.on_records_durable(state, event)
-
-
-def on_event_of_members(state: State, event: Event) -> None:
-    """Refuse what only a member of a larger cluster can be told, as long as there is none."""
-    demand(False, "a lone replica is not told what concerns several", event)
 
 
 def on_found(state: State, event: Found) -> None:
@@ -109,18 +191,24 @@ EVENT_HANDLERS: dict[type, Handler] = {
     RecordsDurable: on_records_durable,
     SuperblockDurable: view_change.on_superblock_durable,
     PrepareRetired: commit.on_prepare_retired,
-    Discarded: on_event_of_members,
-    RecordFaulty: on_event_of_members,
-    Abdicate: on_event_of_members,
+    Discarded: acknowledge.on_discarded,
+    RecordFaulty: repair.on_record_faulty,
+    Abdicate: abdication.on_abdicate,
     ReadIndexRequested: reads.on_read_index_requested,
 }
 
 # What follows from the state alone, whatever the event was. In this order, once, is a fixed point:
-# committing lets entries be handed out, that ends a view change, and that lets reads be served.
+# wishes begin a view, votes choose its log, which is taken over; committing lets entries be handed
+# out, that ends a view change, and that lets reads be served.
 SETTLE_RULES: tuple[Callable[[State], None], ...] = (
+    view_change.follow_wishes,
+    view_change.vote,
+    view_change.choose_log,
+    install.advance,
     commit.advance,
     commit.deliver,
     view_change.finish,
+    repair.settle,
     reads.settle,
 )
 

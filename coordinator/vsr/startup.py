@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 from itertools import pairwise
 
-from coordinator.vsr import founding, view_change
+from coordinator.vsr import founding, start_view, view_change
 from coordinator.vsr.effects import Halted, Status, SuperblockState
 from coordinator.vsr.errors import demand
 from coordinator.vsr.events import Start
@@ -37,14 +37,25 @@ def on_start(state: State, event: Start) -> None:
     state.boot_nonce = event.boot_nonce
     state.durable = event.superblock
     state.view, state.log_view = superblock.view, superblock.log_view
-    state.log.inherit(event.suffix, superblock.log_view)
-    if event.base_op > state.log.op:
+    state.voting_view = superblock.voting_view
+    inherit(state, event)
+    alone = state.replica_count == 1
+    if alone and event.base_op > state.log.op:
         halt_base_beyond_log(state, event.base_op)
         return
     state.commit_max = state.commit_min = state.retired_op = event.base_op
-    alone = state.replica_count == 1
     action = STARTUP[(alone, event.superblock is not None, extent(state.log.op))]
     action(state, superblock)
+
+
+def inherit(state: State, event: Start) -> None:
+    """Take over the log. What peers sent as a snapshot may reach further than the own journal."""
+    log = state.log
+    log.inherit(event.suffix, state.log_view)
+    log.inherit_faults(tuple(op for op in event.faulty if op > event.base_op))
+    log.head_uncertain = event.head_uncertain
+    if state.replica_count > 1 and event.base_op > log.op:
+        log.begin_after(event.base_op)
 
 
 def demand_start(event: Start) -> None:
@@ -62,19 +73,21 @@ def demand_start(event: Start) -> None:
     )
     demand(event.base_op >= 0, "the base is an op", event.base_op)
     demand(
-        not event.faulty and not event.head_uncertain,
-        "a replica with a damaged journal is not started",
+        list(event.faulty) == sorted(set(event.faulty)),
+        "the faulty ops are in order",
         event.faulty,
     )
     if event.suffix:
-        demand_suffix(event.suffix)
+        demand_suffix(event)
 
 
-def demand_suffix(suffix: tuple[PrepareHeader, ...]) -> None:
+def demand_suffix(event: Start) -> None:
     """The journal verified each entry; that they follow each other is looked at here once more."""
+    suffix, faulty = event.suffix, frozenset(event.faulty)
     first, head = suffix[0], suffix[-1]
+    reach = head.op - first.op + 1
     demand(
-        first.op == 1 or len(suffix) >= PIPELINE_PREPARES_MAX,
+        first.op <= event.base_op + 1 or reach >= PIPELINE_PREPARES_MAX or first.op - 1 in faulty,
         f"the suffix holds all entries or at least the last {PIPELINE_PREPARES_MAX}",
         (first.op, head.op),
     )
@@ -84,7 +97,11 @@ def demand_suffix(suffix: tuple[PrepareHeader, ...]) -> None:
         first,
     )
     for earlier, later in pairwise(suffix):
-        demand(follows(earlier, later), "entries of the suffix follow each other", later)
+        gap = range(earlier.op + 1, later.op)
+        connected = bool(gap) and faulty.issuperset(gap)
+        demand(
+            connected or follows(earlier, later), "entries of the suffix follow each other", later
+        )
 
 
 def follows(earlier: PrepareHeader, later: PrepareHeader) -> bool:
@@ -115,7 +132,7 @@ def take_over_alone(state: State) -> None:
     superblock says so, damage to the last entries is never again taken for a torn tail.
     """
     state.commit_max = state.log.op
-    view_change.begin(state)
+    view_change.enter(state, state.view + 1)
 
 
 def recover_alone(state: State, superblock: SuperblockState) -> None:
@@ -164,10 +181,36 @@ def halt_without_superblock(state: State, superblock: SuperblockState) -> None:
 
 
 def await_peers(state: State, superblock: SuperblockState) -> None:
-    """One of several, after a restart: it may not act before its peers brought it up to date."""
-    known = min(superblock.commit_max, state.log.op)
-    state.commit_max = max(known, state.commit_max)
-    state.change_status(Status.RECOVERING)
+    """One of several, after a restart: it may not act before its peers brought it up to date.
+
+    Every entry says what was committed when it was made, in this very log. The superblock tells of
+    no commit that was not durable: if the journal ends before it, entries were lost.
+    """
+    if state.log.op < superblock.commit_max:
+        state.log.head_uncertain = True
+    last = max((entry.header.commit for entry in state.log.above(0)), default=0)
+    known = max(superblock.commit_max, last)
+    state.commit_heard = known
+    state.commit_max = max(min(known, state.log.op), state.commit_max)
+    start_view.recover(state)
+
+
+def await_peers_without_journal(state: State, superblock: SuperblockState) -> None:
+    """The journal is gone, and what was in it was acknowledged: nothing of it may be denied."""
+    state.log.head_uncertain = True
+    await_peers(state, superblock)
+
+
+def found_anew(state: State, superblock: SuperblockState) -> None:
+    """The founding primary crashed before it told anyone of op 1; the others still are blank.
+
+    Another founder has been told, but did not vouch for op 1 yet. It is a member.
+    """
+    if state.is_primary:
+        state.discard_after(0)
+        founding.begin(state)
+    else:
+        await_peers(state, superblock)
 
 
 def halt(state: State, reason: str) -> None:
@@ -185,9 +228,9 @@ STARTUP: dict[tuple[bool, bool, Extent], Callable[[State, SuperblockState], None
     (True, True, Extent.FOUNDED): recover_alone,
     (True, True, Extent.LONGER): recover_alone,
     (False, False, Extent.EMPTY): begin_blank,
-    (False, False, Extent.FOUNDED): await_peers,
+    (False, False, Extent.FOUNDED): found_anew,
     (False, False, Extent.LONGER): halt_without_superblock,
-    (False, True, Extent.EMPTY): await_peers,
+    (False, True, Extent.EMPTY): await_peers_without_journal,
     (False, True, Extent.FOUNDED): await_peers,
     (False, True, Extent.LONGER): await_peers,
 }

@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coordinator.vsr.effects import (
+    DiscardAfter,
     Effect,
+    PersistPrepares,
     PersistSuperblock,
+    Send,
     Status,
     StatusChanged,
     SuperblockState,
 )
 from coordinator.vsr.errors import check
-from coordinator.vsr.log import LogTail
-from coordinator.vsr.messages import Seal
+from coordinator.vsr.log import Entry, LogTail
+from coordinator.vsr.messages import DoViewChangeMessage, Message, Prepare, PrepareHeader, Seal
 from coordinator.vsr.quorum import QUORUMS, Quorums
 from coordinator.vsr.timeouts import Timeouts
 from viewstamp.limits import CLUSTER_ID_BYTES
@@ -72,13 +75,37 @@ class ReadRounds:
     confirmed_by: set[int] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A replica's wish to be in `target_view` or a later one, as heard at a tick."""
+
+    target_view: int
+    heard_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """The log that a view begins with, while this replica takes it over.
+
+    `headers` are its entries after `commit`, in op order; `head_op` is the last. `source` has
+    what is committed, `holders` are asked for the rest, in turn.
+    """
+
+    source: int
+    holders: tuple[int, ...]
+    commit: int
+    headers: tuple[PrepareHeader, ...]
+    head_op: int
+
+
 @dataclass(slots=True)
 class State:
     """The state of one replica between two steps.
 
     `view` is the view the replica is in or moving to; `log_view` the last view whose log it took
     over. `durable` is the superblock on disk and `writing` the one on its way there. `commit_max`
-    is the highest op known to be committed, `commit_min` the highest handed out for execution.
+    is the highest op known to be committed and held, `commit_min` the highest handed out for
+    execution, `commit_heard` what peers say is committed.
     """
 
     configuration: Configuration
@@ -93,10 +120,40 @@ class State:
     commit_min: int = 0
     retired_op: int = 0
     inherited_op: int = 0
-    """The head of the log that this view began with; committed before anything is admitted."""
+    """Primary: that head too; retired before anything is admitted. 0 for a backup."""
+    began_op: int = 0
+    """The head of the log that this view began with, here."""
+    vouched_op: int = 0
+    """The commit point that this view's log began with: what is above it is vouched for."""
     durable: SuperblockState | None = None
     writing: SuperblockState | None = None
-    view_change_votes: set[int] = field(default_factory=set)
+    voting_view: int = 0
+    commit_heard: int = 0
+    commit_source: int = 0
+    """Who said `commit_heard`, and so holds what is lacking here."""
+    peers_asked: int = 0
+    """Counts questions without answer, so that the next goes to another peer."""
+    asked_ops: frozenset[int] = frozenset()
+    """The ops of the entries that peers were asked for."""
+    asked_view: int = 0
+    """The view whose primary was asked for its log, the last time."""
+    wishes: dict[int, Wish] = field(default_factory=dict)
+    votes: dict[int, DoViewChangeMessage] = field(default_factory=dict)
+    installation: Installation | None = None
+    stuck_op: int = 0
+    """The entry of the last alarm."""
+    snapshot_generation: int = 0
+    """The newest snapshot that this replica was told to restart from."""
+    view_changes_failed: int = 0
+    """Views that ended before they were normal here, since the last that was."""
+    follows_primary: bool = False
+    """Whether the primary of `view` was heard from in time; for itself, whether it is installed."""
+    primary_heard_ticks: int = 0
+    heard_backups: set[int] = field(default_factory=set)
+    quorum_heard_ticks: int = 0
+    is_abdicating: bool = False
+    redeliver: set[int] = field(default_factory=set)
+    """Entries handed out without a body that turned out to be damaged here."""
     boot_nonce: bytes = b""
     founders: dict[int, bytes] = field(default_factory=dict)
     reads: ReadRounds = field(default_factory=ReadRounds)
@@ -148,8 +205,17 @@ class State:
         )
 
     @property
+    def is_voter(self) -> bool:
+        """Whether this replica may vote and vouch in `view`: it forgot nothing that it said."""
+        return self.is_voter_in(self.view)
+
+    def is_voter_in(self, view: int) -> bool:
+        """Whether this replica may vote and vouch in `view`."""
+        return view >= self.voting_view
+
+    @property
     def acts_in_view(self) -> bool:
-        """Whether commits of `view` may be found and handed out here."""
+        """Whether commits of `view` may be found here."""
         return self.is_installed and self.status in ACTING
 
     def emit(self, effect: Effect) -> None:
@@ -161,13 +227,61 @@ class State:
         self.status = status
         self.emit(StatusChanged(status, self.view, self.primary))
 
+    def send(self, to_replica: int, message: Message) -> None:
+        """Send to one other replica."""
+        self.emit(Send(to_replica, message))
+
+    def broadcast(self, message: Message) -> None:
+        """Send to all other replicas."""
+        for replica in self.others:
+            self.emit(Send(replica, message))
+
+    def hear_commit(self, commit: int, source: int) -> None:
+        """Note that `source` says `commit` is committed. What is lacking here is fetched."""
+        if commit > self.commit_heard:
+            self.commit_heard, self.commit_source = commit, source
+
+    def write(self, prepare: Prepare, *, fills: bool = False) -> Entry:
+        """Have `prepare` written, as the head of the log or in place of a damaged record."""
+        entry = Entry(prepare.header, prepare, self.log_view)
+        take = self.log.fill if fills else self.log.append
+        take(entry)
+        self.emit(PersistPrepares((prepare,)))
+        return entry
+
+    def discard_after(self, op: int) -> None:
+        """Remove what a chosen log does not have. Nothing that is committed is ever removed."""
+        check(op >= self.commit_max, "what is discarded is above the commit point", op)
+        self.log.discard_after(op)
+        self.emit(DiscardAfter(op))
+
     def persist_superblock(self) -> None:
-        """Have the present view, log view and commit written."""
-        check(self.writing is None, "one superblock write is in flight at a time", self.writing)
-        self.writing = SuperblockState(self.view, self.log_view, self.commit_max)
+        """Have the present view, log view and commit written; after the write under way, if any."""
+        if self.writing is None:
+            self._write_superblock()
+
+    def superblock_written(self) -> None:
+        """The write under way is durable; write again what has changed since."""
+        written, self.writing = self.writing, None
+        self.durable = written
+        if written is not None and self._marks_of_views() != (
+            written.view,
+            written.log_view,
+            written.voting_view,
+        ):
+            self._write_superblock()
+
+    def _marks_of_views(self) -> tuple[int, int, int]:
+        return self.view, self.log_view, self.voting_view
+
+    def _write_superblock(self) -> None:
+        # What is committed may be on its way to the disk, where a crash leaves another entry.
+        commit = min(self.commit_max, self.log.durable_op)
+        state = SuperblockState(self.view, self.log_view, commit, self.voting_view)
         check(
-            self.durable is None or self.writing.follows(self.durable),
+            self.durable is None or state.follows(self.durable),
             "no field of the superblock goes back",
-            (self.durable, self.writing),
+            (self.durable, state),
         )
-        self.emit(PersistSuperblock(self.writing))
+        self.writing = state
+        self.emit(PersistSuperblock(state))

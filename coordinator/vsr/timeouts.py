@@ -1,18 +1,25 @@
 """Timeouts as values: a timeout is due at a tick or not armed; time is whatever the driver says.
 
-The clock never decides anything about the log. A timeout only makes a replica repeat itself.
+The clock never decides anything about the log. A timeout makes a replica repeat itself, or suspect
+another, and being wrong in that costs time only.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
 
 from viewstamp.limits import (
+    ABDICATE_MS,
+    DO_VIEW_CHANGE_RESEND_MS,
     FOUNDING_QUERY_MS,
     HEARTBEAT_MS,
     PREPARE_RESEND_MS,
+    REPAIR_RESEND_MS,
+    START_VIEW_CHANGE_RESEND_MS,
+    START_VIEW_REQUEST_MS,
+    SUSPICION_MS,
     TICK_MS,
+    VIEW_CHANGE_MS,
 )
 
 
@@ -21,60 +28,75 @@ def ticks(duration_ms: int) -> int:
     return max(1, -(-duration_ms // TICK_MS))
 
 
-@dataclass(frozen=True, slots=True)
-class Timeout:
-    """Fires `after_ticks` after it was armed, and stays fired until armed again or stopped."""
-
-    after_ticks: int
-    due_ticks: int | None = None
-
-    def armed(self, now_ticks: int) -> Timeout:
-        """The same timeout, counting from now."""
-        return replace(self, due_ticks=now_ticks + self.after_ticks)
-
-    def stopped(self) -> Timeout:
-        """The same timeout, not armed."""
-        return self if self.due_ticks is None else replace(self, due_ticks=None)
-
-    def fired(self, now_ticks: int) -> bool:
-        """Whether the timeout is armed and due."""
-        return self.due_ticks is not None and now_ticks >= self.due_ticks
-
-
 class TimeoutName(Enum):
     """The timeouts of a replica, in the order in which they are looked at."""
 
     FOUNDING_QUERY = "founding_query"
     HEARTBEAT = "heartbeat"
     PREPARE_RESEND = "prepare_resend"
+    SUSPICION = "suspicion"
+    WISH_RESEND = "wish_resend"
+    VOTE_RESEND = "vote_resend"
+    VIEW_CHANGE = "view_change"
+    START_VIEW_REQUEST = "start_view_request"
+    REPAIR = "repair"
+    ABDICATION = "abdication"
+    ADMISSION = "admission"
 
 
 AFTER_MS = {
     TimeoutName.FOUNDING_QUERY: FOUNDING_QUERY_MS,
     TimeoutName.HEARTBEAT: HEARTBEAT_MS,
     TimeoutName.PREPARE_RESEND: PREPARE_RESEND_MS,
+    TimeoutName.SUSPICION: SUSPICION_MS,
+    TimeoutName.WISH_RESEND: START_VIEW_CHANGE_RESEND_MS,
+    TimeoutName.VOTE_RESEND: DO_VIEW_CHANGE_RESEND_MS,
+    TimeoutName.VIEW_CHANGE: VIEW_CHANGE_MS,
+    TimeoutName.START_VIEW_REQUEST: START_VIEW_REQUEST_MS,
+    TimeoutName.REPAIR: REPAIR_RESEND_MS,
+    TimeoutName.ABDICATION: ABDICATE_MS,
+    TimeoutName.ADMISSION: START_VIEW_REQUEST_MS,
 }
+AFTER_TICKS = {name: ticks(duration_ms) for name, duration_ms in AFTER_MS.items()}
 
 
 class Timeouts:
-    """The timeouts of one replica."""
+    """The timeouts of one replica: when each that is armed is due."""
 
     def __init__(self) -> None:
-        self._timeouts = {name: Timeout(ticks(AFTER_MS[name])) for name in TimeoutName}
+        self._due_ticks: dict[TimeoutName, int] = {}
+        self._earliest_ticks: int | None = None
 
-    def arm(self, name: TimeoutName, now_ticks: int) -> None:
-        """Let `name` count from now."""
-        self._timeouts[name] = self._timeouts[name].armed(now_ticks)
+    def arm(self, name: TimeoutName, now_ticks: int, after_ticks: int | None = None) -> None:
+        """Let `name` count from now, for its usual time or for `after_ticks`."""
+        self._due_ticks[name] = now_ticks + (after_ticks or AFTER_TICKS[name])
+        self._look()
 
-    def stop(self, name: TimeoutName) -> None:
-        """Let `name` not fire."""
-        self._timeouts[name] = self._timeouts[name].stopped()
+    def stop(self, *names: TimeoutName) -> None:
+        """Let these not fire."""
+        for name in names:
+            self._due_ticks.pop(name, None)
+        self._look()
+
+    def stop_all(self) -> None:
+        """Let none fire."""
+        self._due_ticks.clear()
+        self._look()
+
+    def is_armed(self, name: TimeoutName) -> bool:
+        """Whether `name` will fire, or has and was not armed anew."""
+        return name in self._due_ticks
 
     def fired(self, now_ticks: int) -> tuple[TimeoutName, ...]:
-        """The timeouts that are due, in their fixed order."""
-        return tuple(name for name in TimeoutName if self._timeouts[name].fired(now_ticks))
+        """The timeouts that are due, in their fixed order. They stay due until armed or stopped."""
+        return tuple(
+            name for name in TimeoutName if self._due_ticks.get(name, now_ticks + 1) <= now_ticks
+        )
 
     def earliest_ticks(self) -> int | None:
         """When the next timeout is due; None if none is armed."""
-        due = [t.due_ticks for t in self._timeouts.values() if t.due_ticks is not None]
-        return min(due, default=None)
+        return self._earliest_ticks
+
+    def _look(self) -> None:
+        # Once per change, so that the many steps that change none do not pay for it.
+        self._earliest_ticks = min(self._due_ticks.values(), default=None)

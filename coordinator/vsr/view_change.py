@@ -1,72 +1,187 @@
-"""The view change, as a lone replica holds it with itself on every start.
+"""The view change: from entering a view, over the votes, to the log that it begins with.
 
 The order is what makes it safe, alone or among several: the new view is durable before the replica
-votes in it; the log is chosen once a view-change quorum voted; the log view is durable before
-anything of that log is vouched for; the inherited log is committed, and applied by every stage,
-before the status is normal.
+votes in it; the log is chosen once a view-change quorum voted; the whole log is on this disk before
+the log view says so, and the log view is durable before anything of that log is vouched for; the
+inherited log is committed, and applied by every stage, before the status of the primary is normal.
+A vote is therefore a faithful copy of one log, whenever the replica may have crashed.
+
+A lone replica holds a view change with itself on every start: its vote is the quorum.
 """
 
 from __future__ import annotations
 
-from coordinator.vsr import acknowledge, normal
-from coordinator.vsr.effects import Status
+from coordinator.vsr import choice, install, normal, reads, wishes
+from coordinator.vsr.effects import RefusalReason, Status, Stuck
 from coordinator.vsr.errors import check, demand
 from coordinator.vsr.events import SuperblockDurable
-from coordinator.vsr.state import State
-from viewstamp.limits import PIPELINE_PREPARES_MAX
+from coordinator.vsr.messages import DoViewChangeMessage
+from coordinator.vsr.state import Installation, State
+from coordinator.vsr.timeouts import TimeoutName, ticks
+from viewstamp.limits import FORFEIT_LAG_OPS, VIEW_CHANGE_MS, VIEW_CHANGE_MS_MAX
 
 
-def begin(state: State) -> None:
-    """Move to the next view. Nothing else happens before the disk knows."""
-    state.view += 1
-    state.view_change_votes = set()
+def enter(state: State, view: int) -> None:
+    """Move to a later view. It counts for nothing before the disk knows."""
+    check(view > state.view, "views only grow", (state.view, view))
+    state.view = view
+    state.wishes, state.votes, state.installation = {}, {}, None
+    state.follows_primary = state.is_abdicating = False
+    state.timeouts.stop_all()
+    state.asked_ops = frozenset()
+    reads.refuse_all(state, RefusalReason.VIEW_CHANGE)
     state.change_status(Status.VIEW_CHANGE)
     state.persist_superblock()
+    if state.replica_count > 1:
+        arm_patience(state)
+        wishes.tell_wish(state)
+
+
+def follow_wishes(state: State) -> None:
+    """Settle rule: move to the view that a quorum wishes for."""
+    view = wishes.due_view(state)
+    if view is not None and state.status is not Status.HALTED:
+        enter(state, view)
+
+
+def arm_patience(state: State) -> None:
+    """Give this view some time, twice as much as the last one that failed."""
+    patience_ms = min(VIEW_CHANGE_MS << min(state.view_changes_failed, 8), VIEW_CHANGE_MS_MAX)
+    patience_ms += state.jitter(patience_ms // 2)
+    state.timeouts.arm(TimeoutName.VIEW_CHANGE, state.now_ticks, ticks(patience_ms))
+
+
+def on_view_change_timeout(state: State) -> None:
+    """The view did not become normal in time: wish for the next, and go on trying meanwhile."""
+    state.view_changes_failed += 1
+    arm_patience(state)
+    wishes.suspect(state, state.view + 1)
 
 
 def on_superblock_durable(state: State, event: SuperblockDurable) -> None:
-    """Go on from the durable view to the vote, or from the durable log view to its log."""
+    """Note what the disk knows now; the settle rules go on from there."""
     demand(
         event.state == state.writing,
         f"only the outstanding superblock is reported durable: {state.writing}",
         event.state,
     )
-    state.durable, state.writing = state.writing, None
+    was_installed = state.is_installed
+    state.superblock_written()
+    if state.is_installed and not was_installed:
+        install.take_up(state)
+
+
+def own_vote(state: State) -> DoViewChangeMessage:
+    """What this disk holds of a log, above what is committed."""
+    log = state.log
+    return DoViewChangeMessage(
+        state.configuration.cluster_id,
+        state.replica,
+        state.view,
+        state.log_view,
+        state.commit_max,
+        log.op,
+        tuple(e.header for e in log.above(state.commit_max) if e.header.op not in log.faulty),
+        tuple(sorted(op for op in log.faulty if op > state.commit_max)),
+        log.head_uncertain,
+    )
+
+
+def may_vote(state: State) -> bool:
+    """Whether the disk knows of the view, and holds the log just as it is here.
+
+    What is under way to the disk could be lost, and then the vote would have told a lie.
+    """
+    return (
+        state.status is Status.VIEW_CHANGE
+        and state.is_voter
+        and state.durable is not None
+        and state.durable.view == state.view
+        and not state.is_installed
+        and state.installation is None
+        and state.log.is_quiet
+    )
+
+
+def vote(state: State) -> None:
+    """Settle rule: vote as soon as that is allowed, once; it is repeated by time."""
+    if state.replica not in state.votes and may_vote(state):
+        cast(state)
+
+
+def cast(state: State) -> None:
+    """Vote: the primary-elect to itself, the others to it."""
+    state.votes[state.replica] = own_vote(state)
+    if not state.is_primary:
+        state.send(state.primary, state.votes[state.replica])
+    if state.replica_count > 1:
+        state.timeouts.arm(TimeoutName.VOTE_RESEND, state.now_ticks)
+
+
+def resend_vote(state: State) -> None:
+    """Repeat the vote until the view's log is known, with what the disk holds now; to all.
+
+    It may be that only some saw the quorum of wishes, while the others went on in the old view,
+    in which those who left it cannot take part any more. The vote makes all follow.
+    """
+    state.timeouts.stop(TimeoutName.VOTE_RESEND)
+    if may_vote(state):
+        state.votes[state.replica] = own_vote(state)
+        state.broadcast(state.votes[state.replica])
+        state.timeouts.arm(TimeoutName.VOTE_RESEND, state.now_ticks)
+    elif state.status is Status.VIEW_CHANGE and state.installation is None:
+        state.timeouts.arm(TimeoutName.VOTE_RESEND, state.now_ticks)
+
+
+def on_do_view_change(state: State, message: DoViewChangeMessage) -> None:
+    """Primary-elect: count the vote. Its sender saw a quorum of wishes, so the view is due."""
+    if message.view > state.view:
+        enter(state, message.view)
+    if not state.is_primary:
+        return
     if state.is_installed:
-        take_up_log(state)
-    else:
-        cast_own_vote(state)
+        install.send_start_view(state, message.from_replica, install.NO_NONCE)
+    elif state.installation is None:
+        state.votes[message.from_replica] = message
 
 
-def cast_own_vote(state: State) -> None:
-    """Vote for the view that is now durable; with a quorum of votes, choose its log.
-
-    With one replica its own vote is the quorum, and its own verified log the only one.
-    """
-    state.view_change_votes.add(state.replica)
-    if len(state.view_change_votes) >= state.quorums.view_change:
-        install_log(state)
-
-
-def install_log(state: State) -> None:
-    """Take over the log that the votes determine, and have that recorded.
-
-    No primary lets more than a pipeline of entries go uncommitted, so what lies deeper is
-    committed. The rest needs a replication quorum in this view.
-    """
-    state.inherited_op = state.log.op
-    state.commit_max = max(state.commit_max, state.log.op - PIPELINE_PREPARES_MAX)
-    for entry in state.log.above(state.commit_max):
-        entry.log_view = state.view
-        entry.acks = set()
-    state.log_view = state.view
-    state.persist_superblock()
+def choose_log(state: State) -> None:
+    """Settle rule: primary-elect: take over the log that the votes determine, once they do."""
+    if not elects(state):
+        return
+    votes = [state.votes[replica] for replica in sorted(state.votes)]
+    chosen = choice.choose(votes, state.replica_count, state.quorums)
+    if isinstance(chosen, choice.Chosen):
+        begin_installation(state, chosen)
+    elif isinstance(chosen, choice.Unrecoverable) and state.stuck_op != chosen.op:
+        state.stuck_op = chosen.op
+        state.emit(Stuck(chosen.op, "all replicas voted, and no vote has this entry intact"))
 
 
-def take_up_log(state: State) -> None:
-    """Primary: vouch for the inherited entries, now that a crash cannot make it forget the view."""
-    if state.is_primary:
-        acknowledge.acknowledge_uncommitted(state)
+def elects(state: State) -> bool:
+    """Whether this replica is to choose a log now, its own vote being in."""
+    return (
+        state.status is Status.VIEW_CHANGE
+        and state.is_primary
+        and state.installation is None
+        and not state.is_installed
+        and state.replica in state.votes
+    )
+
+
+def begin_installation(state: State, chosen: choice.Chosen) -> None:
+    """Take the chosen log over; one who lacks too much of it rather lets another lead."""
+    holders = sorted(state.votes, key=lambda replica: -len(state.votes[replica].headers))
+    state.installation = Installation(
+        chosen.source,
+        tuple(holder for holder in holders if holder != state.replica),
+        chosen.commit,
+        chosen.headers,
+        chosen.head_op,
+    )
+    state.hear_commit(chosen.commit, chosen.source)
+    if chosen.commit - state.commit_max > FORFEIT_LAG_OPS:
+        wishes.suspect(state, state.view + 1)
 
 
 def finish(state: State) -> None:
@@ -74,8 +189,11 @@ def finish(state: State) -> None:
 
     Handed out is not enough: until its last entry went through the stages, sessions and replies
     are missing that clients know of. They would be told that their session ended, or never was.
+    A backup tells clients nothing, and is normal as soon as it has the log.
     """
-    awaited = (Status.BLANK, Status.VIEW_CHANGE)
-    if state.status in awaited and state.is_installed and state.retired_op >= state.inherited_op:
+    if state.status not in (Status.BLANK, Status.VIEW_CHANGE) or not state.is_installed:
+        return
+    if state.installation is None and state.retired_op >= state.inherited_op:
         check(state.log.op > 0, "a view begins with a founded log", state.log.op)
+        state.view_changes_failed = 0
         normal.enter(state)

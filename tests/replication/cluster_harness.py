@@ -1,20 +1,23 @@
 """Replicas in one process, over a network and disks that do nothing unless a test says so.
 
-Every disk write stays pending and every message in flight until the test completes, delivers or
-drops it. Whatever a test does, the harness holds the cluster to what replication promises: entries
-execute in op order without a gap, all replicas execute the same ones, and each was durable on a
-replication quorum of disks before anyone executed it.
+Every disk write and discard stays pending and every message in flight until the test completes,
+delivers or drops it. Whatever a test does, the harness holds the cluster to what replication
+promises: entries execute in op order without a gap, all replicas execute the same ones, and each
+was durable on a replication quorum of disks before anyone executed it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 from coordinator.vsr import (
     Admitted,
     ClientBatch,
     Commit,
     Configuration,
+    DiscardAfter,
+    Discarded,
     Effect,
     Event,
     Found,
@@ -28,15 +31,21 @@ from coordinator.vsr import (
     ReadIndexGranted,
     ReadIndexRequested,
     Received,
+    RecordFaulty,
     RecordId,
     RecordsDurable,
     Replica,
     Send,
+    SendCommitted,
+    SendHeld,
+    SnapshotNeeded,
     Start,
+    Stuck,
     SuperblockDurable,
     SuperblockState,
     Tick,
 )
+from coordinator.vsr.messages import CommittedGoneMessage, CommittedMessage, RepairMessage
 from coordinator.vsr.quorum import QUORUMS
 from viewstamp.format.prepare import seal
 from viewstamp.limits import BOOT_NONCE_BYTES, PIPELINE_PREPARES_MAX
@@ -62,20 +71,57 @@ class Machine:
         self.index = index
         self.replica_count = replica_count
         self.boots = 0
+        self.random: Random | None = None
         self.journal: list[Prepare] = []
+        self.damaged: set[int] = set()
+        self.head_uncertain = False
+        self.first_held_op = 1
+        self.generation = 0
         self.superblock: SuperblockState | None = None
         self.forget()
 
     def forget(self) -> None:
         """Lose what a crash loses: the process and all writes under way."""
         self.replica = Replica(
-            configuration(self.index, self.replica_count), seal=seal, read_founders=read_founders
+            configuration(self.index, self.replica_count),
+            seal=seal,
+            read_founders=read_founders,
+            jitter=self.jitter,
         )
-        self.writes: list[Prepare] = []
+        self.writes: list[Prepare | DiscardAfter] = []
+        self.unread: set[int] = set()
+        """Entries handed out without a body, whose record turned out to be damaged."""
+        self.alarms: list[Stuck | SnapshotNeeded] = []
         self.superblock_write: SuperblockState | None = None
         self.executed_op = 0
         self.retired_op = 0
         self.nonces: tuple[bytes, ...] = ()
+
+    def jitter(self, limit: int) -> int:
+        """Another part of the limit for each replica, and always the same; or a random one."""
+        if self.random is not None:
+            return self.random.randint(0, limit)
+        return limit * self.index // self.replica_count
+
+    def intact(self, op: int) -> Prepare | None:
+        """What a read of the journal gives; None if the record is damaged, or not there."""
+        there = self.first_held_op <= op <= len(self.journal) and op not in self.damaged
+        return self.journal[op - 1] if there else None
+
+    @property
+    def can_retire(self) -> bool:
+        """Whether an executed entry is left to retire, whose body was read."""
+        return self.retired_op < self.executed_op and self.retired_op + 1 not in self.unread
+
+    def complete(self, write: Prepare | DiscardAfter) -> None:
+        """Let the disk have what was under way."""
+        if isinstance(write, DiscardAfter):
+            del self.journal[write.op :]
+            self.damaged = {op for op in self.damaged if op <= write.op}
+        else:
+            assert write.op <= len(self.journal) + 1, "the journal has a gap"
+            self.journal[write.op - 1 : write.op] = [write]
+            self.damaged.discard(write.op)
 
     def start_event(self, base_op: int = 0) -> Start:
         """What a new process finds on this disk; each boot has another nonce.
@@ -85,13 +131,19 @@ class Machine:
         self.boots += 1
         self.executed_op = self.retired_op = base_op
         nonce = bytes([self.index, self.boots]) + bytes(BOOT_NONCE_BYTES - 2)
-        suffix = tuple(entry.header for entry in self.journal[-PIPELINE_PREPARES_MAX:])
-        return Start(self.superblock, suffix, nonce, base_op)
+        suffix = tuple(
+            entry.header
+            for entry in self.journal[-PIPELINE_PREPARES_MAX - 1 :]
+            if entry.op not in self.damaged
+        )
+        faulty = tuple(sorted(self.damaged))
+        return Start(self.superblock, suffix, nonce, base_op, faulty, self.head_uncertain)
 
     def holds(self, header: PrepareHeader) -> bool:
         """Whether this disk has the entry, durably."""
         return (
-            len(self.journal) >= header.op
+            header.op not in self.damaged
+            and len(self.journal) >= header.op
             and self.journal[header.op - 1].header.checksum == header.checksum
         )
 
@@ -108,13 +160,22 @@ class Cluster:
         """By token: the last entry that anyone had executed when the read was asked for."""
         self.now_ticks = 0
 
+    def shuffle_jitter(self, random: Random) -> None:
+        """Let the jitter of all replicas come from `random`."""
+        for machine in self.machines:
+            machine.random = random
+
     def step(self, index: int, event: Event) -> list[Effect]:
         """Give `event` to one replica and take its effects in; writes and messages stay pending."""
         if isinstance(event, ReadIndexRequested):
             self.reads[event.token] = max(self.history, default=0)
-        effects = self.machines[index].replica.step(event, self.now_ticks)
+        machine = self.machines[index]
+        effects = machine.replica.step(event, self.now_ticks)
         for effect in effects:
-            self._take(self.machines[index], effect)
+            self._take(machine, effect)
+        for effect in list(effects):
+            if isinstance(effect, Commit) and effect.op in machine.unread and not effect.prepare:
+                effects += self.step(index, RecordFaulty(effect.op))
         return effects
 
     def _take(self, machine: Machine, effect: Effect) -> None:
@@ -133,12 +194,46 @@ class Cluster:
             self._execute(machine, effect)
         elif isinstance(effect, ReadIndexGranted):
             assert effect.op >= self.reads.pop(effect.token), "a read would miss what others saw"
+        elif isinstance(effect, DiscardAfter):
+            machine.writes.append(effect)
+        elif isinstance(effect, SendCommitted):
+            self._send_committed(machine, effect)
+        elif isinstance(effect, SendHeld):
+            held = machine.intact(effect.op)
+            if held is not None and held.checksum == effect.checksum:
+                message = RepairMessage(CLUSTER_ID, machine.index, held)
+                self.network.append((machine.index, Send(effect.to_replica, message)))
+        elif isinstance(effect, Stuck | SnapshotNeeded):
+            machine.alarms.append(effect)
+
+    def _send_committed(self, machine: Machine, effect: SendCommitted) -> None:
+        """Answer out of the journal, as a driver does."""
+        answers: list[Message] = []
+        if effect.first_op < machine.first_held_op:
+            cut_op = machine.first_held_op - 1
+            answers.append(
+                CommittedGoneMessage(
+                    CLUSTER_ID, machine.index, machine.first_held_op, machine.generation, cut_op
+                )
+            )
+        else:
+            held = [machine.intact(op) for op in range(effect.first_op, effect.last_op + 1)]
+            commit = machine.replica.marks.commit_max
+            answers += [CommittedMessage(CLUSTER_ID, machine.index, e, commit) for e in held if e]
+        self.network += [(machine.index, Send(effect.to_replica, each)) for each in answers]
 
     def _execute(self, machine: Machine, commit: Commit) -> None:
         """Hold an execution to order, agreement and durability."""
-        assert commit.op == machine.executed_op + 1, "execution skips or repeats an entry"
-        machine.executed_op = commit.op
-        entry = commit.prepare or machine.journal[commit.op - 1]
+        if commit.op in machine.unread:
+            assert commit.prepare, "what could not be read comes again with its body"
+            machine.unread.discard(commit.op)
+        else:
+            assert commit.op == machine.executed_op + 1, "execution skips or repeats an entry"
+            machine.executed_op = commit.op
+        entry = commit.prepare or machine.intact(commit.op)
+        if entry is None:
+            machine.unread.add(commit.op)
+            return
         assert entry.op == commit.op, "the body is that of another entry"
         agreed = self.history.setdefault(commit.op, entry.checksum)
         assert agreed == entry.checksum, "two replicas execute different entries"
@@ -165,9 +260,17 @@ class Cluster:
         machine = self.machines[index]
         done = machine.writes[:count]
         del machine.writes[: len(done)]
-        machine.journal.extend(done)
-        records = tuple(RecordId(entry.op, entry.checksum) for entry in done)
-        return self.step(index, RecordsDurable(records))
+        records: list[RecordId] = []
+        effects: list[Effect] = []
+        for write in done:
+            machine.complete(write)
+            if isinstance(write, DiscardAfter):
+                effects += self.step(index, RecordsDurable(tuple(records)))
+                effects += self.step(index, Discarded(write.op))
+                records = []
+            else:
+                records.append(RecordId(write.op, write.checksum))
+        return effects + self.step(index, RecordsDurable(tuple(records)))
 
     def sync_superblock(self, index: int) -> list[Effect]:
         """Complete the pending superblock write."""
@@ -180,6 +283,7 @@ class Cluster:
     def retire(self, index: int) -> list[Effect]:
         """Retire the oldest executed entry."""
         machine = self.machines[index]
+        assert machine.retired_op + 1 not in machine.unread, "what was not read cannot retire"
         machine.retired_op += 1
         return self.step(index, PrepareRetired(machine.retired_op))
 
@@ -219,7 +323,7 @@ class Cluster:
             self.sync(machine.index)
         if machine.superblock_write is not None:
             self.sync_superblock(machine.index)
-        while machine.retired_op < machine.executed_op:
+        while machine.can_retire:
             self.retire(machine.index)
         return busy
 

@@ -44,7 +44,7 @@ class Play:
 
     def retire(self, first: int, second: int) -> None:
         machine = self.cluster.machines[first % len(self.cluster.machines)]
-        if machine.retired_op < machine.executed_op:
+        if machine.can_retire:
             self.cluster.retire(machine.index)
 
     def read(self, first: int, second: int) -> None:

@@ -44,7 +44,7 @@ from coordinator.vsr.messages import (
 )
 from coordinator.vsr.replica import Replica
 from coordinator.vsr.state import State
-from coordinator.vsr.timeouts import Timeout, ticks
+from coordinator.vsr.timeouts import TimeoutName, Timeouts, ticks
 from tests.replication.cluster_harness import (
     CLUSTER_ID,
     Cluster,
@@ -465,11 +465,14 @@ def test_the_same_events_have_the_same_effects() -> None:
 
 def test_a_timeout_is_due_from_its_tick_until_it_is_armed_again() -> None:
     """Armed at 10 for 5 ticks it is due at 15, and stays so; stopped it never is."""
-    timeout = Timeout(after_ticks=5).armed(10)
+    timeouts, name = Timeouts(), TimeoutName.HEARTBEAT
+    timeouts.arm(name, 10, 5)
 
-    assert [timeout.fired(now) for now in (10, 14, 15, 16)] == [False, False, True, True]
-    assert not timeout.armed(15).fired(19)
-    assert not timeout.stopped().fired(1_000)
+    assert [timeouts.fired(now) for now in (10, 14, 15, 16)] == [(), (), (name,), (name,)]
+    timeouts.arm(name, 15, 5)
+    assert timeouts.fired(19) == ()
+    timeouts.stop(name)
+    assert timeouts.fired(1_000) == ()
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,16 @@ import pytest
 
 from coordinator.vsr import (
     CallerError,
+    Commit,
     Halted,
     PersistSuperblock,
+    Send,
     Start,
     Status,
     StatusChanged,
     SuperblockState,
 )
+from coordinator.vsr.messages import RequestStartViewMessage
 from coordinator.vsr.replica import Replica
 from coordinator.vsr.startup import STARTUP, Extent, extent
 from tests.replication.cluster_harness import configuration, founded, read_founders
@@ -65,7 +68,7 @@ CASES = [
     (SuperblockState(4, 3, 2), 2, 1, Status.VIEW_CHANGE),
     (SuperblockState(4, 3, 3), 2, 1, Status.HALTED),
     (None, 0, 3, Status.BLANK),
-    (None, 1, 3, Status.RECOVERING),
+    (None, 1, 3, Status.BLANK),
     (None, 2, 3, Status.HALTED),
     (FOUNDED_SUPERBLOCK, 0, 3, Status.RECOVERING),
     (FOUNDED_SUPERBLOCK, 1, 3, Status.RECOVERING),
@@ -81,14 +84,37 @@ def test_what_the_disk_holds_decides_the_status(
     assert start(superblock, length, replicas).status is status
 
 
-def test_a_member_that_restarts_does_nothing_by_itself() -> None:
-    """It knows of commits, yet hands out none: its log may not be the one that was committed."""
+def test_a_member_that_restarts_hands_out_what_it_knows_is_committed_and_vouches_for_nothing() -> (
+    None
+):
+    """The rest of its log may not be what was committed: it asks the primary."""
     replica = Replica(configuration(1, 3), seal=seal, read_founders=read_founders)
     suffix = tuple(entry.header for entry in journal(2))
 
-    effects = replica.step(Start(SuperblockState(0, 0, 2), suffix, NONCE), 0)
+    effects = replica.step(Start(SuperblockState(0, 0, 1), suffix, NONCE), 0)
 
-    assert effects == [StatusChanged(Status.RECOVERING, 0, 0)]
+    assert effects[0] == StatusChanged(Status.RECOVERING, 0, 0)
+    assert [effect.op for effect in effects if isinstance(effect, Commit)] == [1]
+    sent = [type(effect.message) for effect in effects if isinstance(effect, Send)]
+    assert sent == [RequestStartViewMessage]
+
+
+def test_another_founder_that_has_op_1_and_no_superblock_is_a_member() -> None:
+    """It vouched for nothing yet, so it forgot nothing; the founding primary has to go on."""
+    replica = Replica(configuration(1, 3), seal=seal, read_founders=read_founders)
+
+    replica.step(Start(None, (journal(1)[0].header,), NONCE), 0)
+
+    assert replica.status is Status.RECOVERING
+
+
+def test_a_member_whose_journal_ends_before_a_commit_that_was_durable_denies_nothing() -> None:
+    """What it lost it may have acknowledged; its vote says that there may have been more."""
+    replica = Replica(configuration(1, 3), seal=seal, read_founders=read_founders)
+
+    replica.step(Start(SuperblockState(0, 0, 5), (journal(1)[0].header,), NONCE), 0)
+
+    assert replica._state.log.head_uncertain
 
 
 def test_a_superblock_older_than_the_journal_halts() -> None:

@@ -34,6 +34,7 @@ from coordinator.vsr import (
     Arm,
     CallerError,
     Commit,
+    DiscardAfter,
     Dropped,
     Effect,
     FoundingReady,
@@ -41,12 +42,17 @@ from coordinator.vsr import (
     Message,
     PersistPrepares,
     PersistSuperblock,
+    PrepareHeader,
     ReadIndexGranted,
     ReadIndexRefused,
     ReadIndexRequested,
     Refused,
     Send,
+    SendCommitted,
+    SendHeld,
+    SnapshotNeeded,
     StatusChanged,
+    Stuck,
 )
 from coordinator.vsr.messages import (
     PARENT_OF_FIRST,
@@ -54,8 +60,17 @@ from coordinator.vsr.messages import (
     BlankQueryMessage,
     CommitMessage,
     CommitOkMessage,
+    CommittedGoneMessage,
+    CommittedMessage,
+    DoViewChangeMessage,
     PrepareMessage,
     PrepareOkMessage,
+    RepairMessage,
+    RequestCommittedMessage,
+    RequestPrepareMessage,
+    RequestStartViewMessage,
+    StartViewChangeMessage,
+    StartViewMessage,
 )
 from tests.replication.cluster_harness import CLUSTER_ID, FEATURE_LEVEL, Cluster
 from viewstamp.format.prepare import seal
@@ -111,6 +126,21 @@ def nonce_of(name: str) -> bytes:
     return bytes([int(replica), int(boot)]) + bytes(BOOT_NONCE_BYTES - 2)
 
 
+def prepare_text(header: PrepareHeader) -> str:
+    """An entry as op and the view that it was sequenced in."""
+    return f"{header.op}/{header.view}"
+
+
+def headers_text(headers: tuple[PrepareHeader, ...]) -> str:
+    """Headers, each as op and view."""
+    return ",".join(map(prepare_text, headers)) or "none"
+
+
+def ops_text(ops: tuple[int, ...]) -> str:
+    """Ops, or that there are none."""
+    return ",".join(map(str, ops)) or "none"
+
+
 MESSAGE_TEXTS: dict[type, Callable[[Any], str]] = {
     PrepareMessage: lambda m: (
         f"prepare view={m.view} op={m.prepare.op} commit={m.prepare.header.commit}"
@@ -121,6 +151,26 @@ MESSAGE_TEXTS: dict[type, Callable[[Any], str]] = {
     BlankQueryMessage: lambda m: f"blank_query nonce={nonce_name(m.nonce)}",
     BlankAnswerMessage: lambda m: (
         f"blank_answer echo={nonce_name(m.echo)} nonce={nonce_name(m.nonce)}"
+    ),
+    StartViewChangeMessage: lambda m: f"start_view_change target={m.target_view}",
+    DoViewChangeMessage: lambda m: (
+        f"do_view_change view={m.view} log_view={m.log_view} commit={m.commit}"
+        f" head={m.head_op}{'?' if m.head_uncertain else ''}"
+        f" headers={headers_text(m.headers)} faulty={ops_text(m.faulty)}"
+    ),
+    StartViewMessage: lambda m: (
+        f"start_view view={m.view} nonce={nonce_name(m.nonce)} commit={m.commit}"
+        f" head={m.head_op} headers={headers_text(m.headers)}"
+    ),
+    RequestStartViewMessage: lambda m: (
+        f"request_start_view view={m.view} nonce={nonce_name(m.nonce)}"
+    ),
+    RequestPrepareMessage: lambda m: f"request_prepare op={m.op}",
+    RepairMessage: lambda m: f"repair {prepare_text(m.prepare.header)}",
+    RequestCommittedMessage: lambda m: f"request_committed {m.first_op}..{m.last_op}",
+    CommittedMessage: lambda m: f"committed {prepare_text(m.prepare.header)} commit={m.commit}",
+    CommittedGoneMessage: lambda m: (
+        f"committed_gone first_held={m.first_held_op} generation={m.generation} cut={m.cut_op}"
     ),
 }
 
@@ -142,6 +192,13 @@ EFFECT_TEXTS: dict[type, Callable[[Any], str]] = {
         f"persist superblock view={e.state.view} log_view={e.state.log_view}"
         f" commit={e.state.commit_max}"
     ),
+    DiscardAfter: lambda e: f"discard after {e.op}",
+    SendCommitted: lambda e: f"send committed {e.first_op}..{e.last_op} to {e.to_replica}",
+    SendHeld: lambda e: f"send held {e.op} to {e.to_replica}",
+    SnapshotNeeded: lambda e: (
+        f"snapshot needed: generation {e.generation}, cut at {e.cut_op}, from {e.from_replica}"
+    ),
+    Stuck: lambda e: f"stuck at {e.op}: {e.reason}",
     Commit: lambda e: f"commit {e.op}" + ("" if e.prepare else " from journal"),
     Admitted: lambda e: (
         f"admitted op={e.op} revision={e.first_revision}"

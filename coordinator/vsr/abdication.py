@@ -1,0 +1,53 @@
+"""A primary that gives up its view: because it must, or because it is asked to.
+
+A primary that can send but not hear keeps its backups from suspecting it, though nothing commits.
+So one that a replication quorum does not answer for long falls silent by itself. So does one whose
+driver says that it cannot go on, or is not to. It admits nothing more, and wishes for the next
+view, which its backups take for suspicion enough. Until there is one it still counts copies.
+"""
+
+from __future__ import annotations
+
+from coordinator.vsr import wishes
+from coordinator.vsr.effects import Status
+from coordinator.vsr.events import Abdicate
+from coordinator.vsr.state import State
+from coordinator.vsr.timeouts import AFTER_TICKS, TimeoutName
+
+
+def arm(state: State) -> None:
+    """Begin to listen for the backups."""
+    state.heard_backups, state.quorum_heard_ticks = set(), state.now_ticks
+    state.timeouts.arm(TimeoutName.ABDICATION, state.now_ticks)
+
+
+def heard_backup(state: State, replica: int) -> None:
+    """Primary: a backup answered; once a replication quorum did, the count begins anew."""
+    state.heard_backups.add(replica)
+    if len(state.heard_backups) + 1 >= state.quorums.replication:
+        state.heard_backups.clear()
+        state.quorum_heard_ticks = state.now_ticks
+
+
+def on_abdication_timeout(state: State) -> None:
+    """Give up if no quorum answered for the whole time; otherwise wait for the rest of it."""
+    silent_ticks = state.now_ticks - state.quorum_heard_ticks
+    remaining = AFTER_TICKS[TimeoutName.ABDICATION] - silent_ticks
+    if remaining > 0:
+        state.timeouts.arm(TimeoutName.ABDICATION, state.now_ticks, remaining)
+    else:
+        give_up(state, state.view + 1)
+
+
+def on_abdicate(state: State, event: Abdicate) -> None:
+    """Give up on demand. A lone replica has nobody to give up for."""
+    leads = state.is_primary and state.status in (Status.VIEW_CHANGE, Status.NORMAL)
+    if leads and state.replica_count > 1:
+        give_up(state, state.view + 1)
+
+
+def give_up(state: State, target_view: int) -> None:
+    """Fall silent, and wish for `target_view`."""
+    state.is_abdicating = True
+    state.timeouts.stop(TimeoutName.HEARTBEAT, TimeoutName.PREPARE_RESEND, TimeoutName.ABDICATION)
+    wishes.suspect(state, target_view)

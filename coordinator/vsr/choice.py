@@ -1,0 +1,175 @@
+"""Which log a view begins with: a pure function of the votes.
+
+What lies at or below the highest commit point of the votes is committed and not in question. Above
+it the votes with the highest log view are *canonical*: their logs hold everything that was
+committed in any view. An entry may be cut off only if it certainly was never committed, which is
+so when no canonical log holds it, or when so many replicas certainly never held it (*nacks*) that
+no replication quorum can have. A damaged record is no nack: its replica may have vouched for it.
+
+Two canonical logs can differ above what is committed: a replica may have crashed while it took
+over a later view's log. The entry of the later view is preferred; neither is committed, because
+the later view's log, chosen by a quorum, holds everything that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from coordinator.vsr.errors import check
+from coordinator.vsr.messages import DoViewChangeMessage, PrepareHeader
+from coordinator.vsr.quorum import Quorums
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitingVotes:
+    """Fewer votes than a view-change quorum."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitingRepair:
+    """What entry `op` is cannot be told from these votes; another vote may settle it."""
+
+    op: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The log ends at `head_op`; `headers` are its entries after `commit`, in op order.
+
+    `source` is the replica that holds all that is committed up to `commit`.
+    """
+
+    commit: int
+    source: int
+    headers: tuple[PrepareHeader, ...]
+    head_op: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecoverable:
+    """Every replica voted, and still nobody can tell what entry `op` is."""
+
+    op: int
+
+
+Choice: TypeAlias = AwaitingVotes | AwaitingRepair | Chosen | Unrecoverable
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A vote has this entry, intact and durable."""
+
+    header: PrepareHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A vote certainly never had an entry that continues the log chosen so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A vote may have had such an entry: the record is damaged."""
+
+
+Finding: TypeAlias = Held | Absent | Unknown
+ABSENT = Absent()
+UNKNOWN = Unknown()
+
+
+def choose(votes: Sequence[DoViewChangeMessage], replica_count: int, quorums: Quorums) -> Choice:
+    """Choose the log by these votes, at most one of each replica, in any order.
+
+    Raises InvariantViolation if two entries of one op and one view differ: a primary sequences
+    one entry per op.
+    """
+    if len(votes) < quorums.view_change:
+        return AwaitingVotes()
+    ordered = sorted(votes, key=lambda vote: vote.from_replica)
+    source = max(ordered, key=lambda vote: (vote.commit, vote.log_view))
+    chosen: list[PrepareHeader] = []
+    while True:
+        op = source.commit + len(chosen) + 1
+        parent = chosen[-1].checksum if chosen else None
+        verdict = judge(ordered, op, parent, replica_count - quorums.replication + 1)
+        if verdict is None:
+            return Chosen(source.commit, source.from_replica, tuple(chosen), op - 1)
+        if isinstance(verdict, Unknown):
+            return Unrecoverable(op) if len(votes) == replica_count else AwaitingRepair(op)
+        chosen.append(verdict)
+
+
+def judge(
+    votes: Sequence[DoViewChangeMessage], op: int, parent: bytes | None, nack_quorum: int
+) -> PrepareHeader | Unknown | None:
+    """The entry that the log goes on with at `op`, None if it ends before, or not known."""
+    log_view = max(vote.log_view for vote in votes)
+    canonical = [vote for vote in votes if vote.log_view == log_view]
+    if all(finding(vote, op, parent) == ABSENT for vote in canonical):
+        return None
+    findings = [finding(vote, op, parent) for vote in votes]
+    checksum = candidate(votes, canonical, op, parent)
+    if sum(is_nack(found, checksum) for found in findings) >= nack_quorum:
+        return None
+    copies = [f.header for f in findings if isinstance(f, Held) and f.header.checksum == checksum]
+    return copies[0] if copies else UNKNOWN
+
+
+def finding(vote: DoViewChangeMessage, op: int, parent: bytes | None) -> Finding:
+    """What a vote says about an entry at `op` that follows `parent`; None is any parent."""
+    header = next((header for header in vote.headers if header.op == op), None)
+    if header is not None:
+        return Held(header) if parent in (None, header.parent) else ABSENT
+    if op in vote.faulty or (op > vote.head_op and vote.head_uncertain):
+        return UNKNOWN
+    check(op > vote.head_op, "a vote accounts for every entry up to its head", (op, vote))
+    return ABSENT
+
+
+def is_nack(found: Finding, checksum: bytes | None) -> bool:
+    """Whether a replica of this finding certainly never held the entry of `checksum`.
+
+    If not even the checksum is known, any entry held could be the one.
+    """
+    if isinstance(found, Held):
+        return checksum is not None and found.header.checksum != checksum
+    return found == ABSENT
+
+
+def candidate(
+    votes: Sequence[DoViewChangeMessage],
+    canonical: Sequence[DoViewChangeMessage],
+    op: int,
+    parent: bytes | None,
+) -> bytes | None:
+    """The checksum of what the canonical logs have at `op`, None if none of them can tell.
+
+    Where the record is damaged, the next entry still names it as its parent.
+    """
+    held = [found.header for found in map_findings(canonical, op, parent)]
+    if held:
+        check_one_per_view(held)
+        return max(held, key=lambda header: header.view).checksum
+    later = [
+        header
+        for vote in canonical
+        for header in vote.headers
+        if header.op == op + 1 and finding(vote, op, parent) == UNKNOWN
+    ]
+    return max(later, key=lambda header: header.view).parent if later else None
+
+
+def map_findings(votes: Sequence[DoViewChangeMessage], op: int, parent: bytes | None) -> list[Held]:
+    """What these votes hold at `op`."""
+    found = [finding(vote, op, parent) for vote in votes]
+    return [each for each in found if isinstance(each, Held)]
+
+
+def check_one_per_view(headers: Sequence[PrepareHeader]) -> None:
+    """A primary sequences one entry per op in its view, and no other primary has that view."""
+    by_view: dict[int, bytes] = {}
+    for header in headers:
+        known = by_view.setdefault(header.view, header.checksum)
+        check(known == header.checksum, "a view has one entry per op", (header.view, header.op))

@@ -1,0 +1,121 @@
+"""Taking over the log that a view begins with, on the primary-elect and on its backups alike.
+
+First what is committed is caught up with, then the entries above are compared with the headers of
+the chosen log. An own entry that equals the chosen one stays on the disk all the time: it may be
+part of the quorum that committed it. One that differs was never committed, and is discarded; it is
+the only time that anything is. What is lacking is fetched by op and checksum. Once all of it is
+durable, and not before, the log view says so; and once that is durable, the view has its log.
+"""
+
+from __future__ import annotations
+
+from coordinator.vsr import acknowledge, normal, wishes
+from coordinator.vsr.effects import Status
+from coordinator.vsr.errors import check
+from coordinator.vsr.messages import PrepareHeader, StartViewMessage
+from coordinator.vsr.state import Installation, State
+from viewstamp.limits import BOOT_NONCE_BYTES
+
+NO_NONCE = bytes(BOOT_NONCE_BYTES)
+"""In a StartView that nobody asked for."""
+
+
+def advance(state: State) -> None:
+    """Settle rule: go on with taking the log over, as far as what is here allows."""
+    installation = state.installation
+    if installation is None or state.commit_max < installation.commit:
+        return
+    discard_conflict(state, installation)
+    discard_rest(state, installation)
+    if is_complete(state, installation):
+        record(state, installation)
+
+
+def held_alike(state: State, header: PrepareHeader) -> bool:
+    """Whether this log has that very entry, intact or on its way to the disk."""
+    entry = state.log.get(header.op)
+    intact = header.op not in state.log.faulty or state.log.is_being_written(header.op)
+    return entry is not None and intact and entry.header.checksum == header.checksum
+
+
+def lacking(state: State, installation: Installation) -> list[PrepareHeader]:
+    """The entries of the chosen log that have to be fetched; those committed here are held."""
+    open_headers = (each for each in installation.headers if each.op > state.commit_max)
+    return [header for header in open_headers if not held_alike(state, header)]
+
+
+def discard_conflict(state: State, installation: Installation) -> None:
+    """Discard from the first entry on that is another than the chosen log's."""
+    for header in lacking(state, installation):
+        if header.op <= state.log.op and header.op not in state.log.faulty:
+            check(
+                state.log_view < state.view,
+                "two logs of one view hold the same entries",
+                (state.view, header.op),
+            )
+            state.discard_after(header.op - 1)
+            return
+
+
+def discard_rest(state: State, installation: Installation) -> None:
+    """Discard what lies beyond the chosen log; but what is committed here is part of it."""
+    head_op = max(installation.head_op, state.commit_max)
+    if state.log.op > head_op:
+        check(
+            state.log_view < state.view,
+            "nothing of a view's own log is discarded in it",
+            (state.view, state.log.op, head_op),
+        )
+        state.discard_after(head_op)
+
+
+def is_complete(state: State, installation: Installation) -> bool:
+    """Whether the disk holds the whole log that the view begins with."""
+    log = state.log
+    whole = log.op >= installation.head_op and not lacking(state, installation)
+    return whole and not log.faulty and log.is_quiet
+
+
+def record(state: State, installation: Installation) -> None:
+    """Have the log view written, once; a replica that restarted in the view has it already."""
+    if state.is_installed:
+        state.vouched_op = min(installation.commit, state.commit_max)
+        state.installation = None
+    elif state.log_view < state.view or state.writing is None:
+        state.vouched_op = installation.commit
+        state.log_view = state.view
+        state.log.take_up(state.view)
+        state.began_op = state.log.op
+        state.inherited_op = state.log.op if state.is_primary else 0
+        state.persist_superblock()
+
+
+def take_up(state: State) -> None:
+    """The view has its log here, and a crash cannot make this replica forget it any more.
+
+    The primary vouches for its copy, tells the others the log, and lets them hear that it lives.
+    """
+    state.installation = None
+    if not state.is_primary:
+        return
+    acknowledge.acknowledge_uncommitted(state)
+    if state.replica_count > 1 and state.status is Status.VIEW_CHANGE:
+        wishes.withdraw(state)
+        for replica in state.others:
+            send_start_view(state, replica, NO_NONCE)
+        normal.lead(state)
+
+
+def send_start_view(state: State, to_replica: int, nonce: bytes) -> None:
+    """Installed primary: tell a replica how the log of this view goes on from the commit point."""
+    headers = tuple(entry.header for entry in state.log.above(state.commit_max))
+    message = StartViewMessage(
+        state.configuration.cluster_id,
+        state.replica,
+        state.view,
+        nonce,
+        state.commit_max,
+        state.log.op,
+        headers,
+    )
+    state.send(to_replica, message)

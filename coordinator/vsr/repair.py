@@ -1,0 +1,156 @@
+"""Fetching entries that this disk lacks: committed ones by op, chosen ones by op and checksum.
+
+`needed_ops` says what is lacking, whatever the reason: a backup is behind, a log is being taken
+over, a record is damaged. Peers are asked in turn, and asked again after a while; what they answer
+is judged by `catch_up.py` and by `on_repair` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coordinator.vsr import acknowledge, install
+from coordinator.vsr.effects import SendHeld, Status
+from coordinator.vsr.errors import demand
+from coordinator.vsr.events import RecordFaulty
+from coordinator.vsr.messages import (
+    Message,
+    PrepareHeader,
+    RepairMessage,
+    RequestCommittedMessage,
+    RequestPrepareMessage,
+)
+from coordinator.vsr.state import State
+from coordinator.vsr.timeouts import TimeoutName
+from viewstamp.limits import CATCH_UP_OPS, PIPELINE_PREPARES_MAX
+
+
+def settle(state: State) -> None:
+    """Settle rule: ask for what is lacking, and again as soon as that has come."""
+    if state.commit_heard <= state.commit_max and not (state.log.faulty or state.installation):
+        if state.asked_ops:
+            stop_asking(state)
+        return
+    needed = needed_ops(state)
+    if not needed:
+        stop_asking(state)
+    elif not needed & state.asked_ops:
+        begin(state, needed)
+
+
+def stop_asking(state: State) -> None:
+    """Nothing is lacking."""
+    state.asked_ops, state.peers_asked = frozenset(), 0
+    state.timeouts.stop(TimeoutName.REPAIR)
+
+
+def begin(state: State, needed: frozenset[int]) -> None:
+    """Ask at once; but in normal operation a pipeline of entries may well be on its way."""
+    small = state.commit_heard - state.commit_max <= PIPELINE_PREPARES_MAX
+    if state.status is Status.NORMAL and small and not state.log.faulty:
+        state.asked_ops = needed
+        state.timeouts.arm(TimeoutName.REPAIR, state.now_ticks)
+    else:
+        ask(state, needed)
+
+
+def on_repair_timeout(state: State) -> None:
+    """There was no answer, or not all of it: ask another peer."""
+    state.timeouts.stop(TimeoutName.REPAIR)
+    needed = needed_ops(state)
+    if needed:
+        ask(state, needed)
+        state.peers_asked += 1
+
+
+def ask(state: State, needed: frozenset[int]) -> None:
+    """Send the questions for all that is lacking."""
+    state.asked_ops = needed
+    for peer, question in questions(state):
+        state.send(peer, question)
+    state.timeouts.arm(TimeoutName.REPAIR, state.now_ticks)
+
+
+def needed_ops(state: State) -> frozenset[int]:
+    """The ops of the entries to ask for now."""
+    first, last = committed_window(state)
+    chosen = (header.op for header in wanted_headers(state))
+    return frozenset((*range(first, last + 1), *faulty_committed(state), *chosen))
+
+
+def committed_window(state: State) -> tuple[int, int]:
+    """The next committed entries to ask for, by first and last op; empty if none is lacking."""
+    first = state.commit_max + 1
+    return first, min(state.commit_heard, state.commit_max + CATCH_UP_OPS)
+
+
+def faulty_committed(state: State) -> list[int]:
+    """The damaged committed entries to ask for."""
+    faulty = sorted(op for op in state.log.faulty if op <= state.commit_max)
+    return [op for op in faulty[:CATCH_UP_OPS] if not state.log.is_being_written(op)]
+
+
+def wanted_headers(state: State) -> list[PrepareHeader]:
+    """The uncommitted entries of this view's log to ask for, whose headers are known."""
+    if state.installation is not None:
+        caught_up = state.commit_max >= state.installation.commit
+        return install.lacking(state, state.installation) if caught_up else []
+    if state.status is not Status.NORMAL:
+        return []
+    entries = state.log.above(state.commit_max) if state.log.faulty else ()
+    damaged = [each.header for each in entries if each.header.op in state.log.faulty]
+    return [header for header in damaged if not state.log.is_being_written(header.op)]
+
+
+def questions(state: State) -> Iterator[tuple[int, Message]]:
+    """Whom to ask what."""
+    cluster_id, replica = state.configuration.cluster_id, state.replica
+    first, last = committed_window(state)
+    source = peer_in_turn(state, (state.commit_source,))
+    if first <= last:
+        yield source, RequestCommittedMessage(cluster_id, replica, first, last)
+    for op in faulty_committed(state):
+        yield source, RequestCommittedMessage(cluster_id, replica, op, op)
+    holder = peer_in_turn(state, state.installation.holders if state.installation else ())
+    for header in wanted_headers(state):
+        yield holder, RequestPrepareMessage(cluster_id, replica, header.op, header.checksum)
+
+
+def peer_in_turn(state: State, preferred: tuple[int, ...]) -> int:
+    """The peer to ask: the preferred ones first, then the others, and so on in a circle."""
+    known = tuple(peer for peer in preferred if peer != state.replica)
+    peers = known + tuple(peer for peer in state.others if peer not in known)
+    return peers[state.peers_asked % len(peers)]
+
+
+def on_request_prepare(state: State, message: RequestPrepareMessage) -> None:
+    """Send the very entry asked for, out of memory or out of the journal."""
+    entry = state.log.get(message.op)
+    if entry is not None and entry.prepare is not None:
+        answer = RepairMessage(state.configuration.cluster_id, state.replica, entry.prepare)
+        state.send(message.from_replica, answer)
+    else:
+        state.emit(SendHeld(message.from_replica, message.op, message.checksum))
+
+
+def on_repair(state: State, message: RepairMessage) -> None:
+    """Take an entry that was asked for; vouch for one that is here already."""
+    header = message.prepare.header
+    held = state.log.get(header.op)
+    if any(header.checksum == wanted.checksum for wanted in wanted_headers(state)):
+        state.write(message.prepare, fills=header.op in state.log.faulty)
+    elif held is not None:
+        acknowledge.acknowledge(state, held)
+
+
+def on_record_faulty(state: State, event: RecordFaulty) -> None:
+    """Write the record anew, from memory or from a peer; hand it out once more if it was lost."""
+    demand(state.replica_count > 1, "a lone replica ends at a damaged record", event.op)
+    demand(0 < event.op <= state.log.op, "a damaged record is one of the log", event.op)
+    if state.log.is_being_written(event.op):
+        return
+    entry = state.log.mark_faulty(event.op)
+    if state.retired_op < event.op <= state.commit_min:
+        state.redeliver.add(event.op)
+    if entry is not None and entry.prepare is not None:
+        state.write(entry.prepare, fills=True)

@@ -1,0 +1,114 @@
+"""Leaving a view: nobody does so alone. A replica wishes, and moves when a quorum wishes.
+
+A backup that hears nothing from its primary wishes for the next view, says so to all, and goes on
+serving the primary meanwhile. One replica that is cut off, or hears nothing through a fault of its
+own, therefore disturbs nobody: those that hear the primary do not share its wish. A wish counts as
+long as it is repeated, so that doubts of yesterday do not add up with those of today.
+"""
+
+from __future__ import annotations
+
+from coordinator.vsr.messages import StartViewChangeMessage
+from coordinator.vsr.state import State, Wish
+from coordinator.vsr.timeouts import TimeoutName, ticks
+from viewstamp.limits import START_VIEW_CHANGE_RESEND_MS, SUSPICION_JITTER_MS, SUSPICION_MS
+
+WISH_TICKS = 4 * ticks(START_VIEW_CHANGE_RESEND_MS)
+"""How long a wish counts that is not repeated: three repetitions may be lost."""
+
+
+def arm_suspicion(state: State) -> None:
+    """Begin to listen for the primary."""
+    patience_ms = SUSPICION_MS + state.jitter(SUSPICION_JITTER_MS)
+    state.primary_heard_ticks = state.now_ticks
+    state.timeouts.arm(TimeoutName.SUSPICION, state.now_ticks, ticks(patience_ms))
+
+
+def on_suspicion_timeout(state: State) -> None:
+    """Suspect the primary if it was silent all the time; otherwise listen for the rest of it.
+
+    That the primary was heard is only noted with the tick, which costs the many steps less than to
+    arm the timeout in each of them.
+    """
+    silent_ticks = state.now_ticks - state.primary_heard_ticks
+    patience_ticks = ticks(SUSPICION_MS)
+    if silent_ticks < patience_ticks:
+        remaining_ms = state.jitter(SUSPICION_JITTER_MS)
+        remaining = patience_ticks - silent_ticks + (ticks(remaining_ms) if remaining_ms else 0)
+        state.timeouts.arm(TimeoutName.SUSPICION, state.now_ticks, remaining)
+        return
+    state.timeouts.stop(TimeoutName.SUSPICION)
+    suspect(state, state.view + 1)
+
+
+def heard_primary(state: State) -> None:
+    """The primary of this view lives: an own wish to leave it is withdrawn."""
+    state.primary_heard_ticks = state.now_ticks
+    if not state.follows_primary:
+        withdraw(state)
+        arm_suspicion(state)
+
+
+def withdraw(state: State) -> None:
+    """Trust the primary of this view, who may be this replica, and no longer wish to leave."""
+    state.follows_primary = True
+    state.wishes.pop(state.replica, None)
+    state.timeouts.stop(TimeoutName.WISH_RESEND, TimeoutName.VIEW_CHANGE)
+
+
+def suspect(state: State, target_view: int) -> None:
+    """Wish for `target_view`, as the primary of this view is gone, or wants to go."""
+    state.follows_primary = False
+    raise_wish(state, max([target_view, *targets(state)]))
+
+
+def raise_wish(state: State, target_view: int) -> None:
+    """Wish for at least `target_view`, and tell all."""
+    own = state.wishes.get(state.replica)
+    if state.is_voter_in(target_view) and (own is None or own.target_view < target_view):
+        state.wishes[state.replica] = Wish(target_view, state.now_ticks)
+        tell_wish(state)
+
+
+def tell_wish(state: State) -> None:
+    """Say what this replica wishes. In a view change that is at least its own view.
+
+    So those who missed the wishes that began the view change can still follow.
+    """
+    if not state.is_voter:
+        return
+    own = state.wishes.get(state.replica)
+    target_view = own.target_view if own else state.view
+    state.broadcast(
+        StartViewChangeMessage(state.configuration.cluster_id, state.replica, target_view)
+    )
+    state.timeouts.arm(TimeoutName.WISH_RESEND, state.now_ticks)
+
+
+def on_start_view_change(state: State, message: StartViewChangeMessage) -> None:
+    """Note a peer's wish; share it if nothing speaks for this view any more."""
+    state.wishes[message.from_replica] = Wish(message.target_view, state.now_ticks)
+    if message.from_replica == state.primary:
+        suspect(state, message.target_view)
+    elif not state.follows_primary:
+        raise_wish(state, message.target_view)
+
+
+def targets(state: State) -> list[int]:
+    """The views that are wished for, by wishes that still count; the own one does always."""
+    return sorted(
+        wish.target_view
+        for replica, wish in state.wishes.items()
+        if wish.target_view > state.view
+        and (replica == state.replica or wish.heard_ticks + WISH_TICKS >= state.now_ticks)
+    )
+
+
+def due_view(state: State) -> int | None:
+    """The view that a view-change quorum, this replica included, wishes to reach; None if none."""
+    own = state.wishes.get(state.replica)
+    quorum = state.quorums.view_change
+    if own is None or own.target_view <= state.view or len(state.wishes) < quorum:
+        return None
+    wished = targets(state)
+    return min(own.target_view, wished[-quorum]) if len(wished) >= quorum else None

@@ -1,0 +1,192 @@
+"""A storm: a whole cluster under a network, disks and processes that fail as a seed says.
+
+Every choice comes from one generator, so that a seed is a run. The harness holds each step to one
+history and to durability; `calm` then heals everything, and what is left must converge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from coordinator.vsr import Abdicate, ReadIndexRequested, Status
+from tests.replication.cluster_harness import Machine, founded
+from viewstamp.limits import TICK_MS
+
+CALM_ROUNDS_MAX = 3_000
+"""How many ticks of quiet suffice: 30 s."""
+
+
+class Storm:
+    """Plays random events on a founded cluster."""
+
+    def __init__(self, replica_count: int, seed: int) -> None:
+        self.random = Random(seed)
+        self.cluster = founded(replica_count)
+        self.cluster.shuffle_jitter(self.random)
+        self.down: set[int] = set()
+        self.cut: set[tuple[int, int]] = set()
+        """Directed pairs between which nothing passes."""
+        self.tokens = 0
+        self.views = [0] * replica_count
+        self.actions: list[tuple[int, Callable[[Machine], None]]] = [
+            (30, self.deliver),
+            (12, self.tick),
+            (10, self.write),
+            (8, self.retire),
+            (6, self.batch),
+            (2, self.lose),
+            (2, self.duplicate),
+            (1, self.read),
+            (1, self.partition),
+            (1, self.crash),
+            (2, self.restart),
+        ]
+        if self.random.random() < 0.2:
+            self.actions.append((1, self.abdicate))
+
+    @property
+    def up(self) -> list[Machine]:
+        """The machines whose process runs."""
+        return [machine for machine in self.cluster.machines if machine.index not in self.down]
+
+    def run(self, steps: int) -> None:
+        """So many random events."""
+        weights = [weight for weight, _ in self.actions]
+        for _ in range(steps):
+            (_, action), machine = (
+                self.random.choices(self.actions, weights)[0],
+                self.random.choice(self.cluster.machines),
+            )
+            if machine.index not in self.down or action == self.restart:
+                action(machine)
+            self.hold_views()
+
+    def hold_views(self) -> None:
+        """Views only grow, as the disks tell them, over crashes too."""
+        for machine in self.cluster.machines:
+            if machine.superblock is not None:
+                assert machine.superblock.view >= self.views[machine.index], "a view went back"
+                self.views[machine.index] = machine.superblock.view
+
+    def passes(self, item: int) -> bool:
+        """Whether a message in flight can arrive."""
+        source, send = self.cluster.network[item]
+        return (source, send.to_replica) not in self.cut and send.to_replica not in self.down
+
+    def pick(self) -> int | None:
+        """A message to deliver: mostly an old one; None if what was picked got lost."""
+        network = self.cluster.network
+        if not network:
+            return None
+        position = min(int(self.random.expovariate(0.3)), len(network) - 1)
+        if not self.passes(position):
+            del network[position]
+            return None
+        return position
+
+    def deliver(self, machine: Machine) -> None:
+        position = self.pick()
+        if position is not None:
+            self.cluster.deliver(position)
+
+    def duplicate(self, machine: Machine) -> None:
+        position = self.pick()
+        if position is not None:
+            self.cluster.deliver(position, keep=True)
+
+    def lose(self, machine: Machine) -> None:
+        if self.cluster.network:
+            del self.cluster.network[self.random.randrange(len(self.cluster.network))]
+
+    def tick(self, machine: Machine) -> None:
+        self.cluster.now_ticks += self.random.choice((1, 1, 1, 2, 5))
+        for each in self.up:
+            self.cluster.tick(each.index)
+
+    def write(self, machine: Machine) -> None:
+        if machine.superblock_write is not None and self.random.random() < 0.5:
+            self.cluster.sync_superblock(machine.index)
+        elif machine.writes:
+            self.cluster.sync(machine.index, self.random.randint(1, 3))
+
+    def retire(self, machine: Machine) -> None:
+        while machine.can_retire and self.random.random() < 0.8:
+            self.cluster.retire(machine.index)
+
+    def batch(self, machine: Machine) -> None:
+        for each in self.up:
+            self.cluster.batch(each.index, self.random.randrange(3), self.cluster.now_ticks)
+
+    def read(self, machine: Machine) -> None:
+        self.tokens += 1
+        self.cluster.step(machine.index, ReadIndexRequested(self.tokens))
+
+    def partition(self, machine: Machine) -> None:
+        """Heal all, cut one off, cut one direction, or cut the cluster in two."""
+        count = len(self.cluster.machines)
+        pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
+        side = set(self.random.sample(range(count), self.random.randint(1, count - 1)))
+        self.cut = self.random.choice(
+            (
+                set(),
+                set(),
+                {pair for pair in pairs if machine.index in pair},
+                {pair for pair in pairs if pair[0] == machine.index},
+                {pair for pair in pairs if (pair[0] in side) != (pair[1] in side)},
+                set(self.random.sample(pairs, len(pairs) // 2)),
+            )
+        )
+
+    def crash(self, machine: Machine) -> None:
+        """Lose the process; of the writes under way some reached the disk."""
+        for write in machine.writes[: self.random.randint(0, len(machine.writes))]:
+            machine.complete(write)
+        machine.forget()
+        self.down.add(machine.index)
+
+    def restart(self, machine: Machine) -> None:
+        if machine.index in self.down:
+            self.down.discard(machine.index)
+            self.cluster.start(machine.index)
+
+    def abdicate(self, machine: Machine) -> None:
+        self.cluster.step(machine.index, Abdicate("asked to"))
+
+    def calm(self) -> None:
+        """Heal all; within bounded time one view is normal everywhere, with one log, retired."""
+        self.cut = set()
+        for index in sorted(self.down):
+            self.cluster.start(index)
+        self.down = set()
+        for _ in range(CALM_ROUNDS_MAX):
+            self.cluster.settle()
+            if self.converged():
+                return
+            self.cluster.now_ticks += 1
+            for machine in self.cluster.machines:
+                self.cluster.tick(machine.index)
+        raise AssertionError(f"no convergence in {CALM_ROUNDS_MAX * TICK_MS} ms: {self.state()}")
+
+    def converged(self) -> bool:
+        """Whether all replicas are in one normal view and executed all that anybody did."""
+        replicas = [machine.replica for machine in self.cluster.machines]
+        return (
+            all(replica.status is Status.NORMAL for replica in replicas)
+            and len({replica.view for replica in replicas}) == 1
+            and len({replica.marks.op for replica in replicas}) == 1
+            and all(r.marks.retired_op == r.marks.op for r in replicas)
+            and replicas[0].marks.op >= max(self.cluster.history)
+        )
+
+    def state(self) -> str:
+        """All replicas."""
+        return "; ".join(repr(machine.replica) for machine in self.cluster.machines)
+
+
+def weather(replica_count: int, seed: int, steps: int) -> Storm:
+    """A storm of so many steps, and the calm after it."""
+    storm = Storm(replica_count, seed)
+    storm.run(steps)
+    storm.calm()
+    return storm
