@@ -139,6 +139,9 @@ def _submitted() -> dict[str, str]:
     """Return the settings that spark-submit chose for this process; none outside of it."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
+    from pyspark import SparkContext
     from pyspark.conf import SparkConf
 
+    # Until Python has found the Java process that started it, SparkConf knows of nothing.
+    SparkContext._ensure_initialized()
     return dict(SparkConf().getAll())

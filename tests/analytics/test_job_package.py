@@ -1,0 +1,39 @@
+"""The code that executors get: whole, without anything beside it, and always the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from analytics import package
+from tests.analytics.standalone_cluster import bare_interpreter
+
+# What drivers and executors begin with, and a file that is no module.
+IMPORTS = """
+import sys
+from importlib import resources
+import analytics.__main__, analytics.otlp.source, analytics.snapshots.source, analytics.traces.walk
+from analytics import package
+assert analytics.__file__.startswith(sys.argv[1]), analytics.__file__
+assert package.is_packed()
+assert (resources.files("analytics.report") / "assets" / "report.js").read_text()
+"""
+
+
+def test_code_runs_from_one_file(tmp_path: Path) -> None:
+    """Where nothing of ours is installed, the file alone is importable, its assets with it."""
+    packed = package.write_zip(tmp_path / "code.zip")
+    command = [str(bare_interpreter(tmp_path)), "-c", IMPORTS, str(packed)]
+    environment = os.environ | {"PYTHONPATH": str(packed)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_same_code_is_the_same_file(tmp_path: Path) -> None:
+    """Packed twice, once by the command of the documentation, the bytes are the same."""
+    packed = package.write_zip(tmp_path / "one.zip")
+    command = [sys.executable, "-m", "analytics.package", str(tmp_path / "two.zip")]
+    subprocess.run(command, cwd=package.ROOT, check=True)
+    assert packed.read_bytes() == (tmp_path / "two.zip").read_bytes()

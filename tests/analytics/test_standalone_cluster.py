@@ -1,0 +1,192 @@
+"""The job on a real cluster gives the tables of a local run, also when a worker is killed."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from analytics import job, tables
+from analytics.otlp.generate import Load, generate
+from analytics.schema import TABLES
+from analytics.snapshots.history import Life, write_history
+from tests.analytics import standalone_cluster as standalone
+from tests.tidy.tree import ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+LOAD: Final = Load(6_000, seed=7, error_rate=0.05, duplicate_line_rate=0.1, cut_line_rate=0.02)
+LIFE: Final = Life(generations=4)
+# So many tasks have left results on a worker before it is killed.
+TASKS_BEFORE_KILL: Final = 10
+# The same doubles, added up in another order.
+RELATIVE: Final = 1e-9
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a data directory with traces and snapshots."""
+    data = tmp_path_factory.mktemp("data")
+    generate(data / "telemetry", LOAD)
+    write_history(data, LIFE, seed=7)
+    return data
+
+
+@pytest.fixture(scope="module")
+def local(spark: SparkSession, inputs: Path) -> Path:
+    """Return the tables of a run on this machine alone."""
+    request = job.Request(inputs / "local", traces=(inputs / "telemetry",), snapshots=inputs)
+    job.run(spark, request, lambda *_: None)
+    return request.output
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[standalone.Cluster]:
+    """Yield a master and two workers, started once."""
+    with standalone.cluster(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+@pytest.mark.long
+def test_analyze_on_a_cluster(
+    spark: SparkSession, inputs: Path, local: Path, cluster: standalone.Cluster, tmp_path: Path
+) -> None:
+    """`viewstamp analyze --master spark://…` writes the tables of a local run."""
+    command = [sys.executable, "-m", "viewstamp.cli", "analyze", "--data-directory", str(inputs)]
+    command += ["--output", str(tmp_path / "out"), "--master", cluster.master]
+    bare = {"PYSPARK_PYTHON": str(standalone.bare_interpreter(cluster.directory))}
+    environment = standalone.environment(cluster.directory) | bare
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert_same_tables(spark, tmp_path / "out", local)
+    assert (tmp_path / "out" / "report.html").stat().st_size > 0
+
+
+@pytest.mark.long
+def test_killed_worker_changes_nothing(
+    spark: SparkSession, inputs: Path, local: Path, cluster: standalone.Cluster, tmp_path: Path
+) -> None:
+    """By spark-submit, with a worker and its executor killed in mid-job: the same tables."""
+    ui = standalone.free_port()
+    command = submission(cluster, inputs, tmp_path, ui)
+    environment = standalone.environment(cluster.directory)
+    log = tmp_path / "submit.log"
+    with log.open("wb") as file:
+        submitted = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=file)
+        try:
+            victim, executor = standalone.until(
+                "an executor is at work", lambda: at_work(cluster, submitted, ui)
+            )
+            victim.kill()
+            assert submitted.wait() == 0, log.read_text()
+        finally:
+            standalone.end(submitted)
+    assert_same_tables(spark, tmp_path / "out", local)
+    told = list(events(tmp_path / "events"))
+    removed = [at for at, event in enumerate(told) if is_removal(event, executor)]
+    assert removed, f"executor {executor} was not lost while the job ran"
+    later = {task_executor(event) for event in told[removed[0] :]} - {None}
+    assert later, "nothing was left to do when the worker was killed"
+    assert executor not in later
+
+
+def submission(cluster: standalone.Cluster, inputs: Path, directory: Path, ui: int) -> list[str]:
+    """Return the command: the entry point as docs/analytics.md has it, and eyes to look in."""
+    bare = standalone.bare_interpreter(cluster.directory)
+    (directory / "events").mkdir()
+    settings = {
+        "spark.pyspark.python": str(bare),
+        "spark.pyspark.driver.python": str(bare),
+        "spark.executor.memory": "512m",
+        "spark.driver.host": standalone.HOST,
+        "spark.ui.enabled": "true",
+        "spark.ui.port": str(ui),
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": (directory / "events").as_uri(),
+        "spark.eventLog.compress": "false",
+    }
+    command = [str(standalone.SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.master]
+    command += [part for pair in settings.items() for part in ("--conf", "=".join(pair))]
+    command += [str(ROOT / "analytics" / "__main__.py"), "--traces", str(inputs / "telemetry")]
+    return [*command, "--snapshots", str(inputs), "--output", str(directory / "out")]
+
+
+def at_work(
+    cluster: standalone.Cluster, submitted: subprocess.Popen[bytes], ui: int
+) -> tuple[standalone.Worker, str] | None:
+    """Return a worker whose executor runs a task and has ended some, and the executor's id."""
+    assert submitted.poll() is None, "the job ended before a worker could be killed"
+    base = f"http://{standalone.HOST}:{ui}/api/v1/applications"
+    (application,) = standalone.get(base)
+    for one in standalone.get(f"{base}/{application['id']}/executors"):
+        is_busy = one["activeTasks"] > 0 and one["completedTasks"] >= TASKS_BEFORE_KILL
+        for worker in cluster.workers if is_busy else ():
+            if worker.process.poll() is None and one["id"] in worker.executors():
+                return worker, one["id"]
+    return None
+
+
+def events(directory: Path) -> Iterator[dict[str, Any]]:
+    """Yield what Spark wrote down of the job, in order."""
+    for path in sorted(directory.rglob("events_*")):
+        yield from map(json.loads, path.read_text().splitlines())
+
+
+def is_removal(event: dict[str, Any], executor: str) -> bool:
+    """Return whether the event says that the executor is lost."""
+    named = event.get("Executor ID") == executor
+    return named and event["Event"] == "SparkListenerExecutorRemoved"
+
+
+def task_executor(event: dict[str, Any]) -> str | None:
+    """Return on which executor a task began, if that is what the event says."""
+    if event["Event"] != "SparkListenerTaskStart":
+        return None
+    return str(event["Task Info"]["Executor ID"])
+
+
+def assert_same_tables(spark: SparkSession, made: Path, expected: Path) -> None:
+    """Hold every table against the expected one, row by row."""
+    names = [name for name, table in TABLES.items() if tables.exists(table, expected)]
+    assert len(names) > 15, names
+    for name in names:
+        assert_same_rows(name, *(rows_of(spark, name, output) for output in (made, expected)))
+
+
+def rows_of(spark: SparkSession, name: str, output: Path) -> list[Row]:
+    """Return the rows in an order that does not hang on the last digits of doubles."""
+    return sorted(tables.read(spark, TABLES[name], output).collect(), key=order_of)
+
+
+def order_of(row: Row) -> list[str]:
+    """Return what rows are sorted by: exact values first, then rounded ones."""
+    values = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in row]
+    is_rounded = [isinstance(value, float) for value in row]
+    return [
+        text for _, text in sorted(zip(is_rounded, values, strict=True), key=lambda pair: pair[0])
+    ]
+
+
+def assert_same_rows(name: str, made: list[Row], expected: list[Row]) -> None:
+    """Hold two lists of rows against each other; doubles may differ in their last digits."""
+    assert len(made) == len(expected), name
+    for one, other in zip(made, expected, strict=True):
+        pairs = zip(one.asDict().items(), other, strict=True)
+        different = [
+            (column, left, right) for (column, left), right in pairs if not is_same(left, right)
+        ]
+        assert not different, (name, different)
+
+
+def is_same(left: object, right: object) -> bool:
+    """Return whether two values are equal, doubles up to the order of addition."""
+    if isinstance(left, float) and isinstance(right, float):
+        return math.isclose(left, right, rel_tol=RELATIVE)
+    return left == right
