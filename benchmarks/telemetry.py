@@ -177,7 +177,7 @@ def direct(ratio: float) -> float:
     for op in range(DIRECT_PREPARES):
         sampled = [index for index in range(DIRECT_COMMANDS) if sampler.keeps()]
         calls = [
-            CallTrace(format_trace_parent(new_root()), "", method, 1).at(index, 1)
+            CallTrace(format_trace_parent(new_root()), "", method.full_name, 1).at(index, 1)
             for index in sampled
         ]
         request = submit_pb2.CommandRequest(spans=[span], traces=calls)

@@ -64,8 +64,8 @@ DELAY_MAX_S: Final = 2.0
 SNAPSHOT_PAUSE_S: Final = 1.5
 SNAPSHOT_COMMANDS: Final = 2_000
 SNAPSHOTS_KEPT: Final = 100
-# Of the calls, so many are traced: enough for percentiles of a run of half a minute.
-TRACE_RATIO: Final = 0.2
+# Every call is traced: this run is to be looked at, not to be fast.
+TRACE_RATIO: Final = 1.0
 # Left behind, below where the demonstration is started.
 REPORT: Final = Path("var", "demo", "report.html")
 EXIT_KEPT: Final = 0

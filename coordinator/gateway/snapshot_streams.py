@@ -23,6 +23,7 @@ from coordinator.gateway.routes import Routes
 from coordinator.mux.catalog_types import Snapshot, SnapshotState
 from coordinator.replica.batcher import LooseCommand, Reply
 from coordinator.snapshot.api import LocalSnapshotApi
+from coordinator.telemetry.gateway import GatewayWatch, trace_parent_of
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
@@ -114,6 +115,7 @@ class SnapshotStreams:
         reads: Reads,
         provider: SnapshotProvider,
         check_serving: Callable[[], None],
+        watch: GatewayWatch | None = None,
     ) -> None:
         self._cluster_id = cluster_id
         self._routes = routes
@@ -122,14 +124,37 @@ class SnapshotStreams:
         self._reads = reads
         self._provider = provider
         self._check_serving = check_serving
+        self._watch = watch
         self._open = 0
 
     def handlers(self) -> Mapping[str, Any]:
         """Return the gRPC method handlers by path."""
         return {
-            VERIFY_PATH: _handler(self._verify, snapshots_pb2.VerifySnapshotResponse),
-            DOWNLOAD_PATH: _handler(self._download, snapshots_pb2.DownloadSnapshotResponse),
+            path: _handler(self._watched(path, serve), response)
+            for path, serve, response in (
+                (VERIFY_PATH, self._verify, snapshots_pb2.VerifySnapshotResponse),
+                (DOWNLOAD_PATH, self._download, snapshots_pb2.DownloadSnapshotResponse),
+            )
         }
+
+    def _watched(self, path: str, serve: Handler) -> Handler:
+        watch = self._watch
+        if watch is None:
+            return serve
+
+        async def watched(payload: bytes, context: Context) -> None:
+            trace = watch.streaming(path, trace_parent_of(context.invocation_metadata() or ()))
+            try:
+                await serve(payload, context)
+            except Refusal as refusal:
+                watch.refused(() if trace is None else (trace,), refusal)
+                raise
+            except asyncio.CancelledError:
+                watch.abandoned(trace)
+                raise
+            watch.streamed(trace)
+
+        return watched
 
     async def _verify(self, payload: bytes, context: Context) -> None:
         request = _parsed(snapshots_pb2.VerifySnapshotRequest, payload)

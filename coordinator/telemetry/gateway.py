@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from coordinator.gateway.routes import Routes
 from coordinator.replica.batcher import Reply
@@ -22,6 +23,7 @@ from viewstamp.telemetry.sampling import (
 )
 from viewstamp.telemetry.spans import Recorder
 
+TRACE_PARENT_KEY: Final = "traceparent"
 Traces = Sequence[CommandTrace]
 _Calls = tuple[int, int]  # the code of a span, and how many calls are in it
 
@@ -48,18 +50,34 @@ class GatewayWatch:
             self._metrics.unary_requests += 1
         if self._recorder is None:
             return None
-        trace_id, parent_id = "", ""
-        if trace_parent and (said := parse_trace_parent(trace_parent)) is not None:
-            if not said.is_sampled:
-                return None
-            trace_id, parent_id = said.context
-        elif not self._sampler.keeps():
-            return None
-        method = self._routes.named(path)
-        if method is None:
+        parent = self._parent(trace_parent)
+        method = None if parent is None else self._routes.named(path)
+        if parent is None or method is None:
             return None
         names = rpc.rpc_names(method.full_name)
-        return CommandTrace(trace_id or new_trace_id(), parent_id, names, time.time_ns())
+        return CommandTrace(parent.trace_id, parent.span_id, names, time.time_ns())
+
+    def streaming(self, path: str, trace_parent: str) -> CommandTrace | None:
+        """Begin the span of a call that files answer, by a stream; no route leads to it."""
+        if self._metrics is not None:
+            self._metrics.file_requests += 1
+        parent = None if self._recorder is None else self._parent(trace_parent)
+        if parent is None:
+            return None
+        names = rpc.rpc_names(path.removeprefix("/"))
+        return CommandTrace(parent.trace_id, parent.span_id, names, time.time_ns())
+
+    def streamed(self, trace: CommandTrace | None) -> None:
+        """Record the span of such a call: everything was sent."""
+        if trace is not None:
+            self._record(Ended(trace, time.time_ns()))
+
+    def _parent(self, trace_parent: str) -> TraceContext | None:
+        """Return what a new span is to be below, without a span for a root; None: no span."""
+        said = parse_trace_parent(trace_parent) if trace_parent else None
+        if said is not None:
+            return said.context if said.is_sampled else None
+        return TraceContext(new_trace_id(), "") if self._sampler.keeps() else None
 
     def packed(
         self, request: submit_pb2.CommandRequest | submit_pb2.ReadRequest, user_id: int
@@ -153,13 +171,19 @@ class GatewayWatch:
         for trace in traces:
             self._record(Ended(trace, time.time_ns(), outcome=refusal.reason))
 
-    def abandoned(self, trace: CommandTrace) -> None:
+    def abandoned(self, trace: CommandTrace | None) -> None:
         """Record the span of a call whose caller went away."""
-        self._record(Ended(trace, time.time_ns(), outcome="CANCELLED"))
+        if trace is not None:
+            self._record(Ended(trace, time.time_ns(), outcome="CANCELLED"))
 
     def _record(self, ended: Ended) -> None:
         assert self._recorder is not None, "a call is sampled where nothing is recorded"
         self._recorder.record(ended)
+
+
+def trace_parent_of(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    """Return the `traceparent` that a call came with, empty without one."""
+    return next((str(value) for key, value in metadata if key == TRACE_PARENT_KEY), "")
 
 
 def _error_at(reply: Reply, trace: CommandTrace) -> errors_pb2.Error | None:

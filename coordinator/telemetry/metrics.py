@@ -47,6 +47,7 @@ class ReplicaMetrics:
         self.gauges: Sequence[Gauge] = ()
         self.unary_requests = 0
         self.packed_requests = 0
+        self.file_requests = 0
         self.journal_sync = LatencyHistogram()
         self.stages = {stage: LatencyHistogram() for stage in WATCHED_STAGES}
         self.snapshots: dict[str, int] = {"completed": 0, "failed": 0}
@@ -99,6 +100,7 @@ class ReplicaMetrics:
         )
         requests.add_metric(["unary"], self.unary_requests)
         requests.add_metric(["submit"], self.packed_requests)
+        requests.add_metric(["files"], self.file_requests)
         yield requests
         commands = CounterMetricFamily(
             "viewstamp_commands", "Commands that retired here.", labels=["rpc", "outcome"]

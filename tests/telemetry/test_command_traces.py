@@ -15,6 +15,7 @@ import pytest
 from tests.processes.processes import short_directory
 from tests.telemetry.spans_for_tests import Told, read_spans
 from viewstamp.api.common.v1.common_pb2 import Identifier
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.users.v1 import users_service_pb2 as users
 from viewstamp.client import Client, connect
@@ -27,6 +28,7 @@ CLIENT, COORDINATOR = "viewstamp-client", "viewstamp-coordinator"
 INTERNAL, SERVER, CLIENT_KIND = 1, 2, 3
 STEPS = ("queue", "journal", "replicate", "commit", "retire")
 STREAMS = "StreamsService/"
+DOWNLOAD = "SnapshotsService/DownloadSnapshot"
 TIMEOUT_S, POLL_S = 60, 0.05
 PASSWORD = "a-password-of-the-tests"
 SECTIONS = ("sessions", "users", "streams", "consumer_groups", "catalog")
@@ -113,6 +115,11 @@ async def live(directory: Path) -> Recorded:
         token = await client.call(users.CreatePersonalAccessTokenRequest(name="a token"))
         await client.snapshots.create()
         await until_written(directory / "telemetry", "snapshot")
+        async for _ in client.stream(snapshots.DownloadSnapshotRequest()):
+            pass
+        with pytest.raises(Refusal, match="99"):
+            async for _ in client.stream(snapshots.DownloadSnapshotRequest(generation=99)):
+                pass
     password = (directory / "data" / "root_password").read_text().strip()
     key = (directory / "data" / "cluster.key").read_text().strip()
     secrets = [PASSWORD, password, key, str(token.token), "secret-name"]
@@ -174,6 +181,30 @@ def test_read_has_two_spans(recorded: Recorded) -> None:
     ]
 
 
+def test_coming_in_is_traced(recorded: Recorded) -> None:
+    """What a client does before its first call, logging in and registering, has its spans too."""
+    login = "UsersService/Login"
+    assert shape(recorded.trace(login))[-1] == (COORDINATOR, login, SERVER, f"{CLIENT}: {login}")
+    register = "SessionsService/RegisterSession"
+    assert shape(recorded.trace(register)) == expected(register)
+
+
+def test_downloads_are_traced(recorded: Recorded) -> None:
+    """An answer in many messages is one call, from the request to the last of them."""
+    name = DOWNLOAD
+    roots = [span for span in recorded.spans if span.name == name and not span.parent_id]
+    outcomes = [root.attributes["viewstamp.outcome"] for root in roots]
+    assert outcomes == ["ok", "SNAPSHOT_NOT_FOUND"]
+    for root in roots:
+        trace = [span for span in recorded.spans if span.trace_id == root.trace_id]
+        assert shape(trace) == [
+            (CLIENT, name, CLIENT_KIND, ""),
+            (COORDINATOR, name, SERVER, f"{CLIENT}: {name}"),
+        ]
+        (server,) = [span for span in trace if span.kind == SERVER]
+        assert server.attributes["viewstamp.outcome"] == root.attributes["viewstamp.outcome"]
+
+
 def test_steps_follow_each_other(recorded: Recorded) -> None:
     """Each step begins where the one before ended, within the SERVER span, and says its place."""
     trace = {span.name: span for span in recorded.trace(STREAMS + "CreateStream")}
@@ -208,7 +239,7 @@ def test_prepares_link_their_commands(recorded: Recorded) -> None:
         for span in recorded.spans
         if span.service == COORDINATOR
         and span.kind == SERVER
-        and span.name != STREAMS + "GetStream"
+        and span.name not in (STREAMS + "GetStream", DOWNLOAD)
     }
     assert linked == sampled
 

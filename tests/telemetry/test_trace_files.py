@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
+import zstandard
 
+from analytics.otlp.files import NAME
 from tests.telemetry.spans_for_tests import made_span, read_spans
-from viewstamp.telemetry.files import CURRENT_NAME, ROTATED_GLOB, DirectoryTakenError, TraceFiles
+from viewstamp.telemetry.files import (
+    CURRENT_NAME,
+    ROTATED_GLOB,
+    DirectoryTakenError,
+    TraceFiles,
+    compress,
+)
 from viewstamp.telemetry.spans import Attributes, Span
 from viewstamp.telemetry.spool import Spool
 
@@ -54,6 +64,49 @@ def test_files_are_rotated_and_removed(tmp_path: Path) -> None:
     assert all(path.stat().st_size <= 1_000 for path in tmp_path.glob("traces*.jsonl"))
     names = [span.name for span in read_spans(tmp_path)]
     assert sorted(names, key=lambda name: int(name.split()[1]))[-1] == "span 29"
+
+
+def test_rotated_files_are_compressed_whole(tmp_path: Path) -> None:
+    """On request a rotated file is one .zst, readable by its owner alone; the oldest go as ever."""
+    files = TraceFiles(
+        tmp_path, resource, file_bytes_max=1_000, rotated_files_max=3, compresses=True
+    )
+    for number in range(30):
+        files.write([made_span(f"span {number}")])
+    files.close()
+    names = sorted(path.name for path in tmp_path.glob("traces-*"))
+    assert len(names) == 3 and all(name.endswith(".jsonl.zst") for name in names)
+    text = b"".join(
+        zstandard.ZstdDecompressor().stream_reader(path.read_bytes()).read()
+        for path in (tmp_path / name for name in names)
+    )
+    lines = (text + (tmp_path / CURRENT_NAME).read_bytes()).splitlines()
+    found = [
+        int(json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["name"][5:])
+        for line in lines
+    ]
+    assert found == [*range(found[0], 30)] and len(found) > 4
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("traces*")} == {0o600}
+
+
+def test_half_a_compressed_file_is_no_trace_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the disk is full in the middle, the plain file stays, and no reader takes the rest."""
+    path = tmp_path / "traces-2026-01-31T12-00-00.000000.jsonl"
+    path.write_bytes(b"{}\n" * 100)
+
+    class Broken:
+        def copy_stream(self, _: object, packed: BinaryIO) -> None:
+            packed.write(b"half")
+            raise OSError("planted: no room")
+
+    monkeypatch.setattr(zstandard, "ZstdCompressor", lambda *_, **__: Broken())
+    with pytest.raises(OSError, match="planted"):
+        compress(path)
+    left = {each.name for each in tmp_path.iterdir()}
+    assert path.read_bytes() == b"{}\n" * 100
+    assert not any(NAME.search(name) for name in left - {path.name})
 
 
 def test_nobody_else_may_read(tmp_path: Path) -> None:

@@ -65,18 +65,20 @@ async def connect(
     """
     addresses = [address] if isinstance(address, str) else list(address)
     endpoints = Endpoints(addresses, Path(tls_ca) if tls_ca is not None else None)
-    identity = Identity(Credentials(username, password, personal_access_token, access_token))
-    submitter = Submitter(endpoints, identity, register=register_session)
+    tracing = None
+    if telemetry is not None and telemetry.recorder is not None:
+        tracing = ClientTracing(telemetry.recorder, telemetry.sampler)
+    credentials = Credentials(username, password, personal_access_token, access_token)
+    identity = Identity(credentials, tracing)
+    submitter = Submitter(endpoints, identity, register=register_session, tracing=tracing)
     try:
         await submitter.start(connect_timeout_s)
     except BaseException:
         await submitter.close()
         raise
-    tracing = None
-    if telemetry is not None and telemetry.recorder is not None:
+    if telemetry is not None:
         telemetry.belongs_to(submitter.cluster_id)
-        tracing = ClientTracing(telemetry.recorder, telemetry.sampler)
-    return Client(submitter, timeout_s, ServerStreams(endpoints, identity), tracing)
+    return Client(submitter, timeout_s, ServerStreams(endpoints, identity, tracing), tracing)
 
 
 class Client:
@@ -149,7 +151,7 @@ class Client:
         future = self._loop.create_future()
         call = Call(method, encode(method, request), future, self._deadline(timeout_s))
         if self._tracing is not None:
-            call.trace = self._tracing.begin(method, future)
+            call.trace = self._tracing.begin(method.full_name, future)
         if method.kind is MethodKind.COMMAND:
             self._submitter.add_command(call)
         else:
@@ -183,7 +185,7 @@ class Client:
         future: asyncio.Future[list[Result]] = self._loop.create_future()
         batch: Batch = batch_of(framed, future, self._deadline(timeout_s))
         if self._tracing is not None:
-            batch.trace = self._tracing.begin(commands[0][0], future, len(commands))
+            batch.trace = self._tracing.begin(commands[0][0].full_name, future, len(commands))
         self._submitter.add_command(batch)
         return await future
 

@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.client.errors import CannotConnect, StreamBroken, TimedOut
 from viewstamp.client.methods import API_FILES
+from viewstamp.client.tracing import ClientTracing, traced
 from viewstamp.client.transport import Endpoints, Identity, bearer, refusal_in
 from viewstamp.errors import Refusal
 
@@ -24,9 +25,12 @@ from viewstamp.errors import Refusal
 class ServerStreams:
     """Opens streams at the replica that the client talks to."""
 
-    def __init__(self, endpoints: Endpoints, identity: Identity) -> None:
+    def __init__(
+        self, endpoints: Endpoints, identity: Identity, tracing: ClientTracing | None = None
+    ) -> None:
         self._endpoints = endpoints
         self._identity = identity
+        self._tracing = tracing
 
     async def open(self, request: Message, timeout_s: float | None) -> AsyncIterator[Any]:
         """Yield the messages that answer `request`; wait at most `timeout_s` for each.
@@ -44,19 +48,30 @@ class ServerStreams:
             may_renew = self._identity.can_renew
             is_answered = False
             while True:
-                token = await self._identity.access_token(channel)
+                metadata = bearer(await self._identity.access_token(channel))
                 try:
-                    stream = call(request, metadata=bearer(token))
-                    async for message in _messages(stream, timeout_s):
-                        is_answered = True
-                        yield message
+                    with traced(self._tracing, path[1:], metadata) as (sent, answered):
+                        stream = call(request, metadata=sent)
+                        async for message in self._answers(stream, timeout_s):
+                            if not is_answered:
+                                answered(message)
+                            is_answered = True
+                            yield message
                     return
-                except grpc.aio.AioRpcError as error:
-                    failure = self._failure(error, is_answered)
+                except (Refusal, CannotConnect) as failure:
                     if is_answered or not may_renew or not _is_unauthenticated(failure):
-                        raise failure from error
+                        raise
                     may_renew = False
                     self._identity.forget()
+
+    async def _answers(self, stream: Any, timeout_s: float | None) -> AsyncIterator[Any]:
+        is_answered = False
+        try:
+            async for message in _messages(stream, timeout_s):
+                is_answered = True
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(error, is_answered) from error
 
     def _failure(self, error: grpc.aio.AioRpcError, is_answered: bool) -> Exception:
         refusal = refusal_in(error)

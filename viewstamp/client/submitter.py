@@ -25,6 +25,7 @@ from viewstamp.client.errors import CannotConnect, ClientClosed, ProtocolError
 from viewstamp.client.link import Link, StreamCall, open_stream
 from viewstamp.client.packing import Batch, Call
 from viewstamp.client.reads import Reads
+from viewstamp.client.tracing import ClientTracing
 from viewstamp.client.transport import Endpoints, Identity, refusal_in, unary
 from viewstamp.client.verdicts import (
     PRIMARY_DETAIL,
@@ -46,13 +47,21 @@ KEEP_ALIVE_S: Final = limits.SESSION_IDLE_TIMEOUT_MS / 1000 / 5
 class Submitter:
     """One client's calls and the stream that carries them."""
 
-    def __init__(self, endpoints: Endpoints, identity: Identity, *, register: bool) -> None:
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        identity: Identity,
+        *,
+        register: bool,
+        tracing: ClientTracing | None = None,
+    ) -> None:
         self.commands = Commands()
         self.reads = Reads()
         self.cluster_id = b""
         self._loop = asyncio.get_running_loop()
         self._endpoints = endpoints
         self._identity = identity
+        self._tracing = tracing
         self._register_at_once = register
         self._nonce = secrets.token_bytes(limits.SESSION_NONCE_BYTES)
         self._link: Link | None = None
@@ -250,7 +259,7 @@ class Submitter:
     async def _register(self, channel: grpc.aio.Channel, token: str) -> None:
         # The nonce stays the same until an answer comes, so a repeat finds the same session.
         request = sessions_pb2.RegisterSessionRequest(nonce=self._nonce)
-        response = await unary(channel, request, access_token=token)
+        response = await unary(channel, request, access_token=token, tracing=self._tracing)
         self._nonce = secrets.token_bytes(limits.SESSION_NONCE_BYTES)
         self._register_at_once = False
         self.commands.start_session(response.session_id)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias
 
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client.errors import ClientClosed, OutcomeUnknown, TimedOut
 from viewstamp.errors import Refusal
-from viewstamp.routing import Method
 from viewstamp.telemetry import rpc
 from viewstamp.telemetry.sampling import (
     CURRENT_SPAN,
@@ -22,6 +22,9 @@ from viewstamp.telemetry.sampling import (
     sampled_parent,
 )
 from viewstamp.telemetry.spans import Attributes, AttributeValue, Kind, Recorder, Span, Status
+
+TRACE_PARENT_KEY: Final = "traceparent"
+Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 # What the client itself found out, and how spans call it.
 _OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
@@ -37,7 +40,7 @@ class CallTrace:
     __slots__ = (
         "trace_parent",
         "parent_id",
-        "method",
+        "full_name",
         "count",
         "started_ns",
         "ended_ns",
@@ -45,11 +48,14 @@ class CallTrace:
         "outcome",
     )
 
-    def __init__(self, trace_parent: str, parent_id: str, method: Method, count: int) -> None:
-        """Begin; `parent_id` is empty for a root, `count` how many commands it holds."""
+    def __init__(self, trace_parent: str, parent_id: str, full_name: str, count: int) -> None:
+        """Begin; `parent_id` is empty for a root, `count` how many commands it holds.
+
+        `full_name` is that of the method, as in `Method.full_name`.
+        """
         self.trace_parent = trace_parent
         self.parent_id = parent_id
-        self.method = method
+        self.full_name = full_name
         self.count = count
         self.started_ns = time.time_ns()
         self.ended_ns = 0
@@ -74,7 +80,7 @@ class CallTrace:
         """Yield the CLIENT span."""
         context = sampled_parent(self.trace_parent)
         assert context is not None, "a call is sampled from its beginning"
-        names = rpc.rpc_names(self.method.full_name)
+        names = rpc.rpc_names(self.full_name)
         attributes = {**names.attributes, **self.outcome}
         yield Span(
             names.span_name,
@@ -98,9 +104,12 @@ class ClientTracing:
         self._gap = sampler.gap()  # so many calls are not sampled before the next one is
 
     def begin(
-        self, method: Method, future: asyncio.Future[Any], count: int = 1
+        self, full_name: str, future: asyncio.Future[Any], count: int = 1
     ) -> CallTrace | None:
-        """Begin the span of a call if it is sampled; it ends when `future` is done."""
+        """Begin the span of a call if it is sampled; it ends when `future` is done.
+
+        `full_name` is that of its method, as in `Method.full_name`.
+        """
         parent = CURRENT_SPAN.get()
         if parent is None:
             if self._gap:
@@ -110,13 +119,42 @@ class ClientTracing:
             context, parent_id = new_root(), ""
         else:
             context, parent_id = TraceContext(parent.trace_id, new_span_id()), parent.span_id
-        trace = CallTrace(format_trace_parent(context), parent_id, method, count)
+        trace = CallTrace(format_trace_parent(context), parent_id, full_name, count)
         future.add_done_callback(lambda done: self._end(trace, done))
         return trace
 
     def _end(self, trace: CallTrace, future: asyncio.Future[Any]) -> None:
         trace.end(future)
         self._recorder.record(trace)
+
+
+@contextmanager
+def traced(
+    tracing: ClientTracing | None, full_name: str, metadata: Metadata
+) -> Iterator[tuple[Metadata, Callable[[Any], None]]]:
+    """Trace a call that goes by itself, not through the Submit stream; it ends with the block.
+
+    Yields the metadata to send, and whom to tell of the answer.
+    """
+    if tracing is None:
+        yield metadata, lambda _: None
+        return
+    answer: list[Any] = []
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    trace = tracing.begin(full_name, future)
+    if trace is not None:
+        metadata = (*metadata, (TRACE_PARENT_KEY, trace.trace_parent))
+    try:
+        yield metadata, answer.append
+    except (asyncio.CancelledError, GeneratorExit):
+        future.cancel()
+        raise
+    except Exception as error:
+        if trace is not None:  # or nobody would ask the future for it
+            future.set_exception(error)
+        raise
+    else:
+        future.set_result(answer)
 
 
 def _outcome(

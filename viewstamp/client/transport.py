@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from viewstamp import limits
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client.methods import method_of
+from viewstamp.client.tracing import ClientTracing, traced
 from viewstamp.errors import Refusal
 from viewstamp.status import refusal_of
 
@@ -84,6 +85,7 @@ async def unary(
     *,
     access_token: str | None = None,
     timeout_s: float = UNARY_TIMEOUT_S,
+    tracing: ClientTracing | None = None,
 ) -> Any:
     """Call the method of `request` by itself, without a session; return its response.
 
@@ -95,13 +97,16 @@ async def unary(
         request_serializer=method.request.SerializeToString,
         response_deserializer=method.response.FromString,
     )
-    try:
-        return await call(request, metadata=bearer(access_token), timeout=timeout_s)
-    except grpc.aio.AioRpcError as error:
-        refusal = refusal_in(error)
-        if refusal is None:
-            raise
-        raise refusal from error
+    with traced(tracing, method.full_name, bearer(access_token)) as (metadata, answered):
+        try:
+            response = await call(request, metadata=metadata, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            refusal = refusal_in(error)
+            if refusal is None:
+                raise
+            raise refusal from error
+        answered(response)
+        return response
 
 
 def bearer(access_token: str | None) -> tuple[tuple[str, str], ...]:
@@ -141,8 +146,9 @@ class Credentials:
 class Identity:
     """The access token in use; got by logging in, and again after it was refused."""
 
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: Credentials, tracing: ClientTracing | None = None) -> None:
         self._credentials = credentials
+        self._tracing = tracing
         self._access_token = credentials.access_token
         self._login = asyncio.Lock()
 
@@ -155,7 +161,7 @@ class Identity:
         """Return the token, logging in if there is none. Raises Refusal, AioRpcError."""
         async with self._login:
             if self._access_token is None:
-                response = await unary(channel, self._login_request())
+                response = await unary(channel, self._login_request(), tracing=self._tracing)
                 self._access_token = response.access_token
             return str(self._access_token)
 

@@ -2,7 +2,8 @@
 
 The newest is `traces.jsonl`. When it would grow beyond its limit it becomes
 `traces-<UTC timestamp>.jsonl` and is never written again; the oldest of those are removed. A line
-that a killed process left unfinished stays, alone in its line: readers set it aside.
+that a killed process left unfinished stays, alone in its line: readers set it aside. On request
+rotated files are compressed, each as a whole: `traces-<UTC timestamp>.jsonl.zst`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+import zstandard
+
 from viewstamp.limits import MIB
 from viewstamp.telemetry.otlp import encode_line
 from viewstamp.telemetry.spans import Attributes, Span
@@ -23,6 +26,10 @@ FILE_BYTES_MAX: Final = 64 * MIB
 ROTATED_FILES_MAX: Final = 7
 CURRENT_NAME: Final = "traces.jsonl"
 ROTATED_GLOB: Final = "traces-*.jsonl"
+COMPRESSED_SUFFIX: Final = ".zst"
+# A name that no reader of traces takes.
+_PART_SUFFIX: Final = ".part"
+COMPRESSION_LEVEL: Final = 3
 LOCK_NAME: Final = ".lock"
 _TIMESTAMP: Final = "%Y-%m-%dT%H-%M-%S.%f"
 _DIRECTORY_MODE: Final = 0o700
@@ -44,12 +51,17 @@ class TraceFiles:
         *,
         file_bytes_max: int = FILE_BYTES_MAX,
         rotated_files_max: int = ROTATED_FILES_MAX,
+        compresses: bool = False,
     ) -> None:
-        """Make the directory and take it. Raises DirectoryTakenError, OSError."""
+        """Make the directory and take it. Raises DirectoryTakenError, OSError.
+
+        `compresses` is about files that are rotated from now on.
+        """
         self._directory = directory
         self._resource = resource
         self._file_bytes_max = file_bytes_max
         self._rotated_files_max = rotated_files_max
+        self._compresses = compresses
         directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
         self._lock = _locked(directory)
         self._descriptor = -1
@@ -90,20 +102,43 @@ class TraceFiles:
 
     def _rotate(self) -> None:
         current = self._directory / CURRENT_NAME
+        rotated = self._rotated_path()
         if current.exists():  # not if making a new one has failed the last time
-            current.rename(self._rotated_path())
+            current.rename(rotated)
         former = self._descriptor
         self._open()
         os.close(former)
-        rotated = sorted(self._directory.glob(ROTATED_GLOB))
-        for old in rotated[: max(0, len(rotated) - self._rotated_files_max)]:
-            old.unlink()
+        if self._compresses and rotated.exists():
+            compress(rotated)
+        self._remove_oldest()
+
+    def _remove_oldest(self) -> None:
+        by_moment: dict[str, list[Path]] = {}
+        for path in self._directory.glob(ROTATED_GLOB + "*"):
+            by_moment.setdefault(path.name.partition(".jsonl")[0], []).append(path)
+        for moment in sorted(by_moment)[: max(0, len(by_moment) - self._rotated_files_max)]:
+            for path in by_moment[moment]:
+                path.unlink()
 
     def _rotated_path(self) -> Path:
         moment = datetime.now(UTC)
-        while (path := self._directory / f"traces-{moment:{_TIMESTAMP}}.jsonl").exists():
+        while any(self._directory.glob(f"traces-{moment:{_TIMESTAMP}}.jsonl*")):
             moment += timedelta(microseconds=1)
-        return path
+        return self._directory / f"traces-{moment:{_TIMESTAMP}}.jsonl"
+
+
+def compress(path: Path) -> None:
+    """Replace a file by a compressed one, which readers see when it is whole. Raises OSError.
+
+    A process that is killed meanwhile leaves the file as it was, or both of them.
+    """
+    compressed = path.with_name(path.name + COMPRESSED_SUFFIX)
+    part = compressed.with_name(compressed.name + _PART_SUFFIX)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE)
+    with path.open("rb") as plain, os.fdopen(descriptor, "wb") as packed:
+        zstandard.ZstdCompressor(COMPRESSION_LEVEL, write_checksum=True).copy_stream(plain, packed)
+    part.rename(compressed)
+    path.unlink()
 
 
 def _locked(directory: Path) -> int:

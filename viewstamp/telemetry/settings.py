@@ -32,6 +32,7 @@ class TelemetrySettings:
     prepare_ratio: float = 1.0
     otlp_endpoint: str | None = None
     metrics_listen: str | None = None
+    compresses: bool = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=1.0,
         help="of prepares without a sampled command, so many have a span: 0 to 1",
     )
+    add(
+        "--telemetry-compress",
+        action="store_true",
+        help="compress trace files when they are rotated: traces-<time>.jsonl.zst",
+    )
     add("--otlp-endpoint", help="send traces to a collector: http://HOST:PORT or https://HOST:PORT")
     add("--metrics-listen", metavar="HOST:PORT", help="serve a Prometheus page")
 
@@ -71,6 +77,7 @@ def settings_of(options: argparse.Namespace) -> TelemetrySettings:
         prepare_ratio=options.prepare_trace_ratio,
         otlp_endpoint=options.otlp_endpoint,
         metrics_listen=options.metrics_listen,
+        compresses=options.telemetry_compress,
     )
 
 
@@ -83,7 +90,8 @@ def arguments_of(settings: TelemetrySettings) -> list[str]:
         "otlp-endpoint": settings.otlp_endpoint,
         "metrics-listen": settings.metrics_listen,
     }
-    return [f"--{name}={value}" for name, value in flags.items() if value is not None]
+    switches = ["--telemetry-compress"] if settings.compresses else []
+    return [f"--{name}={value}" for name, value in flags.items() if value is not None] + switches
 
 
 class Telemetry:
@@ -138,7 +146,9 @@ class Telemetry:
         spools = []
         settings = self.settings
         if settings.directory is not None:
-            files = TraceFiles(settings.directory / name, lambda: self.resource)
+            files = TraceFiles(
+                settings.directory / name, lambda: self.resource, compresses=settings.compresses
+            )
             spools.append(Spool("files", files))
         if settings.otlp_endpoint is not None:
             # Late: loading the exporter takes longer than all the rest of a service.
