@@ -176,8 +176,14 @@ class RestartKeeps(Checker):
         for op, checksum in self.history.held.get(replica, {}).items():
             header = journal.header(op)
             is_kept = header is not None and header.checksum == checksum
-            if not (is_kept or machine.is_excused(op) or op < journal.first_op):
-                raise self.broken(f"replica {replica} restarted without op {op}, which was durable")
+            is_covered = op <= max(files.start.base_op, journal.first_op - 1)
+            # Where a whole record is lost, others may be in doubt: it could have replaced them.
+            is_doubtful = bool(machine.damaged_ops) and op in files.recovery.doubtful
+            if not (is_kept or is_covered or is_doubtful or machine.is_excused(op)):
+                raise self.broken(
+                    f"replica {replica} restarted without op {op}, which was durable: "
+                    f"{files.recovery}"
+                )
 
 
 class ViewsMonotonic(Checker):
@@ -399,7 +405,7 @@ class Checks:
     def discarded(self, replica: int, op: int) -> None:
         """Entries above `op` are being discarded: from now on nothing relies on them here."""
         self._tell("discarded", replica, op)
-        self.history.discarded(replica, op)
+        self.history.discards(replica, op)
 
     def committed(self, replica: int, prepare: Any) -> None:
         """A replica executes an entry."""

@@ -24,6 +24,8 @@ class History:
     entries: list[Prepare] = field(default_factory=list)
     held: dict[int, dict[int, Checksum]] = field(default_factory=dict)
     lost: set[tuple[int, int, Checksum]] = field(default_factory=set)
+    discarding: dict[int, list[int]] = field(default_factory=dict)
+    """By replica: discards that it asked its disk for and that are not done, oldest first."""
     acknowledged_op: int = 0
     """The highest op of which a client has the reply."""
 
@@ -44,22 +46,30 @@ class History:
         return self.entries[op - 1].checksum if 0 < op <= len(self.entries) else None
 
     def became_durable(self, replica: int, prepare: Prepare) -> None:
-        """A replica was told by its disk that it holds an entry."""
+        """A replica was told by its disk that it holds an entry, unless that is going already."""
+        if prepare.op > min(self.discarding.get(replica, ()), default=prepare.op):
+            return
         self.held.setdefault(replica, {})[prepare.op] = prepare.checksum
 
     def started(self, replica: int, journal: Journal) -> None:
         """A restarted replica holds what its journal found, reported earlier or not."""
+        self.discarding.pop(replica, None)
         held = self.held.setdefault(replica, {})
         for op in held_ops(journal):
             header = journal.header(op)
             assert header is not None
             held[op] = header.checksum
 
-    def discarded(self, replica: int, op: int) -> None:
-        """A replica took everything above `op` out of its log."""
+    def discards(self, replica: int, op: int) -> None:
+        """A replica asked its disk to take everything above `op` out of its log."""
+        self.discarding.setdefault(replica, []).append(op)
         held = self.held.get(replica, {})
         for later in [each for each in held if each > op]:
             del held[later]
+
+    def discarded(self, replica: int) -> None:
+        """The oldest discard is done."""
+        self.discarding[replica].pop(0)
 
     def disk_lost(self, replica: int) -> None:
         """A replica's disk is gone."""

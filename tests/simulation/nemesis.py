@@ -17,6 +17,7 @@ from tests.simulation.options import OF_THE_NETWORK, FaultKind
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
+FOUNDING_LOOK_MS: Final = 50
 FAULT_MS: Final = (20, 100, 500, 2_000, 5_000)
 EFFECTS_BEFORE_CRASH_MAX: Final = 12
 DOWN_FOR_LONG_ONE_IN: Final = 4
@@ -38,8 +39,13 @@ class Nemesis:
         self.kept_down: set[int] = set()
 
     def start(self) -> None:
-        """Begin to make trouble."""
-        if self._kinds:
+        """Begin to make trouble once every founder has the first entry.
+
+        A founding that dies half-way is begun anew on empty disks, by people: nothing is lost.
+        """
+        if self._kinds and not self._world.is_founded_everywhere:
+            self._world.schedule.after(FOUNDING_LOOK_MS, self.start)
+        elif self._kinds:
             self._world.schedule.after(self._pause_ms(), self._strike)
 
     def stop(self) -> None:
@@ -198,7 +204,7 @@ class Nemesis:
     def _lost_disk(self) -> bool:
         victims = [m for m in self._world.machines if self._atlas.may_damage(m.index, 0)]
         left = [m for m in victims if m.index not in self._lost_disks]
-        if not left or not self._world.is_founded:
+        if not left:
             return False
         machine = self._random.choice(left)
         self._lost_disks.add(machine.index)

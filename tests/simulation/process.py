@@ -141,11 +141,12 @@ class Process:
 
     def _discard_after(self, effect: vsr.DiscardAfter) -> None:
         self._world.checks.discarded(self.machine.index, effect.op)
-        self.writer.do(
-            "discard",
-            lambda: self.files.journal.discard_after(effect.op),
-            lambda _: self.step(vsr.Discarded(effect.op)),
-        )
+
+        def done(_: None) -> None:
+            self._world.checks.history.discarded(self.machine.index)
+            self.step(vsr.Discarded(effect.op))
+
+        self.writer.do("discard", lambda: self.files.journal.discard_after(effect.op), done)
 
     def _send_committed(self, effect: vsr.SendCommitted) -> None:
         if effect.first_op < self.files.journal.first_op and self.snapshots.adopted:

@@ -91,9 +91,12 @@ class Simulation:
         return self._commands_asked >= self._commands_wanted
 
     @property
-    def is_founded(self) -> bool:
-        """Whether op 1 was executed anywhere."""
-        return bool(self.checks.history.entries)
+    def is_founded_everywhere(self) -> bool:
+        """Whether every replica holds the first entry, durably, and may act on it."""
+        return all(
+            machine.process is not None and machine.process.core.status is vsr.Status.NORMAL
+            for machine in self.machines
+        )
 
     def asked(self, pending: Request | Read) -> None:
         """Count what a client begins."""

@@ -148,8 +148,8 @@ class Snapshots:
         if generation <= self.adopted:
             return
         manifest = self._files.snapshots.stored_manifest(generation)
-        if manifest is None:
-            return
+        if manifest is None or manifest.cut_op > self._process.application.op:
+            return  # not here, or what leads to it is still being executed
         self.adopted, self.cut_op = generation, manifest.cut_op
 
         def work() -> None:
