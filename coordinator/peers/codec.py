@@ -121,7 +121,6 @@ def _encode(message: PeerMessage) -> Outgoing:
     kind = _KINDS[type(message)]
     request = pb.ExchangeRequest()
     part = getattr(request.messages.add(), kind.name)
-    part.SetInParent()  # else a message whose fields are all 0 would leave no trace
     for field in kind.fields:
         field.write(part, field.name, getattr(message, field.name))
     return Outgoing(kind.lane, type(message), request.SerializeToString())

@@ -61,7 +61,7 @@ class SnapshotFetcher:
             return pb.ReadManifestResponse.FromString(answer).manifest
         except (grpc.RpcError, DecodeError) as error:
             raise PeerFileUnavailable(
-                f"the manifest of snapshot {generation}: {_words(replica, error)}"
+                f"the manifest of snapshot {generation}: replica {replica}: {_words(error)}"
             ) from error
         finally:
             await channel.close()
@@ -81,18 +81,20 @@ class SnapshotFetcher:
         while offset < size_bytes:
             replica = replicas[turn % len(replicas)]
             turn += 1
+            before, words = offset, f"ends at {offset} of {size_bytes} bytes"
             try:
                 async with aclosing(self._chunks(replica, generation, digest, offset)) as chunks:
                     async for data in chunks:
-                        failures.clear()
-                        offset += len(data)
-                        if offset > size_bytes:
+                        if offset + len(data) > size_bytes:
                             raise _WrongAnswerError(f"sends more than {size_bytes} bytes")
+                        offset += len(data)
                         yield data
-                if offset < size_bytes:
-                    failures[replica] = f"replica {replica}: ends at {offset} of {size_bytes} bytes"
             except (grpc.RpcError, DecodeError, TimeoutError, _WrongAnswerError) as error:
-                failures[replica] = _words(replica, error)
+                words = _words(error)
+            if offset > before:
+                failures.clear()
+                continue
+            failures[replica] = f"replica {replica}: {words}"
             if failures.keys() >= set(replicas):
                 raise PeerFileUnavailable(
                     f"layer {digest.hex()} from {offset} of {size_bytes} bytes: "
@@ -110,8 +112,10 @@ class SnapshotFetcher:
             stream: Any = channel.unary_stream(f"/{SERVICE}/ReadLayer")
             call = stream(request.SerializeToString())
             while (chunk := await _next(call)) is not None:
-                if chunk.offset != offset or not chunk.data:
+                if chunk.offset != offset:
                     raise _WrongAnswerError(f"sends {chunk.offset} where {offset} was due")
+                if not chunk.data:
+                    raise _WrongAnswerError(f"sends nothing at {offset}")
                 offset += len(chunk.data)
                 yield chunk.data
         finally:
@@ -134,9 +138,9 @@ async def _next(call: Any) -> pb.ReadLayerResponse | None:
     return None if answer is grpc.aio.EOF else pb.ReadLayerResponse.FromString(answer)
 
 
-def _words(replica: int, error: Exception) -> str:
+def _words(error: Exception) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
-        return f"replica {replica}: {error.code().name}: {error.details()}"
+        return f"{error.code().name}: {error.details()}"
     if isinstance(error, TimeoutError):
-        return f"replica {replica}: nothing within {CHUNK_TIMEOUT_MS} ms"
-    return f"replica {replica}: {error}"
+        return f"nothing within {CHUNK_TIMEOUT_MS} ms"
+    return str(error)

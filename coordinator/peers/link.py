@@ -141,7 +141,8 @@ class Link:
         while True:
             self._retry.clear()
             standing = await self._attempt()
-            self.outbox.clear()
+            if self.connected:  # until now
+                self.outbox.clear()
             self._become(standing)
             self._failures += 1
             try:

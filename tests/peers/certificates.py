@@ -45,16 +45,22 @@ class Authority:
         """The file with the authority's certificate."""
         return self.directory / "authority.pem"
 
-    def issue(self, name: str, trusted: Authority | None = None) -> PeerTls:
-        """Return files of a certificate for a DNS name, and of the authority that it trusts."""
+    def issue(
+        self, name: str, trusted: Authority | None = None, *, is_named: bool = True
+    ) -> PeerTls:
+        """Return files of a certificate for a DNS name, and of the authority that it trusts.
+
+        One that is not named has the name in its subject alone.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        certificate = (
-            _builder(name, key.public_key(), "authority")
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-            .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-            .sign(self.key, hashes.SHA256())
+        builder = _builder(name, key.public_key(), "authority").add_extension(
+            x509.ExtendedKeyUsage(uses), critical=False
         )
+        if is_named:
+            names = x509.SubjectAlternativeName([x509.DNSName(name)])
+            builder = builder.add_extension(names, critical=False)
+        certificate = builder.sign(self.key, hashes.SHA256())
         files = PeerTls(
             self.directory / f"{name}.pem",
             self.directory / f"{name}.key",

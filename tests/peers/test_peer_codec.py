@@ -90,6 +90,12 @@ def test_every_kind_arrives_as_it_was_sent(kind: type, data: st.DataObject) -> N
     assert decoded(encoded(message)) == [message]
 
 
+def test_zeros_arrive() -> None:
+    """A message whose fields are all 0 leaves a trace on the wire all the same."""
+    message = core.CommitOkMessage(CLUSTER, SENDER, 0, 0)
+    assert decoded(encoded(message)) == [message]
+
+
 @given(st.lists(any_message, max_size=6))
 def test_joined_encodings_are_a_packet(sent: list[PeerMessage]) -> None:
     """Messages are packed by joining their bytes, and arrive in order."""

@@ -19,6 +19,7 @@ from coordinator.snapshot.provider import StoredSnapshots
 from tests.peers.peer_trial import OTHER_CLUSTER, config, free_addresses, serving
 from tests.snapshot_files.generation_builders import Sections, entities, memory, open_files
 from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.replication.v1 import replication_service_pb2 as pb
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference
 from viewstamp.errors import Refusal
 from viewstamp.format.layer import file_digest
@@ -47,6 +48,7 @@ class BreakingSnapshots:
 
     files: SnapshotFiles
     chunks: int
+    more_each_time: int = 0
 
     def pinned(self, generation: int) -> AbstractAsyncContextManager[PinnedGeneration]:
         """Keep a generation's files."""
@@ -54,8 +56,9 @@ class BreakingSnapshots:
 
     @asynccontextmanager
     async def _pinned(self, generation: int) -> AsyncIterator[PinnedGeneration]:
+        allowed, self.chunks = self.chunks, self.chunks + self.more_each_time
         async with StoredSnapshots(self.files).pinned(generation) as pinned:
-            yield _Breaking(pinned, self.chunks)  # type: ignore[misc]
+            yield _Breaking(pinned, allowed)  # type: ignore[misc]
 
 
 @dataclass
@@ -136,6 +139,52 @@ async def test_another_peer_finishes_what_one_began() -> None:
     # Each sends only what it can read, so nobody gets beyond the third chunk.
     assert f"from {3 * CHUNK_BYTES} of {layer.size_bytes} bytes" in str(caught.value)
     assert str(caught.value).count("the disk has gone") == 2
+
+
+async def test_a_transfer_goes_on_as_long_as_something_comes() -> None:
+    """A peer that breaks off at every attempt, but later each time, gives the whole layer."""
+    snapshots = BreakingSnapshots(stored(), 1, more_each_time=1)
+    async with fetching(snapshots, StoredSnapshots(stored())) as fetcher:
+        layer = max(await layers(fetcher, 2), key=lambda layer: layer.size_bytes)
+        assert file_digest(await fetched(fetcher, (1,), layer)) == layer.digest
+
+
+async def test_only_a_whole_round_in_vain_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures from before something came do not count."""
+    # By replica, what each attempt yields; an empty one is a failure.
+    attempts = {1: [b"", b"b", b"cd"], 2: [b"a", b""], 3: [b"", b""]}
+
+    async def chunks(_: Any, replica: int, *__: Any) -> AsyncGenerator[bytes]:
+        data = attempts[replica].pop(0)
+        if data:
+            yield data
+
+    monkeypatch.setattr(SnapshotFetcher, "_chunks", chunks)
+    async with fetching() as fetcher:
+        layer = LayerReference(digest=b"d" * 32, size_bytes=4)
+        assert b"".join(await fetched(fetcher, (1, 2, 3), layer)) == b"abcd"
+
+
+@pytest.mark.parametrize(
+    ("response", "says"),
+    [
+        (pb.ReadLayerResponse(offset=5, file_bytes=10, data=b"x"), "sends 5 where 0 was due"),
+        (pb.ReadLayerResponse(offset=0, file_bytes=10), "sends nothing at 0"),
+    ],
+)
+async def test_a_peer_that_sends_something_else(
+    monkeypatch: pytest.MonkeyPatch, response: pb.ReadLayerResponse, says: str
+) -> None:
+    """A chunk of another place, or an empty one, is no part of the file."""
+
+    async def send(_: Any, __: Any, ___: int, context: Any) -> None:
+        await context.write(response.SerializeToString())
+
+    monkeypatch.setattr(files_module, "_send", send)
+    async with fetching(StoredSnapshots(stored())) as fetcher:
+        layer = (await layers(fetcher))[0]
+        with pytest.raises(PeerFileUnavailable, match=says):
+            await fetched(fetcher, (1,), layer)
 
 
 async def test_what_is_not_there() -> None:

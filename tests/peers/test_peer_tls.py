@@ -54,6 +54,17 @@ async def test_a_certificate_of_another_replica(authority: Authority) -> None:
         assert trial.messages == other.messages == []
 
 
+async def test_a_certificate_without_a_name(authority: Authority) -> None:
+    """A certificate of ours that names nobody proves nothing: the subject is for people."""
+    addresses = free_addresses()
+    mine = config(addresses, 0, authority.issue(certificate_name(0)))
+    nameless = authority.issue(certificate_name(1), is_named=False)
+    async with serving(mine), serving(config(addresses, 1, nameless)) as other:
+        status = await other.until_refused(0)
+        assert status.refusal is HelloRefusal.WRONG_CERTIFICATE
+        assert "this one has no name" in status.why
+
+
 def foreign(authority: Authority, directory: Path) -> PeerTls:
     """Return files of another authority, which trusts itself."""
     return Authority.create(directory / "theirs").issue(certificate_name(1))
