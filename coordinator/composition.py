@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import os
+import random
 import time
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -32,11 +33,21 @@ from coordinator.gateway.snapshot_streams import SnapshotStreams
 from coordinator.gateway.submit import SubmitStreams
 from coordinator.gateway.timers import SessionTimers
 from coordinator.gateway.unary import UnaryCalls
+from coordinator.members import MemberPorts, Members
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import FROM_THE_BEGINNING, Mux
+from coordinator.peers.peers import PeersConfig
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver
-from coordinator.replica.founding import ROOT_PASSWORD_FILE, founding_body, write_root_password
+from coordinator.replica.errors import HaltedError
+from coordinator.replica.founding import (
+    ROOT_PASSWORD_FILE,
+    founders_of,
+    founding_body,
+    write_root_password,
+)
+from coordinator.replica.peer_answers import Position
+from coordinator.replica.peers import NO_PEERS
 from coordinator.replica.ports import DriverEvents, wall_clock_us
 from coordinator.replica.proposals import Proposals
 from coordinator.replica.space import SpaceWatch
@@ -84,7 +95,12 @@ class Coordinator:
         self._mux = Mux({}, codec.ProtobufCodec(), restored=restored)
         self._writer: Writer[vsr.SuperblockState] = Writer(files.journal, files.superblock)
         self._space = SpaceWatch(files.journal, self._became_full, self._has_room)
-        self.driver = Driver(_core(config, files), self._mux, self._writer, self._events())
+        self._caught_up_op: int | None = None  # ready once this op has retired; None: not now
+        self._members = self._make_members()
+        peers = NO_PEERS if self._members is None else self._members.driver_ports()
+        self.driver = Driver(_core(config, files), self._mux, self._writer, self._events(), peers)
+        if self._members is not None:
+            self._members.connect(self.driver)
         self._proposals = Proposals(self.driver)
         self._services = self._connect_services()
         self._clients = self._services.clients
@@ -97,6 +113,7 @@ class Coordinator:
             self._mux.entities,
             config.replica_id,
             files.cluster_id,
+            tuple if self._members is None else self._members.status,
         )
         self._snapshots = self._make_snapshots()
         self._cluster.add(self._snapshots.reads)
@@ -147,17 +164,24 @@ class Coordinator:
         for client in self._clients.values():
             self._start(client.run(identity))
         await self._services.all_described.wait()
-        self._start(self._writer.run(self.driver.prepares_durable, self.driver.superblock_durable))
+        driver = self.driver
+        self._start(
+            self._writer.run(driver.prepares_durable, driver.superblock_durable, driver.discarded)
+        )
         self._start(self._space.run())
         self._start(self._timers.run())
         self._snapshots.start()
-        self.driver.start(self._files.start)
+        driver.start(self._files.start)
+        if self._members is not None:
+            self._start(self._members.run())
 
     async def _stop(self, grace_ms: int) -> None:
         await self.server.stop(grace_ms)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._members is not None:
+            await self._members.stop()
         for client in self._clients.values():
             await client.close()
         await self._snapshots.stop()
@@ -260,6 +284,41 @@ class Coordinator:
         )
         return Snapshots(around, settings, self._config.data_directory, limits.deadline_ms)
 
+    def _make_members(self) -> Members | None:
+        settings = self._config.peers
+        if settings is None:
+            return None
+        files, config = self._files, self._config
+        peers = PeersConfig(
+            files.cluster_id,
+            config.replica_id,
+            config.replica_count,
+            files.start.boot_nonce,
+            settings,
+        )
+        ports = MemberPorts(
+            entries=self._writer,
+            position=self._position,
+            client_address=lambda: config.advertise or self._address,
+            handlers={},
+            alarms=self.alarms,
+            start=self._start,
+            fail=self._fail,
+            snapshot_needed=self._snapshot_needed,
+        )
+        return Members(peers, ports, StoredSnapshots(files.snapshots))
+
+    def _snapshot_needed(self, effect: vsr.SnapshotNeeded) -> None:
+        raise HaltedError(
+            f"replica {effect.from_replica} no longer has the entries that this one lacks: copy its"
+            f" snapshot {effect.generation} here"
+        )
+
+    def _position(self) -> Position:
+        generation = self._files.superblock.state.generation
+        committed_op = self.driver.progress.committed_op
+        return Position(committed_op, generation, self._snapshots.cut_op(generation))
+
     def _make_commands(self) -> Commands:
         self._normalizer = Normalizer(
             self.routes, {int(stage): client for stage, client in self._clients.items()}
@@ -284,7 +343,7 @@ class Coordinator:
             self._commands,
             self._normalizer,
             reads,
-            self._check_serving,
+            self.driver.check_serving,
             self._telemetry.gateway,
         )
         self._submit = SubmitStreams(
@@ -293,7 +352,7 @@ class Coordinator:
             self._commands,
             reads,
             self._timers,
-            self._check_serving,
+            self.driver.check_serving,
             self._telemetry.gateway,
         )
         streams = SnapshotStreams(
@@ -303,19 +362,10 @@ class Coordinator:
             self._commands,
             reads,
             StoredSnapshots(self._files.snapshots),
-            self._check_serving,
+            self.driver.check_serving,
             self._telemetry.gateway,
         )
         return GatewayServer(unary, self._submit, streams.handlers())
-
-    def _check_serving(self) -> None:
-        status = self.driver.progress.status
-        if status is not vsr.Status.NORMAL:
-            raise Refusal(
-                Reason.REASON_VIEW_CHANGE,
-                f"the replica is not in service ({status.value}): try again",
-                status=status.value,
-            )
 
     # --- Replica ---
 
@@ -327,15 +377,42 @@ class Coordinator:
     def _status_changed(self, changed: vsr.StatusChanged) -> None:
         _log.info("status changed", extra=fields(status=changed.status.value, view=changed.view))
         self._telemetry.status_changed(changed)
-        ready = changed.status is vsr.Status.NORMAL
-        self._start(self.server.set_ready(ready))
-        if ready:
-            self._start(self._became_ready())
+        is_normal = changed.status is vsr.Status.NORMAL
+        self._writer.status_changed(is_normal=is_normal)
+        if self._proposals.active:
+            self._stop_leading()
+        self._caught_up_op = self.driver.progress.op if is_normal else None
+        if self._members is not None:
+            self._members.report()
+        if not is_normal:
+            self._start(self.server.set_ready(False))
+        self._look_whether_ready()
+
+    def _stop_leading(self) -> None:
+        """Another replica is, or will be, the primary: propose nothing, and send clients there."""
+        self._proposals.deactivate()
+        self._snapshots.orchestrator.deactivate()
+        self._submit.end_all(
+            Refusal(
+                Reason.REASON_VIEW_CHANGE,
+                "the replica is no longer the primary: connect again",
+            )
+        )
+
+    def _look_whether_ready(self) -> None:
+        """Ready, in status normal, once everything has retired that was in the log by then."""
+        if self._caught_up_op is None or self.driver.progress.retired_op < self._caught_up_op:
+            return
+        self._caught_up_op = None
+        self._start(self.server.set_ready(True))
+        self._start(self._became_ready())
 
     async def _became_ready(self) -> None:
-        self._proposals.activate()
-        self.driver.ask_proposals()
-        self._start(self._snapshots.became_ready())
+        if self.driver.is_serving:
+            self._proposals.activate()
+            self.driver.ask_proposals()
+            self._snapshots.orchestrator.activate()
+        self._start(self._snapshots.replayed())
         ready = {"address": self._address, "pid": os.getpid()}
         path = self._config.data_directory / READY_FILE
         await asyncio.to_thread(_write_ready_file, path, ready)
@@ -345,6 +422,8 @@ class Coordinator:
 
     def _retired(self, retired: mux_types.Retired) -> None:
         self._telemetry.retired(retired)
+        if self._caught_up_op is not None:
+            self._look_whether_ready()
         for session_id in retired.ended_sessions:
             self._submit.session_ended(session_id)
 
@@ -367,7 +446,12 @@ def _core(config: Config, files: ReplicaFiles) -> vsr.Replica:
         replica_count=config.replica_count,
         feature_level=FEATURE_LEVEL,
     )
-    return vsr.Replica(configuration, seal=seal)
+    return vsr.Replica(
+        configuration,
+        seal=seal,
+        read_founders=founders_of,
+        jitter=lambda limit: random.randint(0, limit),
+    )
 
 
 def _write_ready_file(path: Path, ready: dict[str, Any]) -> None:

@@ -61,6 +61,7 @@ class Config:
     tls_key: Path | None
     log_level: str
     telemetry: TelemetrySettings
+    advertise: str | None
     peers: PeerSettings | None
     """None for a cluster of one replica."""
 
@@ -75,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     add = result.add_argument
     add("--data-directory", type=Path, required=True, help="journal, superblock, secrets")
     add("--listen", default=DEFAULT_LISTEN, help="host:port for clients; port 0 takes a free one")
+    add("--advertise", metavar="HOST:PORT", help="where clients reach --listen, if that differs")
     add(
         "--service",
         action="append",
@@ -84,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--cluster-key", type=Path, help="default: cluster.key in the data directory")
     add("--replica-id", type=int, default=0)
-    add("--replica-count", type=int, default=1, help="fixed at founding; this version serves 1")
+    add("--replica-count", type=int, default=1, help="fixed at founding")
     add("--cluster-id", help="32 hexadecimal digits; refuse a directory of another cluster")
     add("--journal-segment-bytes", type=int, default=SEGMENT_BYTES)
     add("--journal-archive", type=Path, help="keep dropped journal segments in this directory")
@@ -153,6 +155,7 @@ def parse(arguments: list[str]) -> Config:
         tls_key=options.tls_key,
         log_level=options.log_level,
         telemetry=_telemetry(options),
+        advertise=options.advertise,
         peers=_peers(options),
     )
 
@@ -176,11 +179,6 @@ def _check_replicas(replica_id: int, replica_count: int) -> None:
         raise ConfigError(f"--replica-count is {replica_count}: 1 to {REPLICAS_MAX} are possible")
     if not 0 <= replica_id < replica_count:
         raise ConfigError(f"--replica-id is {replica_id}: it counts from 0 to --replica-count - 1")
-    if replica_count > 1:
-        raise ConfigError(
-            f"--replica-count is {replica_count}: this version serves clusters of one replica;"
-            " view change among several is not built yet"
-        )
 
 
 def _listen(text: str) -> str:

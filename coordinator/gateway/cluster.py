@@ -24,7 +24,7 @@ from viewstamp.routing import methods_of_file
 DOMAIN_STAGES: Final = (mux.Stage.USERS, mux.Stage.STREAMS, mux.Stage.CONSUMER_GROUPS)
 _METHODS: Final = {m.code: m for m in methods_of_file(cluster_pb2.DESCRIPTOR)}
 
-_STATUSES: Final = {
+STATUSES: Final = {
     Status.BLANK: cluster_pb2.REPLICA_STATUS_BLANK,
     Status.RECOVERING: cluster_pb2.REPLICA_STATUS_RECOVERING,
     Status.VIEW_CHANGE: cluster_pb2.REPLICA_STATUS_VIEW_CHANGE,
@@ -78,8 +78,11 @@ class ClusterStage:
         session_entities: Callable[[], Iterable[tuple[int, bytes, bytes]]],
         replica_id: int,
         cluster_id: bytes,
+        others: Callable[[], Iterable[cluster_pb2.Replica]] = tuple,
     ) -> None:
         self.address = ""
+        self.generation = 0
+        self._others = others
         self._replica = replica
         self._alarms = alarms
         self._services = services
@@ -169,7 +172,9 @@ class ClusterStage:
         response = cluster_pb2.GetStatusResponse(
             cluster=self._cluster_id.hex(),
             primary=progress.primary,
-            replicas=[self._replica_status()],
+            replicas=sorted(
+                (self._replica_status(), *self._others()), key=lambda replica: replica.replica_id
+            ),
             services=[self._service_status(stage, digests) for stage in DOMAIN_STAGES],
             alarms=self._alarms.all(),
             sessions=self._session_count(),
@@ -186,12 +191,13 @@ class ClusterStage:
         progress = self._replica.progress
         return cluster_pb2.Replica(
             replica_id=self._replica_id,
-            status=_STATUSES[progress.status],
+            status=STATUSES[progress.status],
             view=progress.view,
             op=progress.op,
             commit=progress.committed_op,
             retired=progress.retired_op,
             address=self.address,
+            generation=self.generation,
         )
 
     def _service_status(

@@ -1,4 +1,4 @@
-"""The gateway's reads in the mux's terms: who asks, for what, and whether it can be answered now."""
+"""The gateway's reads in the mux's terms: who asks, for what, and whether that can be answered."""
 
 from __future__ import annotations
 

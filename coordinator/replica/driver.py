@@ -289,6 +289,8 @@ class Driver:
         )
 
     def _persist_prepares(self, effect: vsr.PersistPrepares) -> None:
+        if self._batch is None:  # entries of another primary
+            self.progress.op = self._core.marks.op
         self._events.persisting(effect.prepares)
         use_reserve = any(
             batch.may_use_reserve
@@ -329,6 +331,18 @@ class Driver:
         """Whether this replica is the primary, in status normal."""
         is_primary = self.progress.primary == self._peers.replica_id
         return is_primary and self.progress.status is vsr.Status.NORMAL
+
+    def check_serving(self) -> None:
+        """Raise Refusal unless this replica is the primary, in status normal."""
+        if not self.is_serving:
+            is_normal = self.progress.status is vsr.Status.NORMAL
+            reason = vsr.RefusalReason.NOT_PRIMARY if is_normal else vsr.RefusalReason.VIEW_CHANGE
+            raise self._not_serving(reason)
+
+    def check_reading(self) -> None:
+        """Raise Refusal unless reads that need not be linearizable are answered here."""
+        if self.progress.status is not vsr.Status.NORMAL:
+            raise self._not_serving(vsr.RefusalReason.VIEW_CHANGE)
 
     def _stop_serving(self) -> None:
         """Let go of everybody who waits here: only the next primary can answer them.

@@ -10,7 +10,7 @@ from typing import Final
 
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.users.v1 import users_service_pb2
-from viewstamp.framing import frame
+from viewstamp.framing import frame, unframe
 from viewstamp.limits import FEATURE_LEVEL, GATEWAY_SESSION_ID, SYSTEM_USER_ID
 from viewstamp.passwords import hash_password
 from viewstamp.routing import methods_of_file
@@ -60,3 +60,10 @@ def founding_body(cluster_id: bytes, password: str, boot_nonces: Sequence[bytes]
     )
     request = log_pb2.LoggedRequest(session_id=GATEWAY_SESSION_ID, spans=[span])
     return frame(request.SerializeToString())
+
+
+def founders_of(body: bytes) -> Sequence[bytes]:
+    """Return the boot nonces, in replica order, that the body of op 1 lists."""
+    request = log_pb2.LoggedRequest.FromString(unframe(body)[0])
+    found = users_service_pb2.FoundRequest.FromString(unframe(request.spans[0].items)[0])
+    return tuple(found.boot_nonces)

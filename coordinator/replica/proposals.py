@@ -46,16 +46,21 @@ class Proposals:
         """Begin to propose: this replica is the primary and has applied its log."""
         self.active = True
 
+    def deactivate(self) -> None:
+        """Propose nothing more: another replica is the primary, or will be."""
+        self.active = False
+        self._pending.clear()
+        self._due.clear()
+        self._schedule()
+
     def add(self, proposal: domain_pb2.Proposal) -> None:
         """Take a proposal; one that is pending already, or comes from a replay, is dropped."""
-        if not self.active:
-            return
         self.propose(proposal.code, proposal.request, proposal.due)
 
     def propose(self, code: int, request: bytes, due: int) -> None:
         """Sequence a command at log time `due` (microseconds), unless it is pending already."""
         key = (code, request)
-        if key in self._pending:
+        if not self.active or key in self._pending:
             return
         self._pending.add(key)
         heapq.heappush(self._due, (due, code, request))
@@ -88,6 +93,6 @@ class Proposals:
 
     def _settled(self, code: int, request: bytes, future: asyncio.Future[Reply]) -> None:
         self._pending.discard((code, request))
-        if isinstance(future.exception(), Refusal):
+        if self.active and isinstance(future.exception(), Refusal):
             # Not sequenced, so not decided: again, a little later.
             self.propose(code, request, self._clock_us() + RETRY_DELAY_MS * 1000)

@@ -115,10 +115,14 @@ class Snapshots:
         """Write what waits for the view, once what was started has been cancelled."""
         await self.store.close()
 
-    async def became_ready(self) -> None:
-        """The journal was replayed, and this replica is the primary."""
-        self.orchestrator.activate()
+    async def replayed(self) -> None:
+        """The journal was replayed: the catalog knows what is to be kept."""
         await self._adoption.replayed()
+
+    def cut_op(self, generation: int) -> int:
+        """Return the op at which a generation was cut; 0 for one that the catalog does not know."""
+        snapshot = self._catalog.get(generation)
+        return 0 if snapshot is None else snapshot.cut_op
 
     # --- From the log ---
 

@@ -77,6 +77,10 @@ class _AlarmKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AlarmKind.V
     """A copy of a snapshot file was bad; the message says whether it was repaired."""
     ALARM_KIND_CATALOG_VIEW_STALE: _AlarmKind.ValueType  # 8
     """The local view of the snapshot catalog could not be written and is out of date."""
+    ALARM_KIND_STUCK: _AlarmKind.ValueType  # 9
+    """No vote of any replica settles what an entry of the log is; the message says which."""
+    ALARM_KIND_PEER_REFUSED: _AlarmKind.ValueType  # 10
+    """Another replica refuses this one; the message says why."""
 
 class AlarmKind(_AlarmKind, metaclass=_AlarmKindEnumTypeWrapper):
     """What is wrong."""
@@ -99,6 +103,10 @@ ALARM_KIND_SNAPSHOT_COPY_BAD: AlarmKind.ValueType  # 7
 """A copy of a snapshot file was bad; the message says whether it was repaired."""
 ALARM_KIND_CATALOG_VIEW_STALE: AlarmKind.ValueType  # 8
 """The local view of the snapshot catalog could not be written and is out of date."""
+ALARM_KIND_STUCK: AlarmKind.ValueType  # 9
+"""No vote of any replica settles what an entry of the log is; the message says which."""
+ALARM_KIND_PEER_REFUSED: AlarmKind.ValueType  # 10
+"""Another replica refuses this one; the message says why."""
 Global___AlarmKind: _TypeAlias = AlarmKind  # noqa: Y015
 
 @_typing.final
@@ -114,6 +122,9 @@ class Replica(_message.Message):
     COMMIT_FIELD_NUMBER: _builtins.int
     RETIRED_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    HEARD_MS_FIELD_NUMBER: _builtins.int
+    LINK_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.int
     """From 0."""
     status: Global___ReplicaStatus.ValueType
@@ -128,6 +139,14 @@ class Replica(_message.Message):
     """The last op it has retired."""
     address: _builtins.str
     """Where clients reach it."""
+    generation: _builtins.int
+    """The snapshot that it would restart from; 0 for none."""
+    heard_ms: _builtins.int
+    """Milliseconds since the answering replica last heard from it; 0 for itself."""
+    link: _builtins.str
+    """How the answering replica's link to it stands: connected, connecting, or refused with the
+    reason; empty for itself.
+    """
     def __init__(
         self,
         *,
@@ -138,10 +157,13 @@ class Replica(_message.Message):
         commit: _builtins.int = ...,
         retired: _builtins.int = ...,
         address: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        heard_ms: _builtins.int = ...,
+        link: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "commit", b"commit", "op", b"op", "replica_id", b"replica_id", "retired", b"retired", "status", b"status", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "commit", b"commit", "generation", b"generation", "heard_ms", b"heard_ms", "link", b"link", "op", b"op", "replica_id", b"replica_id", "retired", b"retired", "status", b"status", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

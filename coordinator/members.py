@@ -1,0 +1,174 @@
+"""This replica among the others: messages both ways, entries for who lacks them, and reports.
+
+Reports are soft: who is how far, and where it serves clients. People see them in the status, and
+clients that ask a backup are told where the primary is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+from coordinator import vsr
+from coordinator.gateway.alarms import Alarms
+from coordinator.gateway.cluster import STATUSES
+from coordinator.peers import messages as peer_messages
+from coordinator.peers.peers import PeerEvents, Peers, PeersConfig
+from coordinator.peers.status import LinkState, PeerStatus
+from coordinator.replica.driver import Driver
+from coordinator.replica.peer_answers import Entries, PeerAnswers, Position
+from coordinator.replica.peers import PeerPorts
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+
+REPORT_INTERVAL_MS: Final = 500
+
+Handler: TypeAlias = Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPorts:
+    """What the members act upon.
+
+    `position` is how far this replica is, `client_address` where it serves clients, `handlers`
+    take the shell's messages of other kinds, by type. `start` runs work whose failure ends the
+    process, as `fail` does. `snapshot_needed` brings this replica a peer's snapshot.
+    """
+
+    entries: Entries
+    position: Callable[[], Position]
+    client_address: Callable[[], str]
+    handlers: Mapping[type, Handler]
+    alarms: Alarms
+    start: Callable[[Coroutine[Any, Any, None]], None]
+    fail: Callable[[BaseException], None]
+    snapshot_needed: Callable[[vsr.SnapshotNeeded], None]
+
+
+class Members:
+    """The other replicas. `connect` before `start`."""
+
+    def __init__(self, config: PeersConfig, ports: MemberPorts, snapshots: Any) -> None:
+        self.replica_id = config.replica_id
+        self._reports: dict[int, peer_messages.ReplicaReportMessage] = {}
+        self._cluster_id = config.cluster_id
+        self._ports = ports
+        self._driver: Driver | None = None
+        events = PeerEvents(self._received, self._link_changed, ports.fail)
+        self.peers = Peers(config, events, snapshots)
+        self._others = [r for r in range(config.replica_count) if r != config.replica_id]
+        self._answers = PeerAnswers(
+            config.cluster_id,
+            config.replica_id,
+            ports.entries,
+            self.peers.send,
+            ports.position,
+            lambda op: self._step(vsr.RecordFaulty(op)),
+            ports.start,
+        )
+        self._handlers: Mapping[type, Handler] = MappingProxyType(
+            {
+                peer_messages.ReplicaReportMessage: self._reported,
+                **ports.handlers,
+            }
+        )
+
+    def driver_ports(self) -> PeerPorts:
+        """Return what the driver needs of the other replicas."""
+        return PeerPorts(
+            replica_id=self.replica_id,
+            send=self.peers.send,
+            send_committed=self._answers.send_committed,
+            send_held=self._answers.send_held,
+            snapshot_needed=self._ports.snapshot_needed,
+            stuck=self._stuck,
+            address=self.address_of,
+        )
+
+    def connect(self, driver: Driver) -> None:
+        """Say who is told of the core's messages."""
+        self._driver = driver
+
+    async def run(self) -> None:
+        """Listen, and report to the others until cancelled."""
+        await self.peers.start()
+        while True:
+            self.report()
+            await asyncio.sleep(REPORT_INTERVAL_MS / 1000)
+
+    async def stop(self) -> None:
+        """Close every stream."""
+        await self.peers.stop()
+
+    def address_of(self, replica: int) -> str:
+        """Return where a replica serves clients; empty while that is unknown."""
+        report = self._reports.get(replica)
+        return "" if report is None else report.client_address
+
+    def status(self) -> list[cluster_pb2.Replica]:
+        """Return what is known of the others."""
+        return [self._status_of(peer) for peer in self.peers.status()]
+
+    def _status_of(self, peer: PeerStatus) -> cluster_pb2.Replica:
+        found = cluster_pb2.Replica(
+            replica_id=peer.replica, heard_ms=peer.last_heard_ms or 0, link=peer.state.value
+        )
+        if peer.refusal is not None:
+            found.link = f"{peer.state.value}: {peer.refusal.value}"
+        report = self._reports.get(peer.replica)
+        if report is not None:
+            found.status = report.status  # type: ignore[assignment]
+            found.view, found.op, found.commit = report.view, report.op, report.commit
+            found.retired, found.generation = report.retired, report.generation
+            found.address = report.client_address
+        return found
+
+    def report(self) -> None:
+        """Tell the others how far this replica is, now."""
+        assert self._driver is not None, "connect first"
+        progress = self._driver.progress
+        message = peer_messages.ReplicaReportMessage(
+            cluster_id=self._cluster_id,
+            from_replica=self.replica_id,
+            status=STATUSES[progress.status],
+            view=progress.view,
+            op=progress.op,
+            commit=progress.committed_op,
+            retired=progress.retired_op,
+            generation=self._ports.position().generation,
+            client_address=self._ports.client_address(),
+        )
+        for replica in self._others:
+            self.peers.send(replica, message)
+
+    def _received(self, message: peer_messages.PeerMessage) -> None:
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            self._step(vsr.Received(message))  # type: ignore[arg-type]
+        else:
+            handler(message)
+
+    def _step(self, event: vsr.Event) -> None:
+        assert self._driver is not None, "connect first"
+        self._driver.step(event)
+
+    def _reported(self, message: peer_messages.ReplicaReportMessage) -> None:
+        self._reports[message.from_replica] = message
+
+    def _stuck(self, effect: vsr.Stuck) -> None:
+        self._ports.alarms.raise_alarm(
+            cluster_pb2.ALARM_KIND_STUCK, f"op {effect.op}: {effect.reason}", str(effect.op)
+        )
+
+    def _link_changed(self, status: PeerStatus) -> None:
+        key = str(status.replica)
+        if status.state is LinkState.REFUSED:
+            self._ports.alarms.raise_alarm(
+                cluster_pb2.ALARM_KIND_PEER_REFUSED,
+                f"replica {status.replica} at {status.address} refuses this one: {status.why}",
+                key,
+            )
+        else:
+            self._ports.alarms.clear(cluster_pb2.ALARM_KIND_PEER_REFUSED, key)
