@@ -43,11 +43,9 @@ from viewstamp.client import connect
 from viewstamp.client.methods import method_of
 from viewstamp.client.tracing import CallTrace
 from viewstamp.cluster import LocalCluster
-from viewstamp.telemetry.otlp import encode_line
 from viewstamp.telemetry.sampling import Sampler, format_trace_parent, new_root
 from viewstamp.telemetry.settings import Telemetry, TelemetrySettings, arguments_of
-from viewstamp.telemetry.spans import Notes, Recorder, Span
-from viewstamp.telemetry.spool import SPANS_PER_GROUP_MAX
+from viewstamp.telemetry.spans import Notes, Recorder, encode_line
 
 MODES: Final[dict[str, float | None]] = {"off": None, "1 %": 0.01, "100 %": 1.0}
 MEASURED: Final = ("create_concurrent", "create_unary", "create_sequential")
@@ -223,9 +221,7 @@ class _Kept:
         self._notes.append(notes)
 
     def encode(self) -> None:
-        spans: list[Span] = [span for notes in self._notes for span in notes.spans()]
-        for start in range(0, len(spans), SPANS_PER_GROUP_MAX):
-            encode_line({}, spans[start : start + SPANS_PER_GROUP_MAX])
+        encode_line({}, self._notes)
         self._notes.clear()
 
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.telemetry.rpc import OK, RpcNames, refused_attributes, refused_status
 from viewstamp.telemetry.sampling import TraceContext, new_id_base, numbered_id
-from viewstamp.telemetry.spans import AttributeValue, Kind, Span, Status
+from viewstamp.telemetry.spans import AttributeValue, Kind, Span, Status, encoded_each
 
 SERVER_NUMBER: Final = 1  # of the SERVER span among those of a command
 
@@ -95,6 +95,10 @@ class Ended(NamedTuple):
     def span_count(self) -> int:
         """One."""
         return 1
+
+    def encoded(self) -> Iterable[str]:
+        """Return it as OTLP JSON."""
+        return encoded_each(self.spans())
 
     def spans(self) -> Iterable[Span]:
         """Yield the SERVER span."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import Batch
 from coordinator.telemetry.commands import SERVER_NUMBER, CommandTrace
 from viewstamp.format.prepare import Prepare
+from viewstamp.telemetry import otlp
 from viewstamp.telemetry.sampling import TraceContext, new_id_base, new_trace_id, numbered_id
-from viewstamp.telemetry.spans import Attributes, AttributeValue, Kind, Span
+from viewstamp.telemetry.spans import AttributeValue, Kind, Span
 
-STEPS: Final = ("queue", "journal", "replicate", "commit", "retire")
+STEPS: Final = 5  # queue, journal, replicate, commit, retire
 # Ids of a command's spans: the SERVER span has the first, the steps the next, then its stages.
 _FIRST_STEP_NUMBER: Final = SERVER_NUMBER + 1
-_FIRST_STAGE_NUMBER: Final = _FIRST_STEP_NUMBER + len(STEPS)
+_FIRST_STAGE_NUMBER: Final = _FIRST_STEP_NUMBER + STEPS
+_STAGES: Final = {stage: {"viewstamp.stage": stage.name.lower()} for stage in mux_types.Stage}
 _STAGE_SPANS: Final = {stage: f"stage {stage.name.lower()}" for stage in mux_types.Stage}
 
 
@@ -106,18 +108,50 @@ class PrepareNotes:
     def span_count(self) -> int:
         """The span of the prepare, and all of its sampled commands."""
         stages = sum(len(visit.concerned) for visit in self.visits)
-        return 1 + len(STEPS) * len(self.traces) + stages
+        return 1 + STEPS * len(self.traces) + stages
 
     def spans(self) -> Iterable[Span]:
         """Yield the spans of the commands, then that of the prepare."""
-        places = {id(trace): self._place(trace) for trace in self.traces}
-        answered: dict[int, int] = {}
-        for visit in self.visits:
-            yield from self._stage(visit, places)
-            answered.update((id(trace), visit.answered_ns) for trace, _ in visit.concerned)
+        visited = self._visited()
         for trace in self.traces:
-            yield from self._steps(trace, places[id(trace)], answered.get(id(trace), 0))
+            parent_id = numbered_id(trace.id_base, SERVER_NUMBER)
+            place = self._place(trace)
+            visits = visited.get(id(trace), ())
+            for name, number, start_ns, end_ns in self._steps(trace, visits):
+                context = trace.numbered(number)
+                yield Span(name, Kind.INTERNAL, context, parent_id, start_ns, end_ns, place)
+            for visit, number in visits:
+                context = trace.numbered(number)
+                name, at_stage = _STAGE_SPANS[visit.stage], place | _STAGES[visit.stage]
+                times = visit.sent_ns, visit.answered_ns
+                yield Span(name, Kind.CLIENT, context, parent_id, *times, at_stage)
         yield self._prepare()
+
+    def encoded(self) -> Iterable[str]:
+        """Yield the same spans as OTLP JSON; the steps of a command share most of their text."""
+        visited = self._visited()
+        for trace in self.traces:
+            parent_id = numbered_id(trace.id_base, SERVER_NUMBER)
+            place = self._place(trace)
+            visits = visited.get(id(trace), ())
+            text = otlp.attributes_of(place)
+            head = otlp.shared(trace.trace_id, parent_id, Kind.INTERNAL, text)
+            for name, number, start_ns, end_ns in self._steps(trace, visits):
+                yield head + otlp.own(numbered_id(trace.id_base, number), name, start_ns, end_ns)
+            for visit, number in visits:
+                text = otlp.attributes_of(place | _STAGES[visit.stage])
+                head = otlp.shared(trace.trace_id, parent_id, Kind.CLIENT, text)
+                span_id, name = numbered_id(trace.id_base, number), _STAGE_SPANS[visit.stage]
+                yield head + otlp.own(span_id, name, visit.sent_ns, visit.answered_ns)
+        yield from self._prepare().encoded()
+
+    def _visited(self) -> Mapping[int, Sequence[tuple[Visit, int]]]:
+        """Return the visits of each trace with the numbers of their spans, in order."""
+        found: dict[int, list[tuple[Visit, int]]] = {}
+        for visit in self.visits:
+            for trace, number in visit.concerned:
+                found.setdefault(id(trace), []).append((visit, number))
+        return found
 
     def _place(self, trace: CommandTrace) -> dict[str, AttributeValue]:
         return {
@@ -125,35 +159,22 @@ class PrepareNotes:
             "viewstamp.revision": self.first_revision + trace.offset,
         }
 
-    def _stage(self, visit: Visit, places: dict[int, dict[str, AttributeValue]]) -> Iterable[Span]:
-        stage = {"viewstamp.stage": visit.stage.name.lower()}
-        for trace, number in visit.concerned:
-            yield Span(
-                _STAGE_SPANS[visit.stage],
-                Kind.CLIENT,
-                trace.numbered(number),
-                numbered_id(trace.id_base, SERVER_NUMBER),
-                visit.sent_ns,
-                visit.answered_ns,
-                places[id(trace)] | stage,
-            )
-
-    def _steps(self, trace: CommandTrace, place: Attributes, answered_ns: int) -> Iterable[Span]:
+    def _steps(
+        self, trace: CommandTrace, visits: Sequence[tuple[Visit, int]]
+    ) -> Sequence[tuple[str, int, int, int]]:
+        """Return name, number, start and end of each step."""
+        admitted_ns, committed_ns = self.admitted_ns, self.committed_ns
         # Before this replica's own sync, if others were faster.
-        replicating_ns = min(self.durable_ns, self.committed_ns) or self.committed_ns
-        times = (
-            (trace.queued_ns, self.admitted_ns),
-            (self.admitted_ns, self.durable_ns or self.retired_ns),
-            (replicating_ns, self.committed_ns),
-            (self.committed_ns, self.handed_over_ns),
-            (answered_ns or self.handed_over_ns, self.retired_ns),
+        replicating_ns = min(self.durable_ns, committed_ns) or committed_ns
+        answered_ns = visits[-1][0].answered_ns if visits else self.handed_over_ns
+        first = _FIRST_STEP_NUMBER
+        return (
+            ("queue", first, trace.queued_ns, admitted_ns),
+            ("journal", first + 1, admitted_ns, self.durable_ns or self.retired_ns),
+            ("replicate", first + 2, replicating_ns, committed_ns),
+            ("commit", first + 3, committed_ns, self.handed_over_ns),
+            ("retire", first + 4, answered_ns, self.retired_ns),
         )
-        parent_id = numbered_id(trace.id_base, SERVER_NUMBER)
-        number = _FIRST_STEP_NUMBER
-        for name, (start_ns, end_ns) in zip(STEPS, times, strict=True):
-            context = trace.numbered(number)
-            yield Span(name, Kind.INTERNAL, context, parent_id, start_ns, end_ns, place)
-            number += 1
 
     def _prepare(self) -> Span:
         attributes: dict[str, AttributeValue] = {

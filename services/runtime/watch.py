@@ -22,7 +22,7 @@ from viewstamp.telemetry.sampling import (
     sampled_parent,
 )
 from viewstamp.telemetry.settings import Telemetry
-from viewstamp.telemetry.spans import AttributeValue, Kind, Span
+from viewstamp.telemetry.spans import AttributeValue, Kind, Span, encoded_each
 
 
 class ApplyWatch:
@@ -97,6 +97,10 @@ class _Applied(NamedTuple):
     def span_count(self) -> int:
         """As many as there are traceparents; one that is malformed has none in the end."""
         return len(self.trace_parents)
+
+    def encoded(self) -> Iterable[str]:
+        """Return it as OTLP JSON."""
+        return encoded_each(self.spans())
 
     def spans(self) -> Iterable[Span]:
         """Yield the spans."""

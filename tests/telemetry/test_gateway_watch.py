@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.telemetry.rpc import rpc_names
 from viewstamp.telemetry.sampling import Sampler, new_trace_id
-from viewstamp.telemetry.spans import Kind, Notes, Recorder, Span, Status
+from viewstamp.telemetry.spans import Kind, Notes, Recorder, Span, Status, encoded_each
 
 REGISTER = "/viewstamp.api.sessions.v1.SessionsService/RegisterSession"
 REGISTER_CODE, END_CODE, UNKNOWN_CODE = 1, 2, 9_999
@@ -43,6 +44,8 @@ class Kept:
         made = list(notes.spans())
         assert made == list(notes.spans()) and len(made) == notes.span_count
         assert len({span.context.span_id for span in made}) == len(made)
+        encoded = [json.loads(text) for text in notes.encoded()]
+        assert encoded == [json.loads(text) for text in encoded_each(made)]
         self.spans += made
 
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tests.telemetry.spans_for_tests import made_span, plain
-from viewstamp.telemetry.otlp import encode_line
 from viewstamp.telemetry.sampling import TraceContext
-from viewstamp.telemetry.spans import Attributes, Kind, Span, Status
+from viewstamp.telemetry.spans import Attributes, Kind, Span, Status, encode_line
 
 RESOURCE: Attributes = {"service.name": "viewstamp-echo", "viewstamp.replica_id": 2}
 U63 = st.integers(0, 2**63 - 1)

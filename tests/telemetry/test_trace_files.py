@@ -21,7 +21,7 @@ from viewstamp.telemetry.files import (
     TraceFiles,
     compress,
 )
-from viewstamp.telemetry.spans import Attributes, Span
+from viewstamp.telemetry.spans import Attributes, Notes, Span
 from viewstamp.telemetry.spool import Spool
 
 
@@ -39,11 +39,11 @@ class HeldSink:
         self.let_go = threading.Event()
         self.spans: list[Span] = []
 
-    def write(self, spans: Sequence[Span]) -> None:
+    def write(self, notes: Sequence[Notes]) -> None:
         """Take spans, once let go."""
         self.entered.set()
         self.let_go.wait()
-        self.spans += spans
+        self.spans += [span for one in notes for span in one.spans()]
 
     def close(self) -> None:
         """Nothing is held."""
@@ -169,7 +169,7 @@ def test_full_queue_drops_and_counts() -> None:
 class BrokenSink(HeldSink):
     """A disk that is full."""
 
-    def write(self, spans: Sequence[Span]) -> None:
+    def write(self, notes: Sequence[Notes]) -> None:
         """Refuse."""
         raise OSError("planted: no room")
 

@@ -21,7 +21,15 @@ from viewstamp.telemetry.sampling import (
     new_span_id,
     sampled_parent,
 )
-from viewstamp.telemetry.spans import Attributes, AttributeValue, Kind, Recorder, Span, Status
+from viewstamp.telemetry.spans import (
+    Attributes,
+    AttributeValue,
+    Kind,
+    Recorder,
+    Span,
+    Status,
+    encoded_each,
+)
 
 TRACE_PARENT_KEY: Final = "traceparent"
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
@@ -75,6 +83,10 @@ class CallTrace:
     def span_count(self) -> int:
         """One."""
         return 1
+
+    def encoded(self) -> Iterable[str]:
+        """Return it as OTLP JSON."""
+        return encoded_each(self.spans())
 
     def spans(self) -> Iterable[Span]:
         """Yield the CLIENT span."""

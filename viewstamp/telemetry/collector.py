@@ -19,7 +19,7 @@ from opentelemetry.trace import Status as SdkStatus
 
 from viewstamp.telemetry.otlp import SCOPE
 from viewstamp.telemetry.sampling import TraceContext
-from viewstamp.telemetry.spans import Attributes, Kind, Span, Status
+from viewstamp.telemetry.spans import Attributes, Kind, Notes, Span, Status
 
 EXPORT_TIMEOUT_S: Final = 5.0
 INSECURE_SCHEME: Final = "http://"
@@ -55,10 +55,12 @@ class Collector:
             timeout=EXPORT_TIMEOUT_S,
         )
 
-    def write(self, spans: Sequence[Span]) -> None:
+    def write(self, notes: Sequence[Notes]) -> None:
         """Export a group. Raises OSError if the collector did not take it."""
         resource = Resource(dict(self._resource()))
-        exported = self._exporter.export([sdk_span(span, resource) for span in spans])
+        exported = self._exporter.export(
+            [sdk_span(span, resource) for one in notes for span in one.spans()]
+        )
         if exported is not SpanExportResult.SUCCESS:
             raise OSError(f"the collector at {self._endpoint} did not take them")
 

@@ -18,8 +18,7 @@ from typing import Final
 import zstandard
 
 from viewstamp.limits import MIB
-from viewstamp.telemetry.otlp import encode_line
-from viewstamp.telemetry.spans import Attributes, Span
+from viewstamp.telemetry.spans import Attributes, Notes, encode_line
 
 FILE_BYTES_MAX: Final = 64 * MIB
 # Beside the newest: half a gigabyte for each process.
@@ -73,9 +72,9 @@ class TraceFiles:
             os.close(self._lock)
             raise
 
-    def write(self, spans: Sequence[Span]) -> None:
+    def write(self, notes: Sequence[Notes]) -> None:
         """Append a line. Raises OSError."""
-        line = encode_line(self._resource(), spans)
+        line = encode_line(self._resource(), notes)
         if self._size and self._size + len(line) > self._file_bytes_max:
             self._rotate()
         self._append(line)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol, TypeAlias
 
+from viewstamp.telemetry import otlp
 from viewstamp.telemetry.sampling import TraceContext
 
 AttributeValue: TypeAlias = str | int | float | bool
@@ -57,6 +58,14 @@ class Span(NamedTuple):
         """Return itself: a span is the note of one span."""
         return (self,)
 
+    def encoded(self) -> Iterable[str]:
+        """Return it as OTLP JSON."""
+        name, kind, context, parent_id, start_ns, end_ns, attributes, links, status, message = self
+        text = otlp.attributes_of(attributes) if attributes else ""
+        head = otlp.shared(context.trace_id, parent_id, kind, text)
+        more = otlp.links_of(links) + otlp.status_of(status, message)
+        return (head + more + otlp.own(context.span_id, name, start_ns, end_ns),)
+
 
 class Notes(Protocol):
     """What was noted of finished work. Nobody changes it any more."""
@@ -69,6 +78,20 @@ class Notes(Protocol):
     def spans(self) -> Iterable[Span]:
         """Make the spans; the same ones each time, in whatever thread."""
         ...
+
+    def encoded(self) -> Iterable[str]:
+        """Make each span as OTLP JSON; they say what those of `spans` say."""
+        ...
+
+
+def encoded_each(spans: Iterable[Span]) -> Iterable[str]:
+    """Return each span as OTLP JSON: `encoded` of notes that know no shorter way."""
+    return [text for span in spans for text in span.encoded()]
+
+
+def encode_line(resource: Attributes, notes: Iterable[Notes]) -> bytes:
+    """Return the spans of notes as one line of OTLP JSON, with its end."""
+    return otlp.line_of(resource, [text for one in notes for text in one.encoded()])
 
 
 class SpanTaker(Protocol):

@@ -10,26 +10,26 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import Final, Protocol
 
-from viewstamp.telemetry.spans import Notes, Span
+from viewstamp.telemetry.spans import Notes
 
 # About 20 MB; at 10,000 spans per second more than three seconds of a disk that stands still.
 SPANS_WAITING_MAX: Final = 32_768
 FLUSH_INTERVAL_MS: Final = 250
-# Encoded in one go: the event loop of the process waits for the interpreter meanwhile.
-SPANS_PER_GROUP_MAX: Final = 64
+# Encoded in one go, and what the last notes have more: the event loop of the process waits for the
+# interpreter meanwhile.
+SPANS_PER_GROUP_MIN: Final = 64
 CLOSE_TIMEOUT_MS: Final = 5_000
 
 _log = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
-    """Where groups of spans end up. Called by one thread."""
+    """Where groups of notes end up. Called by one thread."""
 
-    def write(self, spans: Sequence[Span]) -> None:
+    def write(self, notes: Sequence[Notes]) -> None:
         """Write a group. Raises OSError if that cannot be done: the group is dropped."""
 
     def close(self) -> None:
@@ -86,25 +86,29 @@ class Spool:
         self._sink.close()
 
     def _drain(self) -> None:
-        spans = self._taken()
-        while group := list(islice(spans, SPANS_PER_GROUP_MAX)):
+        while group := self._next_group():
             self._write(group)
             time.sleep(0)  # lets the event loop have the interpreter between two groups
 
-    def _taken(self) -> Iterator[Span]:
-        while self._waiting:
+    def _next_group(self) -> list[Notes]:
+        group: list[Notes] = []
+        count = 0
+        while self._waiting and count < SPANS_PER_GROUP_MIN:
             notes = self._waiting.popleft()
-            self._spans_taken += notes.span_count
-            yield from notes.spans()
+            group.append(notes)
+            count += notes.span_count
+        self._spans_taken += count
+        return group
 
-    def _write(self, group: Sequence[Span]) -> None:
+    def _write(self, group: Sequence[Notes]) -> None:
+        count = sum(notes.span_count for notes in group)
         try:
             self._sink.write(group)
         except OSError as error:
-            self._failed += len(group)
+            self._failed += count
             if not self._is_failing:  # once, until it works again
                 _log.warning("%s: spans are dropped: %s", self.name, error)
             self._is_failing = True
         else:
-            self.written += len(group)
+            self.written += count
             self._is_failing = False
