@@ -92,6 +92,10 @@ class StorageFile(Protocol):
 class StorageLock(Protocol):
     """A held directory."""
 
+    def descriptors(self) -> tuple[int, ...]:
+        """What a child process must inherit to hold the directory, too; none in a simulation."""
+        ...
+
     def release(self) -> None:
         """Let others in. Releasing twice is harmless."""
         ...
@@ -277,6 +281,10 @@ class DescriptorLock:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
+
+    def descriptors(self) -> tuple[int, ...]:
+        """The one of the lock file: whoever inherits it holds the same flock."""
+        return () if self._descriptor is None else (self._descriptor,)
 
     def release(self) -> None:
         """Close the descriptor, which drops the lock. The file stays, or two could be made."""

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,26 +89,40 @@ class ReplicaFiles:
 
         From then on damage to the last records is refused; without it they would pass for torn.
         """
-        state = self.superblock.state
-        if self.superblock.exists and committed_op > state.commit_max:
-            self.superblock.write(replace(state, commit_max=committed_op))
+        if self.superblock.exists:
+            self.superblock.update(
+                lambda state: (
+                    replace(state, commit_max=committed_op)
+                    if committed_op > state.commit_max
+                    else None
+                )
+            )
 
     def record_generation(self, generation: int, cut_op: int) -> None:
-        """Durably restart from a snapshot from now on. Its cut is committed, and says so."""
-        state = self.superblock.state
-        if generation > state.generation:
+        """Durably restart from a snapshot from now on. Its cut is committed, and says so.
+
+        Not in the journal's thread: prepares would wait for every sync of it.
+        """
+
+        def recorded(state: SuperblockState) -> SuperblockState | None:
+            if generation <= state.generation:
+                return None
             commit_max = max(state.commit_max, cut_op)
-            self.superblock.write(replace(state, generation=generation, commit_max=commit_max))
+            return replace(state, generation=generation, commit_max=commit_max)
+
+        self.superblock.update(recorded)
 
 
 class SuperblockFile:
-    """The superblock, created by its first write."""
+    """The superblock, created by its first write. Threads may share it."""
 
     def __init__(self, storage: Storage, path: str, identity: SuperblockState) -> None:
         self._storage = storage
         self._path = path
         self._identity = identity
         self._superblock: Superblock | None = None
+        # From the look at what it holds to the end of a write that goes on from that.
+        self._mutex = threading.Lock()
         if storage.exists(path):
             self._superblock = Superblock.open(storage, path)
 
@@ -127,22 +143,33 @@ class SuperblockFile:
 
     def write_core(self, state: vsr.SuperblockState) -> None:
         """Replace the core's part; what others have written meanwhile stays."""
-        self.write(
-            replace(
-                self.state,
+        self.update(
+            lambda found: replace(
+                found,
                 view=state.view,
                 log_view=state.log_view,
-                commit_max=max(self.state.commit_max, state.commit_max),
+                commit_max=max(found.commit_max, state.commit_max),
                 voting_view=state.voting_view,
             )
         )
 
     def write(self, state: SuperblockState) -> None:
         """Return once the state is durable. Raises what the superblock raises."""
-        if self._superblock is None:
-            self._superblock = Superblock.create(self._storage, self._path, state)
-        else:
-            self._superblock.write(state)
+        self.update(lambda _: state)
+
+    def update(self, change: Callable[[SuperblockState], SuperblockState | None]) -> None:
+        """Return once what `change` makes of the state is durable; None changes nothing.
+
+        Raises what the superblock raises.
+        """
+        with self._mutex:
+            state = change(self.state)
+            if state is None:
+                return
+            if self._superblock is None:
+                self._superblock = Superblock.create(self._storage, self._path, state)
+            else:
+                self._superblock.write(state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +250,11 @@ def _open_snapshots(
         options.snapshot_directories(), state.cluster_id, state.replica_id, state.generation
     )
     return SnapshotFiles(
-        storage, directories, report=repairs, reserve_bytes_min=options.snapshot_reserve_bytes
+        storage,
+        directories,
+        report=repairs,
+        reserve_bytes_min=options.snapshot_reserve_bytes,
+        is_apart=isinstance(storage, FileStorage),
     )
 
 

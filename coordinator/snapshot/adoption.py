@@ -94,9 +94,9 @@ class Adoption:
     async def adopt(self, generation: int) -> None:
         """Restart from `generation` from now on. What it raises must end the process."""
         ports = self._ports
-        manifest = await asyncio.to_thread(self._files.stored_manifest, generation)
+        manifest = await asyncio.to_thread(self._files.written_manifest, generation)
         assert manifest is not None, f"generation {generation} is durable here, and is not"
-        await ports.writer.call(lambda: ports.record(generation, manifest.cut_op))
+        await asyncio.to_thread(ports.record, generation, manifest.cut_op)
         for stage, service in ports.services.items():
             service.move_base(section_base(self._files, manifest, stage))
         ports.release(generation)
@@ -125,20 +125,22 @@ class Adoption:
             except (AllCopiesBad, CopyNotWritten) as error:
                 _log.error("garbage of snapshots stays", exc_info=error)
             await self._ports.freed()
-            try:
-                await asyncio.to_thread(self._files.rebuild_reserve, adopted)
-            except CopyNotWritten as error:
-                _log.error("the reserve for snapshots is not whole", exc_info=error)
-        self._compact(adopted)
-
-    def _compact(self, manifest: SnapshotManifest) -> None:
-        if not self._is_compacting:
+            stages = await asyncio.to_thread(self._prepare_next, adopted)
+        if stages and not self._is_compacting:
             self._is_compacting = True
-            self._ports.start(self._compact_all(manifest))
+            self._ports.start(self._compact_all(adopted, stages))
 
-    async def _compact_all(self, manifest: SnapshotManifest) -> None:
+    def _prepare_next(self, adopted: SnapshotManifest) -> Sequence[int]:
+        """Make the reserve anew; return the stages that are to be compacted."""
         try:
-            for stage in await asyncio.to_thread(self._files.stages_to_compact, manifest):
+            self._files.rebuild_reserve(adopted)
+        except CopyNotWritten as error:
+            _log.error("the reserve for snapshots is not whole", exc_info=error)
+        return self._files.stages_to_compact(adopted)
+
+    async def _compact_all(self, manifest: SnapshotManifest, stages: Sequence[int]) -> None:
+        try:
+            for stage in stages:
                 begun_ns = time.time_ns()
                 layer = await asyncio.to_thread(self._files.compact, manifest, stage)
                 self._ports.compacted(manifest.generation, Stage(stage), begun_ns, layer.size_bytes)

@@ -8,7 +8,8 @@ section is large, so the coordinator has it done by a process of low priority,
 `python -m coordinator.snapshot.compaction`, which calls the same function: it reads a job from its
 standard input and writes an answer, both JSON, see `CompactionJob` and `answer_of`. To start that
 process takes a processor for a third of a second; small chains, which small sections need merged
-with almost every snapshot, are merged in the calling thread in less.
+with almost every snapshot, are merged in less by the process that writes snapshot files, or in the
+calling thread if there is none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -166,12 +167,19 @@ class CompactorHere:
 class CompactorApart:
     """Merges in a process of low priority. What it leaves behind when killed is garbage.
 
-    Chains of at most `here_bytes_max` raw bytes are merged in the calling thread.
+    Chains of at most `here_bytes_max` raw bytes are merged by `near`, or in the calling thread.
     """
 
-    def __init__(self, report: Report, here_bytes_max: int = COMPACT_HERE_BYTES_MAX) -> None:
-        """`report` is told of the copies that were repaired over there."""
+    def __init__(
+        self,
+        report: Report,
+        here_bytes_max: int = COMPACT_HERE_BYTES_MAX,
+        near: Callable[[str], str] | None = None,
+    ) -> None:
+        """`report` is told of the copies that were repaired over there. `near` does a job as
+        `answer_of` does, and may raise what `merge_chain` raises."""
         self._report = report
+        self._near = near
         self._here_bytes_max = here_bytes_max
         self._mutex = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
@@ -181,7 +189,9 @@ class CompactorApart:
         """As `merge_chain`; CompactionFailed stands for whatever else went wrong over there."""
         if sum(layer.raw_bytes for layer in job.section.layers) <= self._here_bytes_max:
             self._check_running()
-            return merge_chain(copies, job)
+            if self._near is None:
+                return merge_chain(copies, job)
+            return self._take(copies, json.loads(self._near(job.to_json(copies.directories))))
         process = self._start()
         output, errors = process.communicate(job.to_json(copies.directories))
         self._process = None

@@ -25,7 +25,7 @@ import errno
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn, TypeAlias, TypeVar
+from typing import Final, NoReturn, Protocol, TypeAlias, TypeVar
 
 from coordinator.snapshot.errors import (
     AllCopiesBad,
@@ -52,6 +52,22 @@ T = TypeVar("T")
 
 def no_room(copy: int) -> None:
     """A MakeRoom for writes that are not worth the reserve."""
+
+
+class Staged(Protocol):
+    """A file in the making, in every directory. All methods block."""
+
+    def append(self, data: bytes) -> None:
+        """Put bytes behind those before; raises SnapshotNoSpace, CopyNotWritten, CopiesFailed."""
+        ...
+
+    def place(self, name: str, check: Check) -> None:
+        """Return once the file has its final name everywhere, durable and read back."""
+        ...
+
+    def discard(self) -> None:
+        """Remove what has not got its final name."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +117,7 @@ class Copies:
 
     # --- Writing ---
 
-    def stage(self, label: str, make_room: MakeRoom) -> StagedFile:
+    def stage(self, label: str, make_room: MakeRoom) -> Staged:
         """Begin a file whose name is not known yet; `label` begins with its final folder."""
         return self._stage(label, range(len(self.directories)), make_room)
 

@@ -23,13 +23,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from coordinator.snapshot.apart import CopiesApart, WriterOptions, WriterProcess
 from coordinator.snapshot.compaction import (
     CompactionJob,
     Compactor,
     CompactorApart,
     needs_compaction,
 )
-from coordinator.snapshot.copies import Report
+from coordinator.snapshot.copies import Copies, Report
 from coordinator.snapshot.errors import ConflictingManifest, CopyNotWritten
 from coordinator.snapshot.garbage import (
     Collected,
@@ -60,6 +61,8 @@ from viewstamp.format.manifest import encode_manifest, sections
 from viewstamp.limits import COMPACT_DELTAS_BYTES_MIN, SNAPSHOT_RESERVE_BYTES_MIN
 
 TAG: Final = "coordinator"
+# Manifests in memory: of the generation that is restarted from, and of the one that comes next.
+MANIFESTS_WRITTEN_MAX: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +98,14 @@ class SnapshotFiles:
         reserve_bytes_min: int = SNAPSHOT_RESERVE_BYTES_MIN,
         compactor: Compactor | None = None,
         compact_bytes_min: int = COMPACT_DELTAS_BYTES_MIN,
+        is_apart: bool = False,
     ) -> None:
         """Open the directories, making those that are new; a temporary file of a crash goes.
 
         `report` is told of each file of which a copy was bad, and what was done. Compaction runs
-        in a process of its own unless another compactor is given. Raises WrongCopyDirectory,
-        DirectoryInUse, AllCopiesBad, CopyNotWritten, CopiesFailed.
+        in a process of its own unless another compactor is given. With `is_apart` generations are
+        written by a process of their own, too; then `storage` must be the file system. Raises
+        WrongCopyDirectory, DirectoryInUse, AllCopiesBad, CopyNotWritten, CopiesFailed.
         """
         self._cluster_id = directories.cluster_id
         opened = open_directories(
@@ -114,16 +119,27 @@ class SnapshotFiles:
         )
         self.new_directories = opened.new_directories
         """Directories that got their identity now: new ones, and those where it was damaged."""
-        self._copies = opened.copies
         self._locks = opened.locks
-        self._reserve = Reserve(storage, opened.copies, reserve_bytes_min)
-        self._compactor = CompactorApart(report) if compactor is None else compactor
+        self._copies: Copies = opened.copies
+        self._process: WriterProcess | None = None
+        near = None
+        if is_apart:
+            process = self._process = WriterProcess(
+                WriterOptions(directories.paths, reserve_bytes_min),
+                [each for lock in opened.locks for each in lock.descriptors()],
+            )
+            copies = CopiesApart(storage, directories.paths, report, TAG, process)
+            self._copies, near = copies, copies.merge
+        self._reserve = Reserve(storage, self._copies, reserve_bytes_min)
+        self._compactor = compactor or CompactorApart(report, near=near)
         self._pins = Pins()
         self._merged: dict[int, MergedBase] = {}
         self._compacting = 0
         self._compact_bytes_min = compact_bytes_min
-        # Manifests do not change, so what a kept one names is read once.
+        # Manifests do not change, so what a kept one names is read once...
         self._named: dict[int, frozenset[bytes]] = {}
+        # ... and the last ones that were written here, and verified, not at all.
+        self._written: dict[int, SnapshotManifest] = {}
 
     @property
     def directories(self) -> tuple[str, ...]:
@@ -133,6 +149,8 @@ class SnapshotFiles:
     def close(self) -> None:
         """End a compaction that is under way and let others use the directories."""
         self._compactor.stop()
+        if self._process is not None:
+            self._process.stop()
         release(self._locks)
 
     # --- Writing ---
@@ -168,6 +186,20 @@ class SnapshotFiles:
         if not self._copies.has(manifest_file(generation)):
             return None
         return read_manifest(self._copies, self._cluster_id, generation)
+
+    def written_manifest(self, generation: int) -> SnapshotManifest | None:
+        """What `stored_manifest` returns, but for one that was written, and verified, just now:
+        that is not read again. Not to be changed."""
+        return self._written.get(generation) or self.stored_manifest(generation)
+
+    def _remember(self, manifest: SnapshotManifest) -> None:
+        """Keep a manifest that was written and verified just now: the next one goes on from it."""
+        copy = SnapshotManifest()
+        copy.CopyFrom(manifest)
+        self._written[manifest.generation] = copy
+        self._named[manifest.generation] = frozenset(layers_of(copy))
+        while len(self._written) > MANIFESTS_WRITTEN_MAX:
+            del self._written[next(iter(self._written))]
 
     def generations(self) -> list[int]:
         """The generations of which any directory has a manifest, ascending."""
@@ -226,6 +258,7 @@ class SnapshotFiles:
             self._copies.delete([manifest_file(generation)])
             self._pins.release(generation)
             self._named.pop(generation, None)
+            self._written.pop(generation, None)
 
     def collect_garbage(self, live: Collection[int], adopted: int) -> Collected:
         """Remove what nobody keeps. `live` are the generations of the catalog, `adopted` is the
@@ -369,6 +402,7 @@ class GenerationWriter:
         if stored is None:
             name = manifest_file(self.generation)
             files._copies.write(name, data, equality_check(data), files._reserve.give_up)
+            files._remember(manifest)
             return manifest
         if stored.root != manifest.root:
             raise ConflictingManifest(

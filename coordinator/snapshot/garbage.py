@@ -104,10 +104,12 @@ def collect(
 ) -> Collected:
     """Remove what has no root, durably, in every directory.
 
-    `known` are the layers of kept manifests that were read before; it is brought up to date.
+    `known` are the layers of kept manifests that were read, or written, before; it is brought up to
+    date.
     Raises AllCopiesBad, and removes no layer, if a manifest that is kept cannot be read: nobody
     knows then what it names.
     """
+    copies.check_usable()
     with pins.mutex:
         stored = stored_generations(copies)
         kept = pins.generations().union(live)

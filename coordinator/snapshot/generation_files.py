@@ -110,7 +110,7 @@ class _GenerationWriter:
     def _chain(self, stage: Stage, base_generation: int) -> list[LayerReference]:
         if base_generation == 0:
             return []
-        base = self._files.stored_manifest(base_generation)
+        base = self._files.written_manifest(base_generation)
         if base is None:
             raise GenerationFailed(
                 f"the {stage.name.lower()} section is a delta against generation {base_generation},"

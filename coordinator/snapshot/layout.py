@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from coordinator.snapshot.copies import Check, chunks_of
@@ -43,21 +44,26 @@ def manifest_file(generation: int) -> str:
     return f"{MANIFESTS}/{manifest_name(generation)}"
 
 
-def layer_check(reference: LayerReference) -> Check:
-    """A layer is intact if its size and its digest are those of the reference."""
-    return digest_check(reference.digest, reference.size_bytes)
-
-
-def digest_check(digest: bytes, size_bytes: int) -> Check:
+@dataclass(frozen=True, slots=True)
+class DigestCheck:
     """A file is intact if it has this size and this BLAKE3."""
 
-    def check(file: StorageFile) -> str | None:
-        if file.size() != size_bytes:
-            return f"has {file.size()} bytes, must have {size_bytes}"
-        found = file_digest(chunks_of(file))
-        return None if found == digest else f"has digest {found.hex()}, must be {digest.hex()}"
+    digest: bytes
+    size_bytes: int
 
-    return check
+    def __call__(self, file: StorageFile) -> str | None:
+        """Say what is wrong."""
+        if file.size() != self.size_bytes:
+            return f"has {file.size()} bytes, must have {self.size_bytes}"
+        found = file_digest(chunks_of(file))
+        if found != self.digest:
+            return f"has digest {found.hex()}, must be {self.digest.hex()}"
+        return None
+
+
+def layer_check(reference: LayerReference) -> Check:
+    """A layer is intact if its size and its digest are those of the reference."""
+    return DigestCheck(reference.digest, reference.size_bytes)
 
 
 def equality_check(data: bytes) -> Check:

@@ -93,6 +93,11 @@ async def advance(connection: aiosqlite.Connection, seen: int) -> bool:
     return cursor.rowcount == 1
 
 
+async def count_change(connection: aiosqlite.Connection) -> None:
+    """Count a change, whatever came before."""
+    await connection.execute("UPDATE view SET change_number = change_number + 1")
+
+
 async def newest(connection: aiosqlite.Connection) -> Snapshot:
     """Return the newest generation, generation 0 before the first."""
     found = await _select(connection, "ORDER BY generation DESC LIMIT 1")

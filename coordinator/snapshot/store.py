@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,8 @@ from coordinator.snapshot import schema, values
 
 BUSY_TIMEOUT_MS: Final = 5_000
 RETRY_DELAY_MS: Final = 1_000
+# What changes within this time is written in one transaction.
+GATHER_MS: Final = 50
 UPDATE_ATTEMPTS_MAX: Final = 100
 
 _log = logging.getLogger(__name__)
@@ -110,6 +113,8 @@ class SnapshotStore:
                     await self._wake.wait()
             except TimeoutError:
                 pass  # try a stale view again
+            else:
+                await asyncio.sleep(GATHER_MS / 1000)
             self._wake.clear()
             await self.settle()
 
@@ -120,12 +125,14 @@ class SnapshotStore:
                 self._queue.clear()
                 self._queue.append(self._everything())
             while self._queue:
+                waiting = len(self._queue)
                 try:
-                    await self._change(self._next)
-                except (sqlite3.Error, OSError, UpdateContended) as error:
+                    await self._write(_together(islice(self._queue, waiting)))
+                except (sqlite3.Error, OSError) as error:
                     await self._failed(error)
                     return
-                self._queue.popleft()
+                for _ in range(waiting):
+                    self._queue.popleft()
             self._succeeded()
 
     async def close(self) -> None:
@@ -192,15 +199,18 @@ class SnapshotStore:
 
     # --- The file ---
 
-    def _next(self, _: Snapshot) -> _Change:
-        return self._queue[0]
-
     def _enqueue(self, change: _Change) -> None:
         self._queue.append(change)
         self._wake.set()
 
     def _everything(self) -> _Change:
         return _Change(tuple(self._known.values()), (), dict(self._copies), is_everything=True)
+
+    async def _write(self, change: _Change) -> None:
+        """Write what this replica says, whatever the view holds."""
+        async with self._transaction("IMMEDIATE") as connection:
+            await schema.count_change(connection)
+            await _write(connection, change)
 
     async def _change(self, change: Callable[[Snapshot], _Change]) -> None:
         """Compare and set: nothing is written unless the view is the one that was looked at."""
@@ -276,6 +286,24 @@ class SnapshotStore:
 
 
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+
+def _together(changes: Iterable[_Change]) -> _Change:
+    """Return one change that does what several in a row do."""
+    put: dict[int, Snapshot] = {}
+    deleted: dict[int, None] = {}
+    copies: dict[int, Sequence[str]] = {}
+    is_everything = False
+    for change in changes:
+        if change.is_everything:
+            put, deleted, copies, is_everything = {}, {}, {}, True
+        put.update((snapshot.generation, snapshot) for snapshot in change.put)
+        for generation in change.deleted:
+            put.pop(generation, None)
+            copies.pop(generation, None)
+            deleted[generation] = None
+        copies.update(change.copies)
+    return _Change(tuple(put.values()), tuple(deleted), copies, is_everything)
 
 
 async def _write(connection: aiosqlite.Connection, change: _Change) -> None:

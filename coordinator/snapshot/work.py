@@ -25,8 +25,11 @@ from coordinator.snapshot.sections import (
     head_of,
 )
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.limits import MIB
 
 RETRY_DELAY_MS: Final = 100
+# Of blocks of one section in memory.
+HELD_BYTES_MAX: Final = 1 * MIB
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -126,14 +129,16 @@ class LocalWork:
         source: SectionSource,
         files: GenerationFiles,
         wait: Callable[[Stage], Awaitable[None]] | None = None,
+        held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
+        self._held_bytes_max = held_bytes_max
         self._source = source
         self._files = files
         self._wait = wait or _pause
 
     async def make_durable(self, cut: LocalCut, tasks: Sequence[Stage], report: Report) -> bytes:
         """Write a generation, reporting each task; return its root. Raises GenerationFailed."""
-        writer = await self._writer(cut)
+        writer = await in_thread(self._writer, cut)
         await all_or_none(self._section(writer, stage, cut, report) for stage in tasks)
         return await in_thread(writer.finish)
 
@@ -141,15 +146,15 @@ class LocalWork:
         """Delete what is here of a generation that will never be used."""
         await in_thread(self._files.delete, generation)
 
-    async def _writer(self, cut: LocalCut) -> GenerationWriter:
+    def _writer(self, cut: LocalCut) -> GenerationWriter:
         generation = cut.taken.generation
-        found = await in_thread(self._files.find, generation)
+        found = self._files.find(generation)
         if found is not None and _is_of(found, cut):
             return _Comparison(found)
         if found is not None:
             _log.warning("generation %d was cut elsewhere before: written anew", generation)
-            await in_thread(self._files.delete, generation)
-        return await in_thread(self._files.begin, cut)
+            self._files.delete(generation)
+        return self._files.begin(cut)
 
     async def _section(
         self, writer: GenerationWriter, stage: Stage, cut: LocalCut, report: Report
@@ -171,9 +176,9 @@ class LocalWork:
     async def _section_once(
         self, writer: GenerationWriter, stage: Stage, cut: CutTaken, head: SectionHead
     ) -> TaskSnapshot:
-        section = await in_thread(writer.section, stage, head)
+        layer = _Layer(writer, stage, head, self._held_bytes_max)
         try:
-            summary = await self._copy(section, stage, cut)
+            summary = await self._copy(layer, stage, cut)
             _check_summary(summary, stage, cut)
             # All up to the cut is in it. What the machine applied last depends on what a restart
             # began with, and a report must not.
@@ -181,20 +186,64 @@ class LocalWork:
             if (found := head_of(summary)) != head:
                 raise _OtherHead(found)
         except BaseException:
-            await in_thread(section.discard)
+            await in_thread(layer.discard)
             raise
-        return await in_thread(section.finish, summary)
+        return await in_thread(layer.finish, summary)
 
-    async def _copy(
-        self, section: SectionWriter, stage: Stage, cut: CutTaken
-    ) -> domain_pb2.SectionSummary:
+    async def _copy(self, layer: _Layer, stage: Stage, cut: CutTaken) -> domain_pb2.SectionSummary:
         """Write the blocks of a section; return what ends it."""
         async with aclosing(self._source.read(stage, cut)) as responses:
             async for response in responses:
                 if response.HasField("summary"):
                     return response.summary
-                await in_thread(section.append, response.block)
+                if layer.hold(response.block):
+                    await in_thread(layer.write_held)
         raise GenerationFailed(f"the {stage.name.lower()} section ended without a summary")
+
+
+class _Layer:
+    """Gathers blocks of a section, since each way into a thread and back costs the event loop."""
+
+    def __init__(
+        self, writer: GenerationWriter, stage: Stage, head: SectionHead, held_bytes_max: int
+    ) -> None:
+        self._held_bytes_max = held_bytes_max
+        self._writer = writer
+        self._stage = stage
+        self._head = head
+        self._section: SectionWriter | None = None
+        self._held: list[domain_pb2.SectionBlock] = []
+        self._held_bytes = 0
+
+    def hold(self, block: domain_pb2.SectionBlock) -> bool:
+        """Hold a block; return whether it is time to write what is held."""
+        self._held.append(block)
+        self._held_bytes += len(block.data)
+        return self._held_bytes >= self._held_bytes_max
+
+    def write_held(self) -> SectionWriter:
+        """Write what is held; blocks, as all below."""
+        if self._section is None:
+            self._section = self._writer.section(self._stage, self._head)
+        for block in self._held:
+            self._section.append(block)
+        self._held.clear()
+        self._held_bytes = 0
+        return self._section
+
+    def finish(self, summary: domain_pb2.SectionSummary) -> TaskSnapshot:
+        """Make the layer durable."""
+        try:
+            section = self.write_held()
+        except BaseException:
+            self.discard()
+            raise
+        return section.finish(summary)
+
+    def discard(self) -> None:
+        """Delete what was written."""
+        if self._section is not None:
+            self._section.discard()
 
 
 class _Comparison:

@@ -1,8 +1,8 @@
 """Making a generation: a layer per section, then the manifest that names them.
 
-A layer is named by the digest of its bytes, which is known at its end. So its blocks go into
-temporary files as they come, and the files get their name once the last byte is there. Nothing is
-held in memory but one block.
+A layer is named by the digest of its bytes, which is known at its end. So the blocks of a large one
+go into temporary files as they come, and the files get their name once the last byte is there. What
+fits into HELD_BYTES_MAX, as most deltas do, is held in memory and written in one go.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from coordinator.snapshot.copies import Copies, MakeRoom, StagedFile
+from coordinator.snapshot.copies import Check, Copies, MakeRoom, Staged
 from coordinator.snapshot.layout import LAYERS, layer_check, layer_file
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference
 from viewstamp.format.block import Block, compress, raw_blocks
 from viewstamp.format.layer import LayerHeader, LayerWriter
 from viewstamp.format.section import Change, Entry, SectionTally
+from viewstamp.limits import MIB
 
+# Of one layer in memory.
+HELD_BYTES_MAX: Final = 1 * MIB
 # The chain before the first layer has reached nothing.
 _NOTHING: Final = 0
 
@@ -47,17 +50,16 @@ class SectionWriter:
     ) -> None:
         """`pin` is told the digest before the file gets its name, so that no garbage is made of it.
 
-        Raises SnapshotNoSpace, CopyNotWritten, CopiesFailed.
+        Nothing is written yet.
         """
         self._copies = copies
+        self._label = label
+        self._make_room = make_room
         self._pin = pin
         self._writer = LayerWriter(header)
-        self._staged: StagedFile = copies.stage(f"{LAYERS}/{label}", make_room)
-        try:
-            self._write(self._writer.begin())
-        except BaseException:
-            self.discard()
-            raise
+        self._held: list[bytes] = [self._writer.begin()]
+        self._held_bytes = len(self._held[0])
+        self._staged: Staged | None = None
 
     @property
     def entries(self) -> int:
@@ -86,7 +88,7 @@ class SectionWriter:
             self.discard()
 
     def _finish(self) -> LayerReference:
-        self._write(self._writer.finish())
+        self._hold(self._writer.finish())
         reference = LayerReference(
             digest=self._writer.digest,
             size_bytes=self._writer.size_bytes,
@@ -97,13 +99,37 @@ class SectionWriter:
             raw_bytes=self._writer.raw_bytes,
         )
         self._pin(reference.digest)
-        self._staged.place(layer_file(reference.digest), layer_check(reference))
+        self._place(layer_file(reference.digest), layer_check(reference))
         return reference
+
+    def _place(self, name: str, check: Check) -> None:
+        if self._staged is None:
+            self._copies.write(name, self._taken(), check, self._make_room)
+        else:
+            self._staged.append(self._taken())
+            self._staged.place(name, check)
 
     def discard(self) -> None:
         """Remove what has not got its final name."""
-        self._staged.discard()
+        self._taken()
+        if self._staged is not None:
+            self._staged.discard()
 
     def _write(self, data: bytes) -> None:
+        self._hold(data)
+        if self._held_bytes < HELD_BYTES_MAX:
+            return
         # What failed once must be discarded: half of a block may be in some of the copies.
-        self._staged.append(data)
+        if self._staged is None:
+            self._staged = self._copies.stage(f"{LAYERS}/{self._label}", self._make_room)
+        self._staged.append(self._taken())
+
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        self._held_bytes += len(data)
+
+    def _taken(self) -> bytes:
+        data = b"".join(self._held)
+        self._held.clear()
+        self._held_bytes = 0
+        return data

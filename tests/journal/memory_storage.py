@@ -363,6 +363,10 @@ class MemoryLock:
         self._locked = locked
         self._directory = directory
 
+    def descriptors(self) -> tuple[int, ...]:
+        """None: no other process sees these files."""
+        return ()
+
     def release(self) -> None:
         """Let others in."""
         self._locked.discard(self._directory)

@@ -17,6 +17,7 @@ from copy import deepcopy
 
 import pytest
 
+from coordinator.snapshot import writing
 from tests.journal.memory_storage import Loss, MemoryStorage, SimulatedCrash
 from tests.snapshot_files.generation_builders import COPY_DIRECTORIES, RESERVE_BYTES_MIN
 from tests.snapshot_files.scripted_life import Life, Witness
@@ -30,6 +31,8 @@ PARTS = 4
 KINDS = {"write", "sync", "rename", "unlink", "create", "sync_directory"}
 # The sample: the first of each shape, and every so-many-th step.
 SAMPLE = 71
+# Most layers of the script are larger, and written piece by piece; the others in one go.
+HELD_BYTES_MAX = 1000
 # Losses of power with what was not synced dropped, kept and partly kept; and the process killed
 # alone, after which power is lost at the end.
 Mode = Callable[[MemoryStorage, int], None]
@@ -39,6 +42,12 @@ MODES: dict[str, Mode] = {
     "partly kept": lambda storage, step: storage.crash(Loss.PARTLY, step),
     "killed": lambda storage, step: storage.restart_process(),
 }
+
+
+@pytest.fixture(autouse=True)
+def held_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have both ways of writing a layer in the script."""
+    monkeypatch.setattr(writing, "HELD_BYTES_MAX", HELD_BYTES_MAX)
 
 
 def damage(storage: MemoryStorage) -> None:

@@ -222,7 +222,12 @@ class World:
         self.disk_full = False
         self.item_log_bytes = self.journal_bytes = 0
         self.triggers = SnapshotTriggers(settings or TriggerSettings())
-        self.work: Work = work or LocalWork(self.services, self.files, self.services.wait)
+        self.work: Work = work or LocalWork(
+            self.services,
+            self.files,
+            self.services.wait,
+            held_bytes_max=0,  # every block is written as it comes, so that there is much to undo
+        )
         self.orchestrator = LocalSnapshotOrchestrator(
             self._ports(),
             self.triggers,

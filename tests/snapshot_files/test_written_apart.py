@@ -1,0 +1,224 @@
+"""Generations written by another process are those written here, and its death harms none."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.snapshot import apart, writing
+from coordinator.snapshot.apart import CopiesApart, WriterOptions, WriterProcess
+from coordinator.snapshot.apart_process import Hand, answer
+from coordinator.snapshot.errors import CopiesFailed, CopyNotWritten
+from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
+from coordinator.snapshot.opening import release
+from coordinator.storage import DirectoryInUse, FileStorage
+from tests.journal.builders import CLUSTER_ID
+from tests.journal.memory_storage import MemoryStorage
+from tests.snapshot_files.generation_builders import (
+    COPY_DIRECTORIES,
+    RESERVE_BYTES_MIN,
+    Repairs,
+    Sections,
+    entities,
+    loaded_state,
+    memory,
+    open_files,
+)
+
+OPTIONS = WriterOptions(COPY_DIRECTORIES, 20_000)
+NAME = "layers/some.layer"
+
+
+def open_on_disk(root: Path, *, is_apart: bool) -> SnapshotFiles:
+    """Snapshot files in three directories of a file system."""
+    root.mkdir(exist_ok=True)
+    paths = tuple(str(root / name) for name in "abc")
+    return SnapshotFiles(
+        FileStorage(),
+        SnapshotDirectories(paths, CLUSTER_ID, 0),
+        report=Repairs(),
+        reserve_bytes_min=RESERVE_BYTES_MIN,
+        compact_bytes_min=0,
+        is_apart=is_apart,
+    )
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[SnapshotFiles]:
+    """Files that are written by another process."""
+    opened = open_on_disk(tmp_path / "apart", is_apart=True)
+    yield opened
+    opened.close()
+
+
+def process_of(files: SnapshotFiles) -> WriterProcess:
+    """Return the other process."""
+    assert files._process is not None
+    return files._process
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """Every file below a directory by its name, but for locks, which hold a process id."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name != "LOCK"
+    }
+
+
+def live(files: SnapshotFiles) -> Sections:
+    """Write three generations, merge a chain, write another one, and collect garbage."""
+    sections = Sections(files)
+    sections.write(1, entities(1, 8))
+    sections.write(2, entities(2, 4, first=6))
+    manifest = sections.write(3, entities(3, 2))
+    files.compact(manifest, 4)
+    sections.write(4, entities(4, 1))
+    files.collect_garbage([4], 4)
+    return sections
+
+
+@pytest.mark.parametrize("held_bytes_max", [0, writing.HELD_BYTES_MAX])
+def test_the_same_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: SnapshotFiles, held_bytes_max: int
+) -> None:
+    """In pieces or at once, the other process leaves byte by byte what is written here."""
+    here = open_on_disk(tmp_path / "here", is_apart=False)
+    live(here)
+    here.close()
+    monkeypatch.setattr(writing, "HELD_BYTES_MAX", held_bytes_max)
+    sections = live(files)
+    assert process_of(files).pid is not None
+    assert contents(tmp_path / "apart") == contents(tmp_path / "here")
+    assert loaded_state(files, 4) == sections.state
+
+
+def test_a_dead_process_fails_the_generation_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: SnapshotFiles
+) -> None:
+    """Killed with a file in the making, it is said so; the next generation has another process."""
+    monkeypatch.setattr(writing, "HELD_BYTES_MAX", 0)
+    sections = Sections(files)
+    sections.write(1, entities(1, 3))
+    first = process_of(files).pid
+    assert first is not None
+    staged = files._copies.stage("layers/half", lambda copy: None)
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(CopyNotWritten, match=r"ended with status -9 .* 'append'"):
+        staged.append(b"half")
+    with pytest.raises(CopyNotWritten, match="in a process that has ended"):
+        staged.append(b"more")
+    staged.discard()
+    sections.write(2, entities(2, 2))
+    assert process_of(files).pid not in {None, first}
+    assert loaded_state(files, 2) == sections.state
+    files.close()
+    reopened = open_on_disk(tmp_path / "apart", is_apart=True)
+    assert not [name for name in contents(tmp_path / "apart") if name.endswith(".tmp")]
+    reopened.close()
+
+
+def test_what_cannot_be_started_is_told(
+    monkeypatch: pytest.MonkeyPatch, files: SnapshotFiles
+) -> None:
+    """A process that ends at once fails every write, with its status."""
+    monkeypatch.setattr(apart, "MODULE", "coordinator.snapshot.no_such_module")
+    for generation in (1, 2):
+        with pytest.raises(CopyNotWritten, match="ended with status 1"):
+            Sections(files).write(generation, entities(generation, 1))
+
+
+def test_the_process_holds_the_directories(tmp_path: Path, files: SnapshotFiles) -> None:
+    """Nobody opens them while a writer lives, be it that its coordinator is dead."""
+    Sections(files).write(1, entities(1, 1))
+    release(files._locks)  # as the kernel does for a coordinator that was killed
+    with pytest.raises(DirectoryInUse):
+        open_on_disk(tmp_path / "apart", is_apart=True)
+    process_of(files).stop()
+    open_on_disk(tmp_path / "apart", is_apart=True).close()
+
+
+def test_nothing_is_written_after_the_end(files: SnapshotFiles) -> None:
+    """Closed files start no other process."""
+    sections = Sections(files)
+    sections.write(1, entities(1, 1))
+    files.close()
+    with pytest.raises(CopyNotWritten, match="is stopping"):
+        sections.write(2, entities(2, 1))
+
+
+# --- The other side, on a simulated disk ---
+
+
+def hand_on(storage: MemoryStorage) -> Hand:
+    """What does the work, with the directories made."""
+    open_files(storage, reserve_bytes_min=20_000).close()
+    return Hand(storage, OPTIONS, "writer")
+
+
+def fill(storage: MemoryStorage) -> None:
+    """Leave one directory no room beside what it has."""
+    directory = COPY_DIRECTORIES[1]
+    used = sum(len(storage.content(p)) for p in storage.paths() if p.startswith(f"{directory}/"))
+    storage.capacities_bytes[directory] = used
+
+
+@pytest.mark.parametrize(("use_reserve", "error"), [(True, None), (False, "SnapshotNoSpace")])
+def test_a_full_disk_over_there(use_reserve: bool, error: str | None) -> None:
+    """Over there, too, the reserve is for generations, and for nothing else."""
+    storage = memory()
+    files = open_files(storage, reserve_bytes_min=20_000)
+    files.rebuild_reserve(Sections(files).write(1, entities(1, 1)))
+    files.close()
+    fill(storage)
+    hand = Hand(storage, OPTIONS, "writer")
+    found, _ = answer(hand, ("write", (NAME, b"x" * 5_000, use_reserve)))
+    assert found == error
+    if not error:
+        assert storage.content(f"{COPY_DIRECTORIES[1]}/{NAME}") == b"x" * 5_000
+
+
+class FailingProcess(WriterProcess):
+    """Answers in this process, on a simulated disk."""
+
+    def __init__(self, hand: Hand) -> None:
+        super().__init__(OPTIONS, ())
+        self._hand = hand
+
+    def call(self, method: str, *arguments: object) -> object:
+        """Do what the other process does."""
+        error, value = answer(self._hand, (method, arguments))
+        if error is not None:
+            raise apart.RAISED[error](value)
+        return value
+
+
+def test_a_failed_sync_over_there_ends_this_process() -> None:
+    """The kernel tells of it once: nothing may be written, or read as good, afterwards."""
+    storage = memory()
+    process = FailingProcess(hand_on(storage))
+    copies = CopiesApart(storage, COPY_DIRECTORIES, Repairs(), "coordinator", process)
+
+    def refuse(name: str) -> None:
+        if name.startswith("sync "):
+            raise OSError(5, "Input/output error")
+
+    storage.before_step = refuse
+    with pytest.raises(CopiesFailed, match=r"in the process that writes them: .*must end"):
+        copies.write(NAME, b"data", lambda file: None, lambda copy: None)
+    storage.before_step = None
+    with pytest.raises(CopiesFailed):
+        copies.delete([NAME])
+    with pytest.raises(CopiesFailed):
+        copies.scrub(NAME, lambda file: None)
+    assert not storage.exists(f"{COPY_DIRECTORIES[0]}/{NAME}")
+
+
+def test_a_defect_ends_the_process() -> None:
+    """What nobody expected is not turned into an answer."""
+    with pytest.raises(AssertionError, match="not to be asked for"):
+        answer(hand_on(memory()), ("_room", (True,)))
