@@ -22,6 +22,7 @@ from coordinator.vsr.errors import check, demand
 from coordinator.vsr.events import ClientBatch
 from coordinator.vsr.log import Entry
 from coordinator.vsr.messages import (
+    PARENT_OF_FIRST,
     CommitMessage,
     CommitOkMessage,
     Prepare,
@@ -198,7 +199,7 @@ def send_heartbeat(state: State) -> None:
         state.replica,
         state.view,
         state.commit_max,
-        entry.header.checksum if entry else bytes(0),
+        entry.header.checksum if entry else PARENT_OF_FIRST,
         state.reads.number,
     )
     state.broadcast(message)
