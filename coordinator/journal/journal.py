@@ -179,7 +179,9 @@ class Journal:
         """
         if not storage.exists(directory):
             raise JournalNotFound(directory)
-        identity = Identity(cluster_id, replica_id, replica_count, commit_max, log_view, replay_op)
+        identity = Identity(
+            cluster_id, replica_id, replica_count, commit_max, log_view, replay_op, base_checksum
+        )
         lock = storage.lock(directory)
         try:
             recovered = recover(storage, directory, identity)

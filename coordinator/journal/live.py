@@ -51,6 +51,27 @@ def in_doubt(live: Mapping[int, Entry], lost: Sequence[Finding]) -> list[int]:
     return doubtful
 
 
+def unconnected(live: Mapping[int, Entry], base_op: int, checksum: bytes | None) -> list[int]:
+    """The ops up to the base that the chain of hashes does not connect with it.
+
+    A snapshot covers them, so nobody misses them. But they may be entries that were replaced, by
+    records that were lost since, and peers ask for what comes before a cut, too.
+    """
+    following = live.get(base_op + 1)
+    expected = checksum
+    if expected is None and following is not None and following.header is not None:
+        expected = following.header.parent
+    if expected is None:
+        return []
+    op = base_op
+    while (entry := live.get(op)) is not None and entry.header is not None:
+        if entry.header.checksum != expected:
+            break
+        expected = entry.header.parent
+        op -= 1
+    return [held for held in live if held <= op]
+
+
 def chain_breaks(live: Mapping[int, Entry]) -> tuple[int, ...]:
     """Ops whose predecessor is held but is not their parent."""
     broken = []

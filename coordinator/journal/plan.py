@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from coordinator.journal.errors import CorruptJournal
-from coordinator.journal.live import chain_breaks, in_doubt, live_entries
+from coordinator.journal.live import chain_breaks, in_doubt, live_entries, unconnected
 from coordinator.journal.recovery import (
     FAULTY,
     Decision,
@@ -26,7 +26,8 @@ class Identity:
     """Whose journal is expected, and what the superblock knows about it.
 
     `replay_op` is the first op that a restart must find in the journal: one past the cut of the
-    snapshot that it starts from, or 1. `log_view` is None if there is no superblock.
+    snapshot that it starts from, or 1; `base_checksum` is that of the entry at the cut, where it is
+    known. `log_view` is None if there is no superblock.
     """
 
     cluster_id: bytes
@@ -35,6 +36,7 @@ class Identity:
     commit_max: int
     log_view: int | None
     replay_op: int
+    base_checksum: bytes | None = None
 
     @property
     def single(self) -> bool:
@@ -101,7 +103,7 @@ def make_plan(opened: OpenSegments, contents: Contents, identity: Identity) -> P
     cuts = [verdict.finding for verdict in judged if verdict.decision is Decision.CUT]
     cut = min(cuts, key=lambda finding: finding.first_sequence) if cuts else None
     judged = [v for v in judged if cut is None or v.finding.first_sequence < cut.first_sequence]
-    plan = _plan(contents, judged, evidence, cut)
+    plan = _plan(contents, judged, evidence, cut, identity)
     if identity.single:
         _check_single(opened, plan, identity)
         _check_superblock(opened, contents, identity)
@@ -111,7 +113,11 @@ def make_plan(opened: OpenSegments, contents: Contents, identity: Identity) -> P
 
 
 def _plan(
-    contents: Contents, judged: list[Judged], evidence: Evidence, cut: Finding | None
+    contents: Contents,
+    judged: list[Judged],
+    evidence: Evidence,
+    cut: Finding | None,
+    identity: Identity,
 ) -> Plan:
     """Take the log out of what stays; what is cut off has no say in it."""
     kept = [
@@ -125,6 +131,9 @@ def _plan(
     doubtful = in_doubt(live, lost)
     for op in doubtful:
         del live[op]
+    if not identity.single:
+        for op in unconnected(live, identity.replay_op - 1, identity.base_checksum):
+            del live[op]
     return Plan(kept, live, doubtful, judged, evidence, remaining.restart[1], cut)
 
 

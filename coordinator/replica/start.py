@@ -38,13 +38,11 @@ def join(journal: Journal, cut: SnapshotCut | None, *, single: bool) -> None:
     """
     if cut is None or continues(journal, cut):
         return
-    found = journal.header(cut.op)
     if single or is_committed(journal, cut.op):
-        found_there = "another entry" if found is None else found.checksum.hex()
         raise WrongDirectoryError(
             f"snapshot {cut.generation} was cut at op {cut.op} {cut.checksum.hex()}, but the"
-            f" journal holds {found_there} there: they are of different histories; bring back both"
-            " from one backup"
+            " journal goes on from another entry there: they are of different histories; bring"
+            " back both from one backup"
         )
     journal.restart_at(cut.op, cut.checksum)
 

@@ -115,6 +115,26 @@ def test_what_was_in_doubt_does_not_come_back_once_the_doubt_is_gone() -> None:
             assert not settled or recovery.head == old[2].header
 
 
+def test_what_a_snapshot_covers_does_not_come_back_either() -> None:
+    """A lost cut is forgiven once all above the base is held; below it the chain decides alone.
+
+    Nobody repairs what a snapshot covers. So the entry that the cut removed is still on the disk,
+    and must neither be shown nor make the journal look like one of two histories.
+    """
+    storage, _, new = replaced_log()
+    damage(storage, 5)
+    damage(storage, 6)
+    journal, _ = reopen(storage, **MEMBER, replay_op=5, base_checksum=new[0].checksum)
+    assert journal.mark_repaired()
+    journal.append(chain(1, after=new[1], view=2))
+    journal.close()
+    journal, recovery = reopen(storage, **MEMBER, replay_op=5, base_checksum=new[0].checksum)
+    assert (recovery.holes, recovery.head_uncertain) == ((), False)
+    assert journal.read(4) is None
+    assert journal.first_available_op == 5
+    assert journal.read(5) == new[1]
+
+
 def test_a_segment_that_shows_a_fault_is_not_dropped() -> None:
     """Truncation must not make a replica forget that it may have lost something."""
     storage = MemoryStorage()
