@@ -36,9 +36,10 @@ class AwaitingRepair:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The log ends at `head_op`; `headers` are its entries after `commit`, in op order.
+    """The log ends at `head_op`, and all up to `commit` is committed, which `source` knew.
 
-    `source` is the replica that holds all that is committed up to `commit`.
+    `headers` are its entries after `commit`, and before them what the votes tell of committed
+    ones, in op order.
     """
 
     commit: int
@@ -95,10 +96,25 @@ def choose(votes: Sequence[DoViewChangeMessage], replica_count: int, quorums: Qu
         parent = chosen[-1].checksum if chosen else None
         verdict = judge(ordered, op, parent, replica_count - quorums.replication + 1)
         if verdict is None:
-            return Chosen(source.commit, source.from_replica, tuple(chosen), op - 1)
+            headers = (*known_committed(ordered, source.commit), *chosen)
+            return Chosen(source.commit, source.from_replica, headers, op - 1)
         if isinstance(verdict, Unknown):
             return Unrecoverable(op) if len(votes) == replica_count else AwaitingRepair(op)
         chosen.append(verdict)
+
+
+def known_committed(votes: Sequence[DoViewChangeMessage], commit: int) -> list[PrepareHeader]:
+    """The entries up to `commit` that canonical votes hold.
+
+    Some do not know yet that they are committed, and the one who does may have them damaged.
+    """
+    log_view = max(vote.log_view for vote in votes)
+    known: dict[int, PrepareHeader] = {}
+    for header in (each for vote in votes if vote.log_view == log_view for each in vote.headers):
+        if header.op <= commit:
+            same = known.setdefault(header.op, header)
+            check(same.checksum == header.checksum, "one entry is committed per op", header.op)
+    return [known[op] for op in sorted(known)]
 
 
 def judge(

@@ -29,21 +29,25 @@ class Storm:
         """Directed pairs between which nothing passes."""
         self.tokens = 0
         self.views = [0] * replica_count
+        rough = self.random.choice((1, 3, 10))
+        self.burst = self.random.choice((1, 3, 3)) * replica_count
         self.actions: list[tuple[int, Callable[[Machine], None]]] = [
-            (30, self.deliver),
-            (12, self.tick),
-            (10, self.write),
-            (8, self.retire),
-            (6, self.batch),
-            (2, self.lose),
-            (2, self.duplicate),
-            (1, self.read),
-            (1, self.partition),
-            (1, self.crash),
-            (2, self.restart),
+            (300, self.deliver),
+            (100, self.tick),
+            (200, self.write),
+            (80, self.retire),
+            (60, self.batch),
+            (2 * rough, self.lose),
+            (2 * rough, self.duplicate),
+            (10, self.read),
+            (rough, self.partition),
+            (rough, self.crash),
+            (3 * rough, self.restart),
+            (self.random.choice((0, 0, 0, 2)), self.abdicate),
+            (self.random.choice((0, 0, 10)), self.rot),
         ]
-        if self.random.random() < 0.2:
-            self.actions.append((1, self.abdicate))
+        self.rotten = self.random.randrange(replica_count)
+        """The one whose disk loses records. Others never do: something has to be left."""
 
     @property
     def up(self) -> list[Machine]:
@@ -86,9 +90,10 @@ class Storm:
         return position
 
     def deliver(self, machine: Machine) -> None:
-        position = self.pick()
-        if position is not None:
-            self.cluster.deliver(position)
+        for _ in range(self.random.randint(1, self.burst)):
+            position = self.pick()
+            if position is not None:
+                self.cluster.deliver(position)
 
     def duplicate(self, machine: Machine) -> None:
         position = self.pick()
@@ -144,6 +149,14 @@ class Storm:
             machine.complete(write)
         machine.forget()
         self.down.add(machine.index)
+
+    def rot(self, machine: Machine) -> None:
+        """Damage some of the last records of the one rotten disk."""
+        rotten = self.cluster.machines[self.rotten]
+        if rotten.journal and len(self.cluster.machines) > 1:
+            oldest = max(1, len(rotten.journal) - 12)
+            rotten.damaged.add(self.random.randint(oldest, len(rotten.journal)))
+            rotten.hides_head = self.random.random() < 0.3
 
     def restart(self, machine: Machine) -> None:
         if machine.index in self.down:
