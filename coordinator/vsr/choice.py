@@ -127,7 +127,9 @@ def judge(
         return None
     findings = [finding(vote, op, parent) for vote in votes]
     checksum = candidate(votes, canonical, op, parent)
-    if sum(is_nack(found, checksum) for found in findings) >= nack_quorum:
+    if checksum is None:
+        return eliminate(findings, nack_quorum)
+    if nacks(findings, checksum) >= nack_quorum:
         return None
     copies = [f.header for f in findings if isinstance(f, Held) and f.header.checksum == checksum]
     return copies[0] if copies else UNKNOWN
@@ -144,14 +146,26 @@ def finding(vote: DoViewChangeMessage, op: int, parent: bytes | None) -> Finding
     return ABSENT
 
 
-def is_nack(found: Finding, checksum: bytes | None) -> bool:
-    """Whether a replica of this finding certainly never held the entry of `checksum`.
+def nacks(findings: Sequence[Finding], checksum: bytes | None) -> int:
+    """How many replicas certainly never held the entry of `checksum`; None is one nobody holds."""
+    return sum(
+        found.header.checksum != checksum if isinstance(found, Held) else found == ABSENT
+        for found in findings
+    )
 
-    If not even the checksum is known, any entry held could be the one.
+
+def eliminate(findings: Sequence[Finding], nack_quorum: int) -> PrepareHeader | Unknown | None:
+    """What is left where no canonical log can tell: an entry that others hold, or nothing.
+
+    One that nobody holds intact cannot be kept; it has to be certain that it was not committed.
     """
-    if isinstance(found, Held):
-        return checksum is not None and found.header.checksum != checksum
-    return found == ABSENT
+    if nacks(findings, None) < nack_quorum:
+        return UNKNOWN
+    held = {found.header.checksum: found.header for found in findings if isinstance(found, Held)}
+    possible = [held[each] for each in sorted(held) if nacks(findings, each) < nack_quorum]
+    if len(possible) > 1:
+        return UNKNOWN
+    return possible[0] if possible else None
 
 
 def candidate(
