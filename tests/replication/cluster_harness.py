@@ -73,6 +73,8 @@ class Machine:
         self.boots = 0
         self.random: Random | None = None
         self.journal: list[Prepare] = []
+        self.lost: list[Prepare] = []
+        """What was in the journal when the disk was lost."""
         self.damaged: set[int] = set()
         self.hides_head = False
         """Whether not even the op can be told of a damaged last record."""
@@ -116,6 +118,11 @@ class Machine:
             return None
         return self.journal[op - 1]
 
+    def lose_disk(self) -> None:
+        """Come back with an empty one."""
+        self.lost, self.journal, self.superblock = self.journal, [], None
+        self.damaged = set()
+
     @property
     def can_retire(self) -> bool:
         """Whether an executed entry is left to retire, whose body was read."""
@@ -148,6 +155,8 @@ class Machine:
 
     def holds(self, header: PrepareHeader) -> bool:
         """Whether this disk has, or had before it was damaged, the entry durably."""
+        if len(self.lost) >= header.op and self.lost[header.op - 1].header == header:
+            return True
         return (
             len(self.journal) >= header.op
             and self.journal[header.op - 1].header.checksum == header.checksum
