@@ -103,6 +103,7 @@ def record(state: State, installation: Installation) -> None:
         state.vouched_op = installation.commit
         state.log_view = state.view
         state.log.take_up(state.view)
+        state.recorded_view = state.view
         state.began_op = state.log.op
         state.inherited_op = state.log.op if state.is_primary else 0
         state.persist_superblock()

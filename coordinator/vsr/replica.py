@@ -323,6 +323,11 @@ class Replica:
         return self._state.view
 
     @property
+    def is_voter(self) -> bool:
+        """Whether this replica counts in its view; one that lost its disk does not at first."""
+        return self._state.is_voter
+
+    @property
     def primary(self) -> int:
         """The index of the primary of `view`."""
         return self._state.primary

@@ -85,9 +85,9 @@ def demand_suffix(event: Start) -> None:
     """The journal verified each entry; that they follow each other is looked at here once more."""
     suffix, faulty = event.suffix, frozenset(event.faulty)
     first, head = suffix[0], suffix[-1]
-    is_all = faulty.issuperset(range(event.base_op + 1, first.op))
+    lowest_op = max(event.base_op, head.op - PIPELINE_PREPARES_MAX) + 1
     demand(
-        is_all or len(suffix) >= PIPELINE_PREPARES_MAX,
+        faulty.issuperset(range(lowest_op, first.op)),
         f"the suffix holds all entries or at least the last {PIPELINE_PREPARES_MAX}",
         (first.op, head.op),
     )

@@ -127,6 +127,8 @@ class State:
     retired_op: int = 0
     inherited_op: int = 0
     """Primary: that head too; retired before anything is admitted. 0 for a backup."""
+    recorded_view: int = -1
+    """The last view whose log this process took over as a whole; the disk may not know yet."""
     began_op: int = 0
     """The head of the log that this view began with, here."""
     vouched_op: int = 0

@@ -45,6 +45,7 @@ class Storm:
             (3 * rough, self.restart),
             (self.random.choice((0, 0, 0, 2)), self.abdicate),
             (self.random.choice((0, 0, 10)), self.rot),
+            (self.random.choice((0, 2)), self.lose_disk),
         ]
         self.rotten = self.random.randrange(replica_count)
         """The one whose disk loses records. Others never do: something has to be left."""
@@ -158,6 +159,14 @@ class Storm:
             rotten.damaged.add(self.random.randint(oldest, len(rotten.journal)))
             rotten.hides_head = self.random.random() < 0.3
 
+    def lose_disk(self, machine: Machine) -> None:
+        """The rotten disk is replaced, once, where enough others are left."""
+        rotten = self.cluster.machines[self.rotten]
+        if len(self.cluster.machines) > 2 and not rotten.lost and max(self.cluster.history) > 1:
+            self.crash(rotten)
+            rotten.lose_disk()
+            self.views[rotten.index] = 0
+
     def restart(self, machine: Machine) -> None:
         if machine.index in self.down:
             self.down.discard(machine.index)
@@ -182,10 +191,10 @@ class Storm:
         raise AssertionError(f"no convergence in {CALM_ROUNDS_MAX * TICK_MS} ms: {self.state()}")
 
     def converged(self) -> bool:
-        """Whether all replicas are in one normal view and executed all that anybody did."""
+        """Whether all are voters in one normal view, and executed all that anybody did."""
         replicas = [machine.replica for machine in self.cluster.machines]
         return (
-            all(replica.status is Status.NORMAL for replica in replicas)
+            all(replica.status is Status.NORMAL and replica.is_voter for replica in replicas)
             and len({replica.view for replica in replicas}) == 1
             and len({replica.marks.op for replica in replicas}) == 1
             and all(r.marks.retired_op == r.marks.op for r in replicas)

@@ -18,6 +18,11 @@ checksums are left out.
     read I token=N
     forge I KIND key=value... hand I a message that nobody sent; see FORGERIES
     lose I journal|superblock edit the disk of a machine that will be started again
+    lose I disk               give it an empty disk
+    damage I op=N [hidden=1]  let a record rot; hidden: not even its op can be told
+    stop I                    kill the process; what is sent to it is lost
+    abdicate I                ask a primary to resign
+    pass ms=N                 let time pass, unseen, while all that is under way happens at once
     settle                    let everything under way happen, unseen, then show the state
     state
 """
@@ -30,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.vsr import (
+    Abdicate,
     Admitted,
     Arm,
     CallerError,
@@ -56,6 +62,8 @@ from coordinator.vsr import (
 )
 from coordinator.vsr.messages import (
     PARENT_OF_FIRST,
+    AdmissionDurableMessage,
+    AdmissionMessage,
     BlankAnswerMessage,
     BlankQueryMessage,
     CommitMessage,
@@ -66,6 +74,7 @@ from coordinator.vsr.messages import (
     PrepareMessage,
     PrepareOkMessage,
     RepairMessage,
+    RequestAdmissionMessage,
     RequestCommittedMessage,
     RequestPrepareMessage,
     RequestStartViewMessage,
@@ -169,6 +178,11 @@ MESSAGE_TEXTS: dict[type, Callable[[Any], str]] = {
     RepairMessage: lambda m: f"repair {prepare_text(m.prepare.header)}",
     RequestCommittedMessage: lambda m: f"request_committed {m.first_op}..{m.last_op}",
     CommittedMessage: lambda m: f"committed {prepare_text(m.prepare.header)} commit={m.commit}",
+    RequestAdmissionMessage: lambda m: f"request_admission commit={m.commit}",
+    AdmissionMessage: lambda m: f"admission view={m.view} voting_view={m.voting_view}",
+    AdmissionDurableMessage: lambda m: (
+        f"admission_durable view={m.view} voting_view={m.voting_view}"
+    ),
     CommittedGoneMessage: lambda m: (
         f"committed_gone first_held={m.first_held_op} generation={m.generation} cut={m.cut_op}"
     ),
@@ -356,18 +370,43 @@ class Runner:
 
     def do_lose(self, words: list[str], options: dict[str, int]) -> list[str]:
         machine = self.cluster.machines[int(words[0])]
-        if words[1] == "journal":
+        if words[1] == "disk":
+            machine.lose_disk()
+        elif words[1] == "journal":
             machine.journal.clear()
         else:
             machine.superblock = None
         return []
+
+    def do_damage(self, words: list[str], options: dict[str, int]) -> list[str]:
+        machine = self.cluster.machines[int(words[0])]
+        machine.damaged.add(options["op"])
+        machine.hides_head = bool(options.get("hidden"))
+        return []
+
+    def do_stop(self, words: list[str], options: dict[str, int]) -> list[str]:
+        self.cluster.stop(int(words[0]))
+        return []
+
+    def do_abdicate(self, words: list[str], options: dict[str, int]) -> list[str]:
+        index = int(words[0])
+        return self.trace(index, self.cluster.step(index, Abdicate("asked to")))
+
+    def do_pass(self, words: list[str], options: dict[str, int]) -> list[str]:
+        self.cluster.pass_time(options["ms"])
+        return self.do_state(words, options)
 
     def do_settle(self, words: list[str], options: dict[str, int]) -> list[str]:
         self.cluster.settle()
         return self.do_state(words, options)
 
     def do_state(self, words: list[str], options: dict[str, int]) -> list[str]:
-        return [repr(machine.replica) for machine in self.cluster.machines]
+        return [
+            f"<replica {machine.index} is stopped>"
+            if machine.index in self.cluster.stopped
+            else repr(machine.replica)
+            for machine in self.cluster.machines
+        ]
 
 
 def check_file(path: Path, *, rewrite: bool) -> None:
