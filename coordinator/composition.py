@@ -31,6 +31,7 @@ from coordinator.gateway.reads import Reads
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.server import GatewayServer, server_credentials
 from coordinator.gateway.snapshot_streams import SnapshotStreams
+from coordinator.gateway.step_down import StepDown
 from coordinator.gateway.submit import SubmitStreams
 from coordinator.gateway.timers import SessionTimers
 from coordinator.gateway.unary import Elsewhere, UnaryCalls
@@ -379,7 +380,20 @@ class Coordinator:
             self.driver.check_serving,
             self._telemetry.gateway,
         )
-        return GatewayServer(unary, self._submit, streams.handlers())
+        handlers = dict(streams.handlers())
+        if self._members is not None:
+            step_down = StepDown(
+                cluster_id,
+                self.routes,
+                authenticator,
+                self._commands,
+                reads,
+                self.driver.check_serving,
+                self._forwarding,
+                lambda reason: self.driver.step(vsr.Abdicate(reason)),
+            )
+            handlers |= step_down.handlers()
+        return GatewayServer(unary, self._submit, handlers)
 
     # --- Replica ---
 

@@ -109,6 +109,23 @@ async def test_without_a_majority_nothing_is_acknowledged(tmp_path: Path) -> Non
         await agree(made)
 
 
+async def test_the_primary_hands_over_when_it_is_told_to(tmp_path: Path) -> None:
+    """StepDown moves the lead without a death, also when a backup is asked; callers go on."""
+    async with trial(tmp_path) as made:
+        async with under_load(made):
+            for _ in range(2):
+                before = await made.primary()
+                await made.admin.step_down()
+                await made.until_answered(OPERATIONS)
+                assert await made.primary() != before
+            before = await made.primary()
+            backup = made.replicas.addresses[(before + 1) % 3]
+            await unary(made.replicas, backup, cluster_pb2.StepDownRequest())
+            await made.until_answered(OPERATIONS)
+            assert await made.primary() != before
+        await agree(made)
+
+
 async def test_any_replica_can_be_asked(tmp_path: Path) -> None:
     """Plain gRPC calls on a backup: commands are passed on, reads that may be stale are its own."""
     async with trial(tmp_path, callers=0) as made:
