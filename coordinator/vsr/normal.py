@@ -219,8 +219,10 @@ def enter(state: State) -> None:
     """Enter status normal in a view whose log is installed."""
     check(state.is_installed, "normal only once view and log view are durable", state.durable)
     state.timeouts.stop(TimeoutName.VOTE_RESEND, TimeoutName.START_VIEW_REQUEST)
-    wishes.withdraw(state)
     state.change_status(Status.NORMAL)
+    if state.is_abdicating:
+        return
+    wishes.withdraw(state)
     if not state.is_primary:
         wishes.arm_suspicion(state)
         acknowledge_uncommitted(state)
