@@ -85,9 +85,9 @@ assert WRITE_QUORUM + OPEN_QUORUM > COPIES
 class SuperblockState:
     """What a replica must never forget. View, log_view, commit_max and generation only grow.
 
-    `voting_view` grows, too, but for the one step down from NOT_ADMITTED: to the view that a replica
-    with a new disk is admitted in, or to a founder's 0 if the first entry that it is given names
-    it in this very boot: it missed the founding, and forgot nothing.
+    `voting_view` grows, too, but for the one step down from NOT_ADMITTED: to the view that a
+    replica with a new disk is admitted in, or to a founder's 0 if the first entry that it is given
+    names it in this very boot: it missed the founding, and forgot nothing.
     """
 
     cluster_id: bytes
