@@ -36,6 +36,7 @@ from coordinator.vsr.messages import (
     StartViewMessage,
 )
 from tests.replication.cluster_harness import CLUSTER_ID, Cluster, founded
+from viewstamp.format.prepare import Prepare
 from viewstamp.limits import FORFEIT_LAG_OPS, SUSPICION_JITTER_MS, SUSPICION_MS, TICK_MS
 
 NONCE = bytes(16)
@@ -392,3 +393,30 @@ def test_a_damaged_record_is_written_anew_and_handed_out_with_its_body() -> None
     assert machine.found_damaged == {3}
     assert machine.damaged == set()
     assert machine.replica.marks.retired_op == 5
+
+
+def test_the_superblock_tells_of_no_commit_that_is_not_durable() -> None:
+    """A crash could leave another entry there, which the commit would then be taken to mean."""
+    cluster = quiet(3)
+    cluster.batch(0)
+    cluster.deliver(1)
+    entry = cluster.machines[2].writes[0]
+    assert isinstance(entry, Prepare)
+    cluster.receive(2, CommitMessage(CLUSTER_ID, 0, 0, 2, entry.checksum, 0))
+    assert cluster.machines[2].replica.marks.commit_max == 2
+
+    leave(cluster, 2, 1)
+
+    assert cluster.machines[2].superblock_write == SuperblockState(1, 0, 1)
+
+
+def test_a_restarted_primary_does_not_lead_its_view() -> None:
+    """Entries that it sent may be committed without its disk: it does not say what the log is."""
+    cluster = quiet(3)
+    cluster.start(0)
+
+    voted = cluster.receive(0, empty_vote(1, 0))
+    asked = cluster.receive(0, RequestStartViewMessage(CLUSTER_ID, 1, 0, NONCE))
+
+    assert rules(voted) == [DropRule.RESTARTED_PRIMARY]
+    assert rules(asked) == [DropRule.NOT_INSTALLED]
