@@ -16,10 +16,19 @@ from viewstamp.format.prepare import Prepare, seal
 
 
 def prepare(op: int) -> Prepare:
+    """Return an entry of an op; its parent is not looked at here."""
     return seal(
-        parent=bytes([min(op - 1, 1)]) * 16, cluster_id=bytes(16), view=0, op=op, commit=0, first_revision=op,
-        command_count=1, feature_level=1, timestamp=op, body=b"",
-    )  # fmt: skip
+        parent=bytes([min(op - 1, 1)]) * 16,
+        cluster_id=bytes(16),
+        view=0,
+        op=op,
+        commit=0,
+        first_revision=op,
+        command_count=1,
+        feature_level=1,
+        timestamp=op,
+        body=b"",
+    )
 
 
 class Journal:
