@@ -14,13 +14,9 @@ from coordinator.composition import Coordinator
 from coordinator.config import Config, ConfigError, parse
 from coordinator.journal.errors import JournalError
 from coordinator.mux.entities import RestoreError
-from coordinator.replica.bootstrap import (
-    DirectoryOptions,
-    ReplicaFiles,
-    WrongDirectoryError,
-    open_replica,
-)
+from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.replica.errors import HaltedError
+from coordinator.replica.start import WrongDirectoryError
 from coordinator.snapshot.errors import SnapshotFilesError
 from coordinator.stages.base import BaseRefusedError
 from coordinator.stages.client import FencedError, WrongServiceError
