@@ -103,6 +103,7 @@ def read_all(spark: SparkSession, request: Request) -> ingest.Ingested:
 
 
 def check(request: Request) -> None:
+    """Raise AnalyticsError for a request that cannot be done, before anything is started."""
     if not (request.traces or _has_snapshots(request)):
         raise AnalyticsError(
             "there is nothing to analyse: name directories of traces, of snapshots, or both"
