@@ -105,6 +105,12 @@ def resident_mb(pid: int) -> float:
     return round(psutil.Process(pid).memory_info().rss / MB, 1)
 
 
+def family_mb(pid: int) -> float:
+    """Return the memory of a process and of those that it has started, in RAM, in MB."""
+    family = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    return round(sum(map(resident_mb, family)), 1)
+
+
 def tell(name: str, figures: Figures) -> None:
     """Say on stderr what was measured."""
     print(f"{name}: {json.dumps(figures)}", file=sys.stderr, flush=True)

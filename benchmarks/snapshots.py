@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import sys
@@ -31,8 +32,8 @@ from benchmarks.snapshot_etcd import (
     POLL_S,
     RESTART_TIMEOUT_S,
     Rounds,
+    family_mb,
     measure_etcd,
-    resident_mb,
     tell,
 )
 from benchmarks.snapshot_files import Compaction, Written, compactions, written
@@ -53,6 +54,8 @@ QUICK_ROUNDS: Final = 1
 QUICK_SECONDS: Final = 2.0
 # Callers: some with nothing in their way, and as many as keep the cluster busy.
 LOADS: Final[Mapping[str, int]] = {"light": 4, "saturated": 256}
+# Between two snapshots, where they come one after another and where people ask for them.
+PAUSES_S: Final[Mapping[str, float]] = {"during": 0.0, "paced": 1.0}
 # Of all topics, in hundredths of a percent.
 CHANGED: Final[Mapping[str, int]] = {"1_percent": 100, "0.01_percent": 1}
 # Deltas of more than half of the base are merged.
@@ -115,7 +118,7 @@ class Bench:
         tell(name, figures)
 
     def _memory(self) -> Figures:
-        used = {f"{name}_mb": resident_mb(pid) for name, pid in self._cluster.pids.items()}
+        used = {f"{name}_mb": family_mb(pid) for name, pid in self._cluster.pids.items()}
         services = sum(used[f"{name}_mb"] for name in SERVICES)
         return {**used, "services_mb": round(services, 1), "total_mb": round(sum(used.values()), 1)}
 
@@ -151,28 +154,36 @@ class Bench:
                 self._add(f"{where}_{part}", {"topics": number, **figures})
 
     async def _interleaved(self, load: str) -> None:
-        """Measure a load without snapshots, and with one after another."""
+        """Measure a load without snapshots, with one after another, and with one each second."""
         without = await self._load(load)
+        self._add(f"without_{load}", without)
+        for how, pause_s in PAUSES_S.items():
+            during = await self._load_during_snapshots(load, pause_s)
+            self._add(f"{how}_{load}", during)
+            ratio = round(during["p99_ms"] / without["p99_ms"], 3)
+            self._add(f"p99_{how}_{load}", {"p99_ratio": ratio})
+        await self._snapshot()
+
+    async def _load_during_snapshots(self, load: str, pause_s: float) -> Figures:
         enough = asyncio.Event()
-        taking = asyncio.create_task(self._take_until(enough))
+        taking = asyncio.create_task(self._take_until(enough, pause_s))
         try:
             during = await self._load(load)
         finally:
             enough.set()
             taken = await taking
-        ratio = round(during["p99_ms"] / without["p99_ms"], 3)
-        self._add(f"without_{load}", without)
-        self._add(f"during_{load}", {**during, **taken})
-        self._add(f"p99_{load}", {"p99_ratio": ratio})
-        await self._snapshot()
+        return {**during, **taken}
 
-    async def _take_until(self, enough: asyncio.Event) -> Figures:
+    async def _take_until(self, enough: asyncio.Event, pause_s: float) -> Figures:
         """Take one snapshot after another; return how many, and how long one takes."""
         seconds = []
         while not enough.is_set():
             started = time.perf_counter()
             await self._take()
             seconds.append(time.perf_counter() - started)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await enough.wait()
         return {"snapshots": len(seconds), "snapshot_s": round(median(seconds), 3)}
 
     async def _load(self, load: str) -> Figures:

@@ -37,6 +37,7 @@ SECTIONS: Final[tuple[tuple[str, str, tuple[Plot, ...]], ...]] = (
             plots_traces.heatmap,
             service_graph.service_graph,
             plots_traces.errors,
+            plots_traces.view_changes,
         ),
     ),
     (
@@ -47,6 +48,7 @@ SECTIONS: Final[tuple[tuple[str, str, tuple[Plot, ...]], ...]] = (
             plots_snapshots.churn,
             plots_snapshots.cuts,
             plots_snapshots.tenants,
+            plots_snapshots.garbage,
             plots_snapshots.restore,
         ),
     ),

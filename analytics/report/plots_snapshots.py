@@ -149,6 +149,23 @@ def cuts(tables: Tables, names: Names) -> Drawing | None:
     )
 
 
+def garbage(tables: Tables, names: Names) -> Drawing | None:
+    """Draw the bytes of each sort of garbage in each snapshot, one upon the other."""
+    rows = tables["garbage"].dropna(subset=["generation", "what", "bytes"])
+    if rows.empty or not rows["bytes"].sum():
+        return None
+    sorts = rows.assign(what=rows["what"].str.replace("_", " "))
+    columns = sorts.groupby(["generation", "what"])["bytes"].sum().unstack(fill_value=0)
+    columns = columns.loc[:, columns.sum() > 0]
+    return Drawing(
+        "garbage",
+        "Garbage in snapshots",
+        "Bytes, before compression, of what nobody has any use for, in each snapshot.",
+        _stacks(columns, NARROW),
+        legend=tuple((colour(place), str(what)) for place, what in enumerate(columns.columns)),
+    )
+
+
 class _Bars(NamedTuple):
     """A plot of bars: what it is called, the rows and their columns."""
 

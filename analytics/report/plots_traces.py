@@ -31,6 +31,7 @@ from analytics.report.reading import Tables
 RPCS_DRAWN_MAX: Final = 10
 PATHS_DRAWN_MAX: Final = 5
 LINES_DRAWN_MAX: Final = 5
+VIEWS_DRAWN_MAX: Final = 12
 # Windows of a week are 10,000; a line with more points than pixels shows no more.
 POINTS_MAX: Final = {NARROW: 90, WIDE: 240}
 # Lines of more points have small ones without a rim, which would cut the line up.
@@ -272,6 +273,42 @@ def _heat(rows: pd.DataFrame) -> Markup:
     scale = Scale(first, first + columns * column_us, 58, NARROW - 6)
     _time_ticks(canvas, scale, bottom + 16)
     return canvas.svg("narrow")
+
+
+def view_changes(tables: Tables, names: Names) -> Drawing | None:
+    """Draw for how long each of the last view changes kept commands waiting."""
+    rows = tables["view_changes"].dropna(subset=["view", "start_us", "unavailable_us"])
+    if rows.empty:
+        return None
+    views = rows.groupby("view", as_index=False).agg(
+        start_us=("start_us", "min"),
+        unavailable_us=("unavailable_us", "max"),
+        replicas=("replica", "nunique"),
+    )
+    views = views.sort_values(["start_us", "view"]).tail(VIEWS_DRAWN_MAX)
+    bottom = len(views) * ROW_HEIGHT + 6
+    canvas = Canvas(NARROW, bottom + AXIS_HEIGHT)
+    ticks = round_ticks(max(1.0, float(views["unavailable_us"].max())), 4)
+    scale = Scale(0, ticks[-1], LABEL_WIDTH + 8, NARROW - 62)
+    x_axis(canvas, scale, ticks, "us", bottom)
+    for place, row in enumerate(records(views)):
+        y = place * ROW_HEIGHT + 8
+        began = units.show(row["start_us"], "moment")
+        waited = units.show(row["unavailable_us"], "us")
+        label = f"view {row['view']:.0f}, {began[11:19]}"
+        tip = f"View {row['view']:.0f}, {began}: {waited} without commands, "
+        tip += f"told by {row['replicas']:.0f} replicas"
+        canvas.text(LABEL_WIDTH, y + 12, label, LABEL_WIDTH, class_="label", text_anchor="end")
+        x, length = scale(0), scale(row["unavailable_us"]) - scale(0)
+        canvas.rect(x, y, max(length, 1), 16, class_="mark c7", data_tip=tip)
+        canvas.text(x + length + 5, y + 12, waited, class_="label halo")
+    return Drawing(
+        "view-changes",
+        "View changes",
+        "How long commands waited in each of the last view changes, restarts of a lone replica "
+        "among them (UTC).",
+        canvas.svg("narrow"),
+    )
 
 
 def errors(tables: Tables, names: Names) -> Drawing | None:

@@ -370,7 +370,8 @@ class Journal:
             identity.cluster_id,
             identity.single,
             self._base,
-            self._index.head_op,
+            # What is known to be lost is made good in any order, also above the last op held.
+            max((self._index.head_op, *self._unsettled.missing)),
             self._index.header,
         )
 

@@ -40,6 +40,7 @@ class Handover:
         self._ports = ports
         self._commits: deque[vsr.Commit] = deque()
         self._is_blocked = False  # the first is being read, or is fetched from a peer
+        self._last_op = 0  # handed over
 
     @property
     def next_op(self) -> int | None:
@@ -47,7 +48,12 @@ class Handover:
         return self._commits[0].op if self._commits else None
 
     def add(self, commit: vsr.Commit) -> None:
-        """Take a commit: the next, or the damaged one once more."""
+        """Take a commit: the next, or the damaged one once more.
+
+        One that was handed over already was found damaged by a read for a peer: nothing is missing.
+        """
+        if commit.op <= self._last_op:
+            return
         if self._is_blocked and self._commits[0].op == commit.op:
             self._commits[0] = commit
             self._is_blocked = False
@@ -63,6 +69,7 @@ class Handover:
                 self._ports.start(self._read(commit.op))
                 return
             self._commits.popleft()
+            self._last_op = commit.op
             self._ports.hand_over(commit.prepare)
 
     async def _read(self, op: int) -> None:

@@ -156,9 +156,11 @@ class Copies:
         """Return once no directory has any of these files, durably."""
         self.check_usable()
         folders = sorted({_folder(name) for name in names})
-        for copy, directory in enumerate(self.directories):
+        for copy in range(len(self.directories)):
             for name in names:
                 self.remove(copy, name)
+        # Where they share a file system, its first sync makes all of it durable.
+        for directory in self.directories:
             for folder in folders:
                 self.sync_directory(f"{directory}/{folder}" if folder else directory)
 
@@ -313,10 +315,9 @@ class Copies:
         return self.attempt(copy, f"creating {path}", lambda: self._storage.create(path), make_room)
 
     def rename(self, copy: int, source: str, target: str, make_room: MakeRoom) -> None:
-        """Give a synced file its final name, durably."""
+        """Give a synced file its final name; not durable before its directory is synced."""
         here, there = self.path(copy, source), self.path(copy, target)
         self.attempt(copy, f"renaming {here}", lambda: self._storage.rename(here, there), make_room)
-        self.sync_directory(there.rpartition("/")[0])
 
 
 class StagedFile:
@@ -347,19 +348,25 @@ class StagedFile:
         self._copies.attempt(copy, what, lambda: file.write(offset, data), self._make_room)
 
     def place(self, name: str, check: Check) -> None:
-        """Return once the file has its final name everywhere, durable and read back."""
-        for copy in list(self._files):
-            if self._copies.damage(copy, name, check) is None:
-                self._copies.sync_directory(_folder(self._copies.path(copy, name)))
-            else:
-                self._place(copy, name, check)
+        """Return once the file has its final name everywhere, durable and read back.
 
-    def _place(self, copy: int, name: str, check: Check) -> None:
-        file = self._files[copy]
-        self._copies.sync(file)
-        file.close()
-        self._copies.rename(copy, self._name, name, self._make_room)
-        del self._files[copy]
+        Each step is taken in every directory before the next one: where they share a file system,
+        its first sync of a directory makes the other names durable, too.
+        """
+        copies = list(self._files)
+        placed = [copy for copy in copies if self._copies.damage(copy, name, check) is not None]
+        for copy in placed:
+            self._copies.sync(self._files[copy])
+        for copy in placed:
+            self._files[copy].close()
+            self._copies.rename(copy, self._name, name, self._make_room)
+            del self._files[copy]
+        for copy in copies:
+            self._copies.sync_directory(_folder(self._copies.path(copy, name)))
+        for copy in placed:
+            self._check_read_back(copy, name, check)
+
+    def _check_read_back(self, copy: int, name: str, check: Check) -> None:
         damage = self._copies.damage(copy, name, check)
         if damage is not None:
             path = self._copies.path(copy, name)

@@ -36,9 +36,10 @@ class AwaitingRepair:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The log ends at `head_op`; `headers` are its entries after `commit`, in op order.
+    """The log ends at `head_op`, and all up to `commit` is committed, which `source` knew.
 
-    `source` is the replica that holds all that is committed up to `commit`.
+    `headers` are its entries after `commit`, and before them what the votes tell of committed
+    ones, in op order.
     """
 
     commit: int
@@ -95,10 +96,25 @@ def choose(votes: Sequence[DoViewChangeMessage], replica_count: int, quorums: Qu
         parent = chosen[-1].checksum if chosen else None
         verdict = judge(ordered, op, parent, replica_count - quorums.replication + 1)
         if verdict is None:
-            return Chosen(source.commit, source.from_replica, tuple(chosen), op - 1)
+            headers = (*known_committed(ordered, source.commit), *chosen)
+            return Chosen(source.commit, source.from_replica, headers, op - 1)
         if isinstance(verdict, Unknown):
             return Unrecoverable(op) if len(votes) == replica_count else AwaitingRepair(op)
         chosen.append(verdict)
+
+
+def known_committed(votes: Sequence[DoViewChangeMessage], commit: int) -> list[PrepareHeader]:
+    """The entries up to `commit` that canonical votes hold.
+
+    Some do not know yet that they are committed, and the one who does may have them damaged.
+    """
+    log_view = max(vote.log_view for vote in votes)
+    known: dict[int, PrepareHeader] = {}
+    for header in (each for vote in votes if vote.log_view == log_view for each in vote.headers):
+        if header.op <= commit:
+            same = known.setdefault(header.op, header)
+            check(same.checksum == header.checksum, "one entry is committed per op", header.op)
+    return [known[op] for op in sorted(known)]
 
 
 def judge(
@@ -111,7 +127,9 @@ def judge(
         return None
     findings = [finding(vote, op, parent) for vote in votes]
     checksum = candidate(votes, canonical, op, parent)
-    if sum(is_nack(found, checksum) for found in findings) >= nack_quorum:
+    if checksum is None:
+        return eliminate(findings, nack_quorum)
+    if nacks(findings, checksum) >= nack_quorum:
         return None
     copies = [f.header for f in findings if isinstance(f, Held) and f.header.checksum == checksum]
     return copies[0] if copies else UNKNOWN
@@ -128,14 +146,26 @@ def finding(vote: DoViewChangeMessage, op: int, parent: bytes | None) -> Finding
     return ABSENT
 
 
-def is_nack(found: Finding, checksum: bytes | None) -> bool:
-    """Whether a replica of this finding certainly never held the entry of `checksum`.
+def nacks(findings: Sequence[Finding], checksum: bytes | None) -> int:
+    """How many replicas certainly never held the entry of `checksum`; None is one nobody holds."""
+    return sum(
+        found.header.checksum != checksum if isinstance(found, Held) else found == ABSENT
+        for found in findings
+    )
 
-    If not even the checksum is known, any entry held could be the one.
+
+def eliminate(findings: Sequence[Finding], nack_quorum: int) -> PrepareHeader | Unknown | None:
+    """What is left where no canonical log can tell: an entry that others hold, or nothing.
+
+    One that nobody holds intact cannot be kept; it has to be certain that it was not committed.
     """
-    if isinstance(found, Held):
-        return checksum is not None and found.header.checksum != checksum
-    return found == ABSENT
+    if nacks(findings, None) < nack_quorum:
+        return UNKNOWN
+    held = {found.header.checksum: found.header for found in findings if isinstance(found, Held)}
+    possible = [held[each] for each in sorted(held) if nacks(findings, each) < nack_quorum]
+    if len(possible) > 1:
+        return UNKNOWN
+    return possible[0] if possible else None
 
 
 def candidate(

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from coordinator.vsr import founding, repair
-from coordinator.vsr.effects import DropRule, Status
+from coordinator.vsr.effects import NOT_ADMITTED, DropRule, Status
 from coordinator.vsr.messages import (
     PARENT_OF_FIRST,
+    AdmissionDurableMessage,
+    AdmissionMessage,
     BlankAnswerMessage,
     CommitMessage,
     CommitOkMessage,
@@ -24,6 +26,7 @@ from coordinator.vsr.messages import (
     PrepareMessage,
     PrepareOkMessage,
     RepairMessage,
+    RequestAdmissionMessage,
     RequestCommittedMessage,
     RequestPrepareMessage,
     RequestStartViewMessage,
@@ -31,6 +34,7 @@ from coordinator.vsr.messages import (
     StartViewMessage,
 )
 from coordinator.vsr.state import FOUNDING_VIEW, State
+from viewstamp.limits import PIPELINE_PREPARES_MAX
 
 Viewed: TypeAlias = PrepareMessage | PrepareOkMessage | CommitMessage | CommitOkMessage
 Rules: TypeAlias = tuple[tuple[DropRule, Callable[[State, Any], bool]], ...]
@@ -168,16 +172,22 @@ def not_committed(state: State, message: RequestCommittedMessage) -> bool:
 
 def committed_not_lacking(state: State, message: CommittedMessage) -> bool:
     """The entry is here, or an earlier one has to come first, or it is this primary's to commit."""
+    if not state.may_journal:
+        return True
     op = message.prepare.header.op
     if op <= state.commit_max:
         return op not in state.log.faulty or state.log.is_being_written(op)
     return op != state.commit_max + 1 or (state.is_primary and state.is_installed)
 
 
-def head_damaged(state: State, message: CommittedMessage) -> bool:
-    """What the entry follows is damaged here, and comes first."""
-    follows = message.prepare.header.op == state.log.op + 1
-    return follows and state.log.op > 0 and state.log.head is None
+def head_damaged(state: State, message: CommittedMessage | RepairMessage) -> bool:
+    """What the entry follows is damaged here, and comes first, unless only its place is filled."""
+    header = message.prepare.header
+    held = state.log.get(header.op)
+    stays = held is not None and held.header.checksum == header.checksum
+    if header.op == 1 or stays or header.op in state.log.faulty:
+        return False
+    return state.log.get(header.op - 1) is None
 
 
 def committed_backlog(state: State, message: CommittedMessage | RepairMessage) -> bool:
@@ -187,11 +197,13 @@ def committed_backlog(state: State, message: CommittedMessage | RepairMessage) -
 
 def repair_not_lacking(state: State, message: RepairMessage) -> bool:
     """The entry is neither lacking here nor held."""
+    if not state.may_journal:
+        return True
     header = message.prepare.header
     held = state.log.get(header.op)
     if held is not None and held.header.checksum == header.checksum:
         return False
-    return all(each.checksum != header.checksum for each in repair.wanted_headers(state))
+    return repair.wanted(state).get(header.op) != header.checksum
 
 
 def repair_gap(state: State, message: RepairMessage) -> bool:
@@ -220,6 +232,27 @@ def stale_nonce(state: State, message: BlankAnswerMessage) -> bool:
     return message.echo != state.boot_nonce
 
 
+def not_founded(state: State, message: CommitMessage) -> bool:
+    """Nothing is committed yet: this replica may be one of the founders."""
+    return message.commit == 0 or state.log.op > 0
+
+
+def lags_behind(state: State, message: RequestAdmissionMessage) -> bool:
+    """The newcomer does not hold this primary's log yet, or the primary leads no more."""
+    return state.is_abdicating or message.commit + PIPELINE_PREPARES_MAX < state.commit_max
+
+
+def not_a_newcomer(state: State, message: AdmissionMessage) -> bool:
+    """This replica has its vote, or asked in another boot."""
+    return state.voting_view != NOT_ADMITTED or message.nonce != state.boot_nonce
+
+
+def abdicating_already(state: State, message: AdmissionDurableMessage) -> bool:
+    """This primary resigned already in favour of that view."""
+    own = state.wishes.get(state.replica)
+    return own is not None and own.target_view >= message.voting_view
+
+
 def already_founded(state: State, message: Message) -> bool:
     """Op 1 exists here: nobody founds over it."""
     return state.log.op > 0
@@ -230,13 +263,13 @@ def not_from_founding_primary(state: State, message: Message) -> bool:
     return message.from_replica != FOUNDING_VIEW % state.replica_count
 
 
-def not_the_founding_prepare(state: State, message: PrepareMessage) -> bool:
+def not_the_founding_prepare(state: State, message: PrepareMessage | RepairMessage) -> bool:
     """A blank replica can begin with op 1 alone."""
     header = message.prepare.header
     return (header.op, header.parent, header.first_revision) != (1, PARENT_OF_FIRST, 1)
 
 
-def not_a_founder(state: State, message: PrepareMessage) -> bool:
+def not_a_founder(state: State, message: PrepareMessage | RepairMessage) -> bool:
     """This boot of this replica was not asked: it may have acknowledged things it forgot."""
     return not founding.names_this_boot(state, message)
 
@@ -304,6 +337,7 @@ REPAIR_RULES: Rules = (
     (DropRule.OTHER_CLUSTER, prepare_of_other_cluster),
     (DropRule.NOT_LACKING, repair_not_lacking),
     (DropRule.PREPARE_GAP, repair_gap),
+    (DropRule.HEAD_DAMAGED, head_damaged),
     (DropRule.JOURNAL_BACKLOG, committed_backlog),
 )
 REQUEST_COMMITTED_RULES: Rules = ((DropRule.NOT_HELD, not_committed),)
@@ -314,6 +348,26 @@ COMMITTED_RULES: Rules = (
     (DropRule.JOURNAL_BACKLOG, committed_backlog),
 )
 COMMITTED_GONE_RULES: Rules = ((DropRule.NOT_LACKING, snapshot_not_needed),)
+FOUNDED_CLUSTER_RULES: Rules = ((DropRule.NOT_FOUNDED, not_founded),)
+FOUNDING_REPAIR_RULES: Rules = (
+    (DropRule.NOT_THE_FOUNDING_PREPARE, not_the_founding_prepare),
+    (DropRule.ALREADY_FOUNDED, already_founded),
+    (DropRule.NOT_A_FOUNDER, not_a_founder),
+)
+REQUEST_ADMISSION_RULES: Rules = (
+    *FOR_PRIMARY_RULES,
+    (DropRule.LAGS_BEHIND, lags_behind),
+)
+ADMISSION_RULES: Rules = (
+    *VIEW_RULES,
+    *FROM_PRIMARY_RULES,
+    (DropRule.NOT_A_NEWCOMER, not_a_newcomer),
+)
+ADMISSION_DURABLE_RULES: Rules = (
+    *VIEW_RULES,
+    *FOR_PRIMARY_RULES,
+    (DropRule.ABDICATING, abdicating_already),
+)
 BLANK_QUERY_RULES: Rules = (
     (DropRule.NOT_FROM_PRIMARY, not_from_founding_primary),
     (DropRule.ALREADY_FOUNDED, already_founded),
@@ -329,6 +383,10 @@ VIEWED = (PrepareMessage, PrepareOkMessage, CommitMessage, CommitOkMessage)
 """The messages of normal operation, which act only in the view that they name."""
 
 
-def rules_of_view(message: Message) -> Rules:
-    """The rules on views, for the messages that they are for."""
-    return VIEW_RULES if isinstance(message, VIEWED) else ()
+def rules_of_view(state: State, message: Message) -> Rules:
+    """The rules on views, for the messages that they are for.
+
+    A blank replica is in no view: it may hear of a cluster that lives on in a later one.
+    """
+    is_news = state.status is Status.BLANK and isinstance(message, CommitMessage)
+    return VIEW_RULES if isinstance(message, VIEWED) and not is_news else ()

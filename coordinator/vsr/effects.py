@@ -67,6 +67,9 @@ class DropRule(Enum):
     NOT_HELD = "not_held"
     NOT_LACKING = "not_lacking"
     HEAD_DAMAGED = "head_damaged"
+    NOT_FOUNDED = "not_founded"
+    NOT_A_NEWCOMER = "not_a_newcomer"
+    LAGS_BEHIND = "lags_behind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +132,8 @@ class DiscardAfter:
 class SendCommitted:
     """Send these committed entries, as the journal holds them, each as a `CommittedMessage`.
 
-    Entries that are damaged are left out. If the first was truncated, one `CommittedGoneMessage`
-    goes instead.
+    Those that are damaged are left out, and reported by `RecordFaulty`. If the first was truncated,
+    one `CommittedGoneMessage` goes instead.
     """
 
     to_replica: int
@@ -140,7 +143,10 @@ class SendCommitted:
 
 @dataclass(frozen=True, slots=True)
 class SendHeld:
-    """Send entry `op` as a `RepairMessage` if the journal holds that very one, intact."""
+    """Send entry `op` as a `RepairMessage` if the journal holds that very one, intact.
+
+    If its record is damaged report `RecordFaulty(op)`.
+    """
 
     to_replica: int
     op: int
@@ -169,7 +175,8 @@ class Commit:
     """Entry `op` is committed: execute it. Ops come in order, each exactly once per start.
 
     `prepare` is None when the core no longer holds the body; the driver then reads entry `op` of
-    its own journal. If that is damaged it gives `RecordFaulty(op)`, and the entry comes again.
+    its own journal. If that is damaged it gives `RecordFaulty(op)`, and the entry comes again with
+    its body; so does one that the driver had read before it found the damage, and may ignore.
     """
 
     op: int

@@ -15,7 +15,13 @@ from coordinator.vsr import acknowledge, normal
 from coordinator.vsr.effects import FoundingReady, RefusalReason, Refused, Send, Status
 from coordinator.vsr.errors import demand
 from coordinator.vsr.events import Found, RecordsDurable
-from coordinator.vsr.messages import BlankAnswerMessage, BlankQueryMessage, PrepareMessage
+from coordinator.vsr.messages import (
+    BlankAnswerMessage,
+    BlankQueryMessage,
+    Prepare,
+    PrepareMessage,
+    RepairMessage,
+)
 from coordinator.vsr.state import FOUNDING_VIEW, State
 from coordinator.vsr.timeouts import TimeoutName
 
@@ -85,7 +91,7 @@ def on_found(state: State, event: Found) -> None:
     normal.append_new(state, event.body, FOUNDED_COMMANDS, event.wall_clock_us)
 
 
-def on_founding_prepare(state: State, message: PrepareMessage) -> None:
+def on_founding_prepare(state: State, message: PrepareMessage | RepairMessage) -> None:
     """Blank backup: journal op 1, which names this boot of this replica among the founders."""
     normal.journal(state, message.prepare)
 
@@ -98,9 +104,14 @@ def on_records_durable(state: State, event: RecordsDurable) -> None:
         state.persist_superblock()
 
 
-def names_this_boot(state: State, message: PrepareMessage) -> bool:
+def names_this_boot(state: State, message: PrepareMessage | RepairMessage) -> bool:
     """Whether the Founded entry lists this replica with the nonce of its present boot."""
+    return names(state, message.prepare)
+
+
+def names(state: State, prepare: Prepare) -> bool:
+    """Whether the Founded entry `prepare` lists this boot of this replica."""
     if state.read_founders is None:
         return False
-    listed = tuple(state.read_founders(message.prepare.body))
+    listed = tuple(state.read_founders(prepare.body))
     return len(listed) == state.replica_count and listed[state.replica] == state.boot_nonce

@@ -23,12 +23,23 @@ NO_NONCE = bytes(BOOT_NONCE_BYTES)
 def advance(state: State) -> None:
     """Settle rule: go on with taking the log over, as far as what is here allows."""
     installation = state.installation
-    if installation is None or state.commit_max < installation.commit:
+    if installation is None:
         return
     discard_conflict(state, installation)
+    learn_commits(state, installation)
+    if state.commit_max < installation.commit:
+        return
     discard_rest(state, installation)
     if is_complete(state, installation):
         record(state, installation)
+
+
+def learn_commits(state: State, installation: Installation) -> None:
+    """Own entries that equal committed ones of the chosen log are committed."""
+    for header in installation.headers:
+        follows = header.op == state.commit_max + 1
+        if header.op <= installation.commit and follows and held_alike(state, header):
+            state.commit_max = header.op
 
 
 def held_alike(state: State, header: PrepareHeader) -> bool:
@@ -39,9 +50,16 @@ def held_alike(state: State, header: PrepareHeader) -> bool:
 
 
 def lacking(state: State, installation: Installation) -> list[PrepareHeader]:
-    """The entries of the chosen log that have to be fetched; those committed here are held."""
-    open_headers = (each for each in installation.headers if each.op > state.commit_max)
-    return [header for header in open_headers if not held_alike(state, header)]
+    """The known entries of the chosen log that have to be fetched, what is committed first."""
+    reach = installation.commit
+    if state.commit_max >= installation.commit:
+        reach = installation.head_op
+    return [
+        header
+        for header in installation.headers
+        if (state.commit_max < header.op <= reach and not held_alike(state, header))
+        or (header.op in state.log.faulty and not state.log.is_being_written(header.op))
+    ]
 
 
 def discard_conflict(state: State, installation: Installation) -> None:
@@ -85,6 +103,7 @@ def record(state: State, installation: Installation) -> None:
         state.vouched_op = installation.commit
         state.log_view = state.view
         state.log.take_up(state.view)
+        state.recorded_view = state.view
         state.began_op = state.log.op
         state.inherited_op = state.log.op if state.is_primary else 0
         state.persist_superblock()

@@ -73,7 +73,8 @@ def unretired_is_bounded(state: State) -> bool:
 def pipeline_is_bounded(state: State) -> bool:
     """A primary has at most a pipeline of uncommitted entries; a new primary relies on it."""
     in_flight = state.log.op - state.commit_max
-    return not (state.is_primary and state.is_installed) or in_flight <= PIPELINE_PREPARES_MAX
+    leads = state.is_primary and state.acts_in_view
+    return not leads or in_flight <= PIPELINE_PREPARES_MAX
 
 
 def alone_commits_what_is_durable(state: State) -> bool:

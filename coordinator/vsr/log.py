@@ -91,6 +91,13 @@ class LogTail:
         """The entry at `op` if the tail still holds it, and it is not damaged."""
         return self._entries.get(op)
 
+    def checksum_of(self, op: int) -> bytes | None:
+        """The checksum of the entry at `op`, damaged or not, if the tail can tell."""
+        held, following = self._entries.get(op), self._entries.get(op + 1)
+        if held is not None:
+            return held.header.checksum
+        return following.header.parent if following is not None else None
+
     def above(self, op: int) -> Iterator[Entry]:
         """The held entries after `op`, in op order."""
         first = max(op + 1, self.op - LOG_TAIL_PREPARES + 1)

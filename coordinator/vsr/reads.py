@@ -41,7 +41,9 @@ def settle(state: State) -> None:
     if state.is_abdicating:
         refuse_all(state, RefusalReason.ABDICATING)
     finish_round(state)
-    if state.reads.waiting and not state.reads.running:
+    reads = state.reads
+    waits = reads.waiting or reads.newcomers_waiting
+    if waits and not (reads.running or reads.newcomers_running):
         start_round(state)
         finish_round(state)
 
@@ -55,6 +57,7 @@ def refuse_all(state: State, reason: RefusalReason) -> None:
     for token in (*reads.running, *reads.waiting):
         state.emit(ReadIndexRefused(token, reason, None))
     reads.running, reads.waiting = [], []
+    reads.newcomers_running, reads.newcomers_waiting = {}, {}
 
 
 def start_round(state: State) -> None:
@@ -63,6 +66,7 @@ def start_round(state: State) -> None:
     reads.number += 1
     reads.index_op = state.commit_max
     reads.running, reads.waiting = reads.waiting, []
+    reads.newcomers_running, reads.newcomers_waiting = reads.newcomers_waiting, {}
     reads.confirmed_by = {state.replica}
     if state.replica_count > 1:
         send_heartbeat(state)
@@ -75,4 +79,5 @@ def finish_round(state: State) -> None:
         return
     for token in reads.running:
         state.emit(ReadIndexGranted(token, reads.index_op))
-    reads.running = []
+    reads.newcomers_confirmed.update(reads.newcomers_running)
+    reads.running, reads.newcomers_running = [], {}

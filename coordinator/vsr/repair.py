@@ -15,7 +15,6 @@ from coordinator.vsr.errors import demand
 from coordinator.vsr.events import RecordFaulty
 from coordinator.vsr.messages import (
     Message,
-    PrepareHeader,
     RepairMessage,
     RequestCommittedMessage,
     RequestPrepareMessage,
@@ -27,7 +26,8 @@ from viewstamp.limits import CATCH_UP_OPS, PIPELINE_PREPARES_MAX
 
 def settle(state: State) -> None:
     """Settle rule: ask for what is lacking, and again as soon as that has come."""
-    if state.commit_heard <= state.commit_max and not (state.log.faulty or state.installation):
+    nothing = state.commit_heard <= state.commit_max
+    if not state.may_journal or (nothing and not (state.log.faulty or state.installation)):
         if state.asked_ops:
             stop_asking(state)
         return
@@ -74,8 +74,7 @@ def ask(state: State, needed: frozenset[int]) -> None:
 def needed_ops(state: State) -> frozenset[int]:
     """The ops of the entries to ask for now."""
     first, last = committed_window(state)
-    chosen = (header.op for header in wanted_headers(state))
-    return frozenset((*range(first, last + 1), *faulty_committed(state), *chosen))
+    return frozenset((*range(first, last + 1), *faulty_committed(state), *wanted(state)))
 
 
 def committed_window(state: State) -> tuple[int, int]:
@@ -90,16 +89,22 @@ def faulty_committed(state: State) -> list[int]:
     return [op for op in faulty[:CATCH_UP_OPS] if not state.log.is_being_written(op)]
 
 
-def wanted_headers(state: State) -> list[PrepareHeader]:
-    """The uncommitted entries of this view's log to ask for, whose headers are known."""
+def wanted(state: State) -> dict[int, bytes]:
+    """The entries to ask for whose checksums are known, by op.
+
+    Those are of a log that is being taken over, and own ones that are damaged: what is left in
+    memory of one knows its checksum, or else the entry after it.
+    """
+    checksums = {op: state.log.checksum_of(op) for op in sorted(state.log.faulty)}
+    known = {
+        op: checksum
+        for op, checksum in checksums.items()
+        if checksum is not None and not state.log.is_being_written(op)
+    }
     if state.installation is not None:
-        caught_up = state.commit_max >= state.installation.commit
-        return install.lacking(state, state.installation) if caught_up else []
-    if state.status is not Status.NORMAL:
-        return []
-    entries = state.log.above(state.commit_max) if state.log.faulty else ()
-    damaged = [each.header for each in entries if each.header.op in state.log.faulty]
-    return [header for header in damaged if not state.log.is_being_written(header.op)]
+        lacking = install.lacking(state, state.installation)
+        known.update((header.op, header.checksum) for header in lacking)
+    return known
 
 
 def questions(state: State) -> Iterator[tuple[int, Message]]:
@@ -112,8 +117,8 @@ def questions(state: State) -> Iterator[tuple[int, Message]]:
     for op in faulty_committed(state):
         yield source, RequestCommittedMessage(cluster_id, replica, op, op)
     holder = peer_in_turn(state, state.installation.holders if state.installation else ())
-    for header in wanted_headers(state):
-        yield holder, RequestPrepareMessage(cluster_id, replica, header.op, header.checksum)
+    for op, checksum in sorted(wanted(state).items()):
+        yield holder, RequestPrepareMessage(cluster_id, replica, op, checksum)
 
 
 def peer_in_turn(state: State, preferred: tuple[int, ...]) -> int:
@@ -137,7 +142,7 @@ def on_repair(state: State, message: RepairMessage) -> None:
     """Take an entry that was asked for; vouch for one that is here already."""
     header = message.prepare.header
     held = state.log.get(header.op)
-    if any(header.checksum == wanted.checksum for wanted in wanted_headers(state)):
+    if wanted(state).get(header.op) == header.checksum:
         state.write(message.prepare, fills=header.op in state.log.faulty)
     elif held is not None:
         acknowledge.acknowledge(state, held)
@@ -150,6 +155,8 @@ def on_record_faulty(state: State, event: RecordFaulty) -> None:
     if state.log.is_being_written(event.op):
         return
     entry = state.log.mark_faulty(event.op)
+    if entry is not None:
+        entry.acks.discard(state.replica)
     if state.retired_op < event.op <= state.commit_min:
         state.redeliver.add(event.op)
     if entry is not None and entry.prepare is not None:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from coordinator.vsr import (
     abdication,
     acknowledge,
+    admission,
     catch_up,
     commit,
     drop,
@@ -40,6 +41,8 @@ from coordinator.vsr.events import (
 )
 from coordinator.vsr.invariants import Marks, check_step
 from coordinator.vsr.messages import (
+    AdmissionDurableMessage,
+    AdmissionMessage,
     BlankAnswerMessage,
     BlankQueryMessage,
     CommitMessage,
@@ -51,6 +54,7 @@ from coordinator.vsr.messages import (
     PrepareMessage,
     PrepareOkMessage,
     RepairMessage,
+    RequestAdmissionMessage,
     RequestCommittedMessage,
     RequestPrepareMessage,
     RequestStartViewMessage,
@@ -84,6 +88,7 @@ MESSAGE_HANDLERS: dict[type, dict[Status, Receiver]] = {
     },
     PrepareOkMessage: {Status.VIEW_CHANGE: COUNT_COPY, Status.NORMAL: COUNT_COPY},
     CommitMessage: {
+        Status.BLANK: (drop.FOUNDED_CLUSTER_RULES, admission.on_founded_cluster),
         Status.RECOVERING: HEARD_PRIMARY,
         Status.VIEW_CHANGE: HEARD_PRIMARY,
         Status.NORMAL: (drop.FROM_PRIMARY_RULES, normal.on_commit),
@@ -98,12 +103,22 @@ MESSAGE_HANDLERS: dict[type, dict[Status, Receiver]] = {
         drop.REQUEST_START_VIEW_RULES, start_view.on_request_start_view
     ),
     RequestPrepareMessage: by_members(drop.REQUEST_PREPARE_RULES, repair.on_request_prepare),
-    RepairMessage: by_members(drop.REPAIR_RULES, repair.on_repair),
+    RepairMessage: {
+        Status.BLANK: (drop.FOUNDING_REPAIR_RULES, founding.on_founding_prepare),
+        **by_members(drop.REPAIR_RULES, repair.on_repair),
+    },
     RequestCommittedMessage: by_members(
         drop.REQUEST_COMMITTED_RULES, catch_up.on_request_committed
     ),
     CommittedMessage: by_members(drop.COMMITTED_RULES, catch_up.on_committed),
     CommittedGoneMessage: by_members(drop.COMMITTED_GONE_RULES, catch_up.on_committed_gone),
+    RequestAdmissionMessage: {
+        Status.NORMAL: (drop.REQUEST_ADMISSION_RULES, admission.on_request_admission)
+    },
+    AdmissionMessage: {Status.NORMAL: (drop.ADMISSION_RULES, admission.on_admission)},
+    AdmissionDurableMessage: {
+        Status.NORMAL: (drop.ADMISSION_DURABLE_RULES, admission.on_admission_durable)
+    },
 }
 
 TIMEOUT_HANDLERS: dict[TimeoutName, Callable[[State], None]] = {
@@ -116,6 +131,7 @@ TIMEOUT_HANDLERS: dict[TimeoutName, Callable[[State], None]] = {
     TimeoutName.VIEW_CHANGE: view_change.on_view_change_timeout,
     TimeoutName.START_VIEW_REQUEST: start_view.on_request_timeout,
     TimeoutName.REPAIR: repair.on_repair_timeout,
+    TimeoutName.ADMISSION: admission.on_admission_timeout,
     TimeoutName.ABDICATION: abdication.on_abdication_timeout,
 }
 
@@ -123,7 +139,7 @@ TIMEOUT_HANDLERS: dict[TimeoutName, Callable[[State], None]] = {
 def on_received(state: State, event: Received) -> None:
     """Drop the message by a named rule, or hand it to the handler for this status."""
     message = event.message
-    general = (*drop.ANY_RULES, *drop.rules_of_view(message))
+    general = (*drop.ANY_RULES, *drop.rules_of_view(state, message))
     hit = drop.first_hit(general, state, message)
     receiver = MESSAGE_HANDLERS.get(type(message), {}).get(state.status)
     if hit is None:
@@ -210,6 +226,8 @@ SETTLE_RULES: tuple[Callable[[State], None], ...] = (
     view_change.finish,
     repair.settle,
     reads.settle,
+    admission.recognize_founder,
+    admission.settle,
 )
 
 
@@ -303,6 +321,11 @@ class Replica:
     def view(self) -> int:
         """The view the replica is in or moving to."""
         return self._state.view
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this replica counts in its view; one that lost its disk does not at first."""
+        return self._state.is_voter
 
     @property
     def primary(self) -> int:

@@ -85,9 +85,9 @@ def demand_suffix(event: Start) -> None:
     """The journal verified each entry; that they follow each other is looked at here once more."""
     suffix, faulty = event.suffix, frozenset(event.faulty)
     first, head = suffix[0], suffix[-1]
-    reach = head.op - first.op + 1
+    lowest_op = max(event.base_op, head.op - PIPELINE_PREPARES_MAX) + 1
     demand(
-        first.op <= event.base_op + 1 or reach >= PIPELINE_PREPARES_MAX or first.op - 1 in faulty,
+        faulty.issuperset(range(lowest_op, first.op)),
         f"the suffix holds all entries or at least the last {PIPELINE_PREPARES_MAX}",
         (first.op, head.op),
     )
@@ -183,13 +183,14 @@ def halt_without_superblock(state: State, superblock: SuperblockState) -> None:
 def await_peers(state: State, superblock: SuperblockState) -> None:
     """One of several, after a restart: it may not act before its peers brought it up to date.
 
-    Every entry says what was committed when it was made, in this very log. The superblock tells of
+    Every entry says what was committed when it was made, in this very log; and that it was made
+    says that all before the pipeline was. The superblock tells of
     no commit that was not durable: if the journal ends before it, entries were lost.
     """
     if state.log.op < superblock.commit_max:
         state.log.head_uncertain = True
     last = max((entry.header.commit for entry in state.log.above(0)), default=0)
-    known = max(superblock.commit_max, last)
+    known = max(superblock.commit_max, last, state.log.op - PIPELINE_PREPARES_MAX)
     state.commit_heard = known
     state.commit_max = max(min(known, state.log.op), state.commit_max)
     start_view.recover(state)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coordinator.vsr.effects import (
+    NOT_ADMITTED,
     DiscardAfter,
     Effect,
     PersistPrepares,
@@ -73,6 +74,10 @@ class ReadRounds:
     running: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
     confirmed_by: set[int] = field(default_factory=set)
+    newcomers_waiting: dict[int, bytes] = field(default_factory=dict)
+    """Replicas that want to be admitted, with their nonces; a round confirms this view to them."""
+    newcomers_running: dict[int, bytes] = field(default_factory=dict)
+    newcomers_confirmed: dict[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +92,9 @@ class Wish:
 class Installation:
     """The log that a view begins with, while this replica takes it over.
 
-    `headers` are its entries after `commit`, in op order; `head_op` is the last. `source` has
-    what is committed, `holders` are asked for the rest, in turn.
+    `headers` are its entries after `commit`, and before them what is known of committed ones, in
+    op order; `head_op` is the last. `source` knows what is committed, `holders` are asked for what
+    has a header, in turn.
     """
 
     source: int
@@ -121,6 +127,8 @@ class State:
     retired_op: int = 0
     inherited_op: int = 0
     """Primary: that head too; retired before anything is admitted. 0 for a backup."""
+    recorded_view: int = -1
+    """The last view whose log this process took over as a whole; the disk may not know yet."""
     began_op: int = 0
     """The head of the log that this view began with, here."""
     vouched_op: int = 0
@@ -205,6 +213,11 @@ class State:
         )
 
     @property
+    def may_journal(self) -> bool:
+        """Whether the disk remembers that this replica lost its disk, if it did."""
+        return self.voting_view != NOT_ADMITTED or self.durable is not None
+
+    @property
     def is_voter(self) -> bool:
         """Whether this replica may vote and vouch in `view`: it forgot nothing that it said."""
         return self.is_voter_in(self.view)
@@ -277,6 +290,8 @@ class State:
     def _write_superblock(self) -> None:
         # What is committed may be on its way to the disk, where a crash leaves another entry.
         commit = min(self.commit_max, self.log.durable_op)
+        if self.durable is not None:
+            commit = max(commit, self.durable.commit_max)
         state = SuperblockState(self.view, self.log_view, commit, self.voting_view)
         check(
             self.durable is None or state.follows(self.durable),

@@ -67,7 +67,9 @@ def on_superblock_durable(state: State, event: SuperblockDurable) -> None:
     )
     was_installed = state.is_installed
     state.superblock_written()
-    if state.is_installed and not was_installed:
+    # A newcomer's first superblock names a view whose log it has still to take over.
+    took_over = state.status is Status.BLANK or state.recorded_view == state.view
+    if state.is_installed and not was_installed and took_over:
         install.take_up(state)
 
 

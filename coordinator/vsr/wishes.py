@@ -8,6 +8,7 @@ long as it is repeated, so that doubts of yesterday do not add up with those of 
 
 from __future__ import annotations
 
+from coordinator.vsr.effects import SendHeld
 from coordinator.vsr.messages import StartViewChangeMessage
 from coordinator.vsr.state import State, Wish
 from coordinator.vsr.timeouts import TimeoutName, ticks
@@ -83,6 +84,16 @@ def tell_wish(state: State) -> None:
         StartViewChangeMessage(state.configuration.cluster_id, state.replica, target_view)
     )
     state.timeouts.arm(TimeoutName.WISH_RESEND, state.now_ticks)
+    if state.log.op == 1 and state.commit_max == 0:
+        offer_founding(state)
+
+
+def offer_founding(state: State) -> None:
+    """Send op 1 to all: some may be blank still, and can help only once they have it."""
+    founded = state.log.get(1)
+    if founded is not None:
+        for replica in state.others:
+            state.emit(SendHeld(replica, 1, founded.header.checksum))
 
 
 def on_start_view_change(state: State, message: StartViewChangeMessage) -> None:

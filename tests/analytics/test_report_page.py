@@ -73,12 +73,24 @@ def test_all_parts_are_there(page: report_pages.Page) -> None:
         "plot-heatmap",
         "plot-service-graph",
         "plot-errors",
+        "plot-view-changes",
         "plot-growth",
         "plot-churn",
         "plot-cuts",
         "plot-tenants",
+        "plot-garbage",
         "plot-restore",
     ]
+
+
+def test_words_are_those_of_the_page(page: report_pages.Page, tables: Path) -> None:
+    """What is printed in a terminal is what stands on the page, finding by finding."""
+    items = [e for e in page.all("li") if "data-rule" in e.attributes]
+    told = report.sentences(tables)
+    assert len(told) == len(items) > 5
+    for sentence, item in zip(told, items, strict=True):
+        assert sentence.severity == item.attributes["class"]
+        assert item.text.endswith(sentence.severity + sentence.text)
 
 
 def test_tables_have_semantics(page: report_pages.Page) -> None:

@@ -17,6 +17,7 @@ from tests.journal.builders import create, prepare, reopen
 from tests.journal.memory_storage import Loss, MemoryStorage, SimulatedCrash
 from viewstamp.format.prepare import NO_PARENT, Prepare
 from viewstamp.format.record import SECTOR_BYTES
+from viewstamp.limits import PIPELINE_PREPARES_MAX
 
 SEEDS = 60
 LIVES_PER_SEED = 12
@@ -79,10 +80,11 @@ class Member:
         self.acknowledge(self.model.pending[-1])
 
     def change_view(self) -> None:
-        """Replace what is not committed, or some of it."""
+        """Replace what is not committed, or some of it: never more than a pipeline has."""
         model = self.model
         model.view += 1
-        last_op = self.random.randint(max(model.committed_op, model.base[0]), model.head_op)
+        kept_op = max(model.committed_op, model.base[0], model.head_op - PIPELINE_PREPARES_MAX)
+        last_op = self.random.randint(kept_op, model.head_op)
         shorter = {op: each for op, each in model.log.items() if op <= last_op}
         model.pending = [model.log, shorter]
         self.journal.discard_after(last_op)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,7 +29,7 @@ BODIES = {
     7: b"x",
     8: DENSE[:700],
 }
-MEMBER = {"replica_count": 3}
+MEMBER: Any = {"replica_count": 3}
 
 
 def unwritten(before: MemoryStorage, after: MemoryStorage) -> dict[str, bytes]:

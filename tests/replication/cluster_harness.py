@@ -73,8 +73,11 @@ class Machine:
         self.boots = 0
         self.random: Random | None = None
         self.journal: list[Prepare] = []
+        self.lost: list[Prepare] = []
+        """What was in the journal when the disk was lost."""
         self.damaged: set[int] = set()
-        self.head_uncertain = False
+        self.hides_head = False
+        """Whether not even the op can be told of a damaged last record."""
         self.first_held_op = 1
         self.generation = 0
         self.superblock: SuperblockState | None = None
@@ -91,6 +94,9 @@ class Machine:
         self.writes: list[Prepare | DiscardAfter] = []
         self.unread: set[int] = set()
         """Entries handed out without a body, whose record turned out to be damaged."""
+        self.found_damaged: set[int] = set()
+        self.unreadable: set[int] = set()
+        """Damaged records that a read found, to be reported."""
         self.alarms: list[Stuck | SnapshotNeeded] = []
         self.superblock_write: SuperblockState | None = None
         self.executed_op = 0
@@ -105,8 +111,17 @@ class Machine:
 
     def intact(self, op: int) -> Prepare | None:
         """What a read of the journal gives; None if the record is damaged, or not there."""
-        there = self.first_held_op <= op <= len(self.journal) and op not in self.damaged
-        return self.journal[op - 1] if there else None
+        if not self.first_held_op <= op <= len(self.journal):
+            return None
+        if op in self.damaged:
+            self.unreadable.add(op)
+            return None
+        return self.journal[op - 1]
+
+    def lose_disk(self) -> None:
+        """Come back with an empty one."""
+        self.lost, self.journal, self.superblock = self.journal, [], None
+        self.damaged = set()
 
     @property
     def can_retire(self) -> bool:
@@ -131,19 +146,19 @@ class Machine:
         self.boots += 1
         self.executed_op = self.retired_op = base_op
         nonce = bytes([self.index, self.boots]) + bytes(BOOT_NONCE_BYTES - 2)
-        suffix = tuple(
-            entry.header
-            for entry in self.journal[-PIPELINE_PREPARES_MAX - 1 :]
-            if entry.op not in self.damaged
-        )
-        faulty = tuple(sorted(self.damaged))
-        return Start(self.superblock, suffix, nonce, base_op, faulty, self.head_uncertain)
+        head_op = len(self.journal)
+        is_hidden = self.hides_head and head_op in self.damaged
+        intact = [entry.header for entry in self.journal if entry.op not in self.damaged]
+        suffix = tuple(intact[-PIPELINE_PREPARES_MAX - 1 :])
+        faulty = tuple(op for op in sorted(self.damaged) if op < head_op or not is_hidden)
+        return Start(self.superblock, suffix, nonce, base_op, faulty, is_hidden)
 
     def holds(self, header: PrepareHeader) -> bool:
-        """Whether this disk has the entry, durably."""
+        """Whether this disk has, or had before it was damaged, the entry durably."""
+        if len(self.lost) >= header.op and self.lost[header.op - 1].header == header:
+            return True
         return (
-            header.op not in self.damaged
-            and len(self.journal) >= header.op
+            len(self.journal) >= header.op
             and self.journal[header.op - 1].header.checksum == header.checksum
         )
 
@@ -173,9 +188,10 @@ class Cluster:
         effects = machine.replica.step(event, self.now_ticks)
         for effect in effects:
             self._take(machine, effect)
-        for effect in list(effects):
-            if isinstance(effect, Commit) and effect.op in machine.unread and not effect.prepare:
-                effects += self.step(index, RecordFaulty(effect.op))
+        unreadable, machine.unreadable = machine.unreadable, set()
+        machine.found_damaged |= unreadable
+        for op in sorted(unreadable):
+            effects += self.step(index, RecordFaulty(op))
         return effects
 
     def _take(self, machine: Machine, effect: Effect) -> None:
@@ -227,12 +243,15 @@ class Cluster:
         if commit.op in machine.unread:
             assert commit.prepare, "what could not be read comes again with its body"
             machine.unread.discard(commit.op)
+        elif commit.op <= machine.executed_op and commit.op in machine.found_damaged:
+            return
         else:
             assert commit.op == machine.executed_op + 1, "execution skips or repeats an entry"
             machine.executed_op = commit.op
         entry = commit.prepare or machine.intact(commit.op)
         if entry is None:
             machine.unread.add(commit.op)
+            machine.unreadable.add(commit.op)
             return
         assert entry.op == commit.op, "the body is that of another entry"
         agreed = self.history.setdefault(commit.op, entry.checksum)

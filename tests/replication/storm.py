@@ -29,21 +29,26 @@ class Storm:
         """Directed pairs between which nothing passes."""
         self.tokens = 0
         self.views = [0] * replica_count
+        rough = self.random.choice((1, 3, 10))
+        self.burst = self.random.choice((1, 3, 3)) * replica_count
         self.actions: list[tuple[int, Callable[[Machine], None]]] = [
-            (30, self.deliver),
-            (12, self.tick),
-            (10, self.write),
-            (8, self.retire),
-            (6, self.batch),
-            (2, self.lose),
-            (2, self.duplicate),
-            (1, self.read),
-            (1, self.partition),
-            (1, self.crash),
-            (2, self.restart),
+            (300, self.deliver),
+            (100, self.tick),
+            (200, self.write),
+            (80, self.retire),
+            (60, self.batch),
+            (2 * rough, self.lose),
+            (2 * rough, self.duplicate),
+            (10, self.read),
+            (rough, self.partition),
+            (rough, self.crash),
+            (3 * rough, self.restart),
+            (self.random.choice((0, 0, 0, 2)), self.abdicate),
+            (self.random.choice((0, 0, 10)), self.rot),
+            (self.random.choice((0, 2)), self.lose_disk),
         ]
-        if self.random.random() < 0.2:
-            self.actions.append((1, self.abdicate))
+        self.rotten = self.random.randrange(replica_count)
+        """The one whose disk loses records. Others never do: something has to be left."""
 
     @property
     def up(self) -> list[Machine]:
@@ -86,9 +91,10 @@ class Storm:
         return position
 
     def deliver(self, machine: Machine) -> None:
-        position = self.pick()
-        if position is not None:
-            self.cluster.deliver(position)
+        for _ in range(self.random.randint(1, self.burst)):
+            position = self.pick()
+            if position is not None:
+                self.cluster.deliver(position)
 
     def duplicate(self, machine: Machine) -> None:
         position = self.pick()
@@ -145,6 +151,22 @@ class Storm:
         machine.forget()
         self.down.add(machine.index)
 
+    def rot(self, machine: Machine) -> None:
+        """Damage some of the last records of the one rotten disk."""
+        rotten = self.cluster.machines[self.rotten]
+        if rotten.journal and len(self.cluster.machines) > 1:
+            oldest = max(1, len(rotten.journal) - 12)
+            rotten.damaged.add(self.random.randint(oldest, len(rotten.journal)))
+            rotten.hides_head = self.random.random() < 0.3
+
+    def lose_disk(self, machine: Machine) -> None:
+        """The rotten disk is replaced, once, where enough others are left."""
+        rotten = self.cluster.machines[self.rotten]
+        if len(self.cluster.machines) > 2 and not rotten.lost and max(self.cluster.history) > 1:
+            self.crash(rotten)
+            rotten.lose_disk()
+            self.views[rotten.index] = 0
+
     def restart(self, machine: Machine) -> None:
         if machine.index in self.down:
             self.down.discard(machine.index)
@@ -169,10 +191,10 @@ class Storm:
         raise AssertionError(f"no convergence in {CALM_ROUNDS_MAX * TICK_MS} ms: {self.state()}")
 
     def converged(self) -> bool:
-        """Whether all replicas are in one normal view and executed all that anybody did."""
+        """Whether all are voters in one normal view, and executed all that anybody did."""
         replicas = [machine.replica for machine in self.cluster.machines]
         return (
-            all(replica.status is Status.NORMAL for replica in replicas)
+            all(replica.status is Status.NORMAL and replica.is_voter for replica in replicas)
             and len({replica.view for replica in replicas}) == 1
             and len({replica.marks.op for replica in replicas}) == 1
             and all(r.marks.retired_op == r.marks.op for r in replicas)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,10 +19,9 @@ def test_no_storm_forks_or_loses_and_after_it_all_converge(replica_count: int, s
     assert max(storm.cluster.history) >= 1
 
 
-@pytest.mark.parametrize("replica_count", [2, 3, 5])
-def test_storms_change_views(replica_count: int) -> None:
-    """The storms are no calm: views change and entries commit in them."""
-    storms = [weather(replica_count, seed, STEPS) for seed in range(8)]
+def test_storms_change_views_and_commit() -> None:
+    """The storms are no calm, and not so rough that nothing happens."""
+    storms = [weather(count, seed, STEPS) for count in (2, 3, 5) for seed in range(6)]
 
     assert sum(max(storm.views) for storm in storms) > 8
-    assert sum(max(storm.cluster.history) for storm in storms) > 24
+    assert sum(max(storm.cluster.history) for storm in storms) > 80

@@ -277,7 +277,7 @@ def test_the_superblock_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None
     cluster = founded(1)
     cluster.machines[0].superblock = SuperblockState(0, 0, 1)
     cluster.start(0)
-    cluster.machines[0].replica._state.commit_max = 0
+    cluster.machines[0].replica._state.log_view = -1
 
     with pytest.raises(InvariantViolation, match="no field of the superblock goes back"):
         cluster.machines[0].replica._state.writing = None

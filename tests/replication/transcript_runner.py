@@ -56,6 +56,8 @@ from coordinator.vsr import (
 )
 from coordinator.vsr.messages import (
     PARENT_OF_FIRST,
+    AdmissionDurableMessage,
+    AdmissionMessage,
     BlankAnswerMessage,
     BlankQueryMessage,
     CommitMessage,
@@ -66,6 +68,7 @@ from coordinator.vsr.messages import (
     PrepareMessage,
     PrepareOkMessage,
     RepairMessage,
+    RequestAdmissionMessage,
     RequestCommittedMessage,
     RequestPrepareMessage,
     RequestStartViewMessage,
@@ -169,6 +172,11 @@ MESSAGE_TEXTS: dict[type, Callable[[Any], str]] = {
     RepairMessage: lambda m: f"repair {prepare_text(m.prepare.header)}",
     RequestCommittedMessage: lambda m: f"request_committed {m.first_op}..{m.last_op}",
     CommittedMessage: lambda m: f"committed {prepare_text(m.prepare.header)} commit={m.commit}",
+    RequestAdmissionMessage: lambda m: f"request_admission commit={m.commit}",
+    AdmissionMessage: lambda m: f"admission view={m.view} voting_view={m.voting_view}",
+    AdmissionDurableMessage: lambda m: (
+        f"admission_durable view={m.view} voting_view={m.voting_view}"
+    ),
     CommittedGoneMessage: lambda m: (
         f"committed_gone first_held={m.first_held_op} generation={m.generation} cut={m.cut_op}"
     ),

@@ -28,6 +28,7 @@ from viewstamp.client.reads import Reads
 from viewstamp.client.tracing import ClientTracing
 from viewstamp.client.transport import Endpoints, Identity, refusal_in, unary
 from viewstamp.client.verdicts import (
+    ELECTION_BACKOFF_MAX_S,
     PRIMARY_DETAIL,
     RETRIES_BEFORE_MOVING,
     Backoff,
@@ -71,6 +72,7 @@ class Submitter:
         self._has_renewed = False
         self._closed = False
         self._reconnect_backoff = Backoff()
+        self._election_backoff = Backoff(ELECTION_BACKOFF_MAX_S)
         self._resend_backoff = Backoff()
         self._resend_timer: asyncio.TimerHandle | None = None
         self._pump_scheduled = False
@@ -216,12 +218,19 @@ class Submitter:
     async def _run(self) -> None:
         while True:
             was_ended = False
+            backoff = self._reconnect_backoff
             try:
                 was_ended = await self._serve_once()
             except Refusal as refusal:
+                backoff = self._election_backoff
                 await self._on_refused(refusal)
             except grpc.aio.AioRpcError as error:
-                await self._on_failed(error)
+                told = refusal_in(error)
+                if told is None:
+                    await self._on_failed(error)
+                else:
+                    backoff = self._election_backoff
+                    await self._on_refused(told)
             except (ProtocolError, TimeoutError) as error:
                 self._trouble = str(error) or "no answer"
                 self._endpoints.advance()
@@ -229,7 +238,7 @@ class Submitter:
                 # A certificate file that is gone, an address that is none.
                 await self._give_up(CannotConnect(f"cannot connect to {self._endpoints}: {error}"))
             if not was_ended:
-                await asyncio.sleep(self._reconnect_backoff.next_s())
+                await asyncio.sleep(backoff.next_s())
 
     async def _serve_once(self) -> bool:
         """Serve one stream on one connection; return whether this side ended it."""
@@ -268,6 +277,7 @@ class Submitter:
         self._link = link
         self._has_renewed = False
         self._reconnect_backoff.reset()
+        self._election_backoff.reset()
         if not self._opened.done():
             self._opened.set_result(None)
         for request in self.commands.resend():
@@ -296,10 +306,6 @@ class Submitter:
             await self._give_up(refusal)
 
     async def _on_failed(self, error: grpc.aio.AioRpcError) -> None:
-        refusal = refusal_in(error)
-        if refusal is not None:
-            await self._on_refused(refusal)
-            return
         self._trouble = f"{error.code().name}: {error.details()}"
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             await self._give_up(

@@ -12,6 +12,8 @@ from viewstamp.errors import Refusal
 
 BACKOFF_FIRST_S: Final = 0.01
 BACKOFF_MAX_S: Final = 1.0
+# Replicas that answer, but wait for a primary themselves, will soon have one.
+ELECTION_BACKOFF_MAX_S: Final = 0.05
 # A replica that refused so often in a row for the moment may be cut off: another one may not be.
 RETRIES_BEFORE_MOVING: Final = 6
 # Detail of NOT_PRIMARY that says where the primary is.
@@ -72,7 +74,8 @@ def copy_of(refusal: Refusal) -> Refusal:
 class Backoff:
     """Growing pauses between attempts, with jitter so that clients do not return as one."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_s: float = BACKOFF_MAX_S) -> None:
+        self._max_s = max_s
         self._next_s = BACKOFF_FIRST_S
         self.attempts = 0
         """How many pauses were taken since the last success."""
@@ -80,7 +83,7 @@ class Backoff:
     def next_s(self) -> float:
         """Return how long to wait before the next attempt, in seconds."""
         pause_s = self._next_s * random.uniform(0.5, 1.0)
-        self._next_s = min(2 * self._next_s, BACKOFF_MAX_S)
+        self._next_s = min(2 * self._next_s, self._max_s)
         self.attempts += 1
         return pause_s
 

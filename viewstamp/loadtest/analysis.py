@@ -6,7 +6,6 @@ there is a reason in words instead of a report.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -19,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -122,15 +121,19 @@ def _started(command: Sequence[str], printed: IO[str]) -> Iterator[subprocess.Po
         errors="replace",
         start_new_session=True,
     )
-    end = functools.partial(os.killpg, process.pid, signal.SIGKILL)
-    timer = threading.Timer(ANALYSIS_TIMEOUT_S, end)
+    timer = threading.Timer(ANALYSIS_TIMEOUT_S, _end, [process.pid])
     timer.start()
     try:
         with process:
             try:
                 yield process
             except BaseException:
-                end()
+                _end(process.pid)
                 raise
     finally:
         timer.cancel()
+
+
+def _end(group: int) -> None:
+    with suppress(ProcessLookupError):  # all of them have ended by themselves
+        os.killpg(group, signal.SIGKILL)

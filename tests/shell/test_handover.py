@@ -1,0 +1,99 @@
+"""Committed entries reach the mux once each and in order, whatever the journal's records hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from coordinator import vsr
+from coordinator.journal import CorruptRecord
+from coordinator.replica.errors import HaltedError
+from coordinator.replica.handover import Handover, HandoverPorts
+from viewstamp.format.prepare import Prepare, seal
+
+
+def prepare(op: int) -> Prepare:
+    return seal(
+        parent=bytes([min(op - 1, 1)]) * 16, cluster_id=bytes(16), view=0, op=op, commit=0, first_revision=op,
+        command_count=1, feature_level=1, timestamp=op, body=b"",
+    )  # fmt: skip
+
+
+class Journal:
+    """Entries by op; some of them damaged."""
+
+    def __init__(self, ops: range, damaged: frozenset[int] = frozenset()) -> None:
+        self.ops = ops
+        self.damaged = damaged
+        self.handed_over: list[int] = []
+        self.faulty: list[int] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.handover = Handover(
+            HandoverPorts(
+                self.read,
+                lambda entry: self.handed_over.append(entry.header.op),
+                lambda op, _: self.faulty.append(op),
+                self.start,
+                lambda action: action(),
+            )
+        )
+
+    async def read(self, op: int) -> Prepare | None:
+        if op in self.damaged:
+            raise CorruptRecord("segment", 0, op, "planted")
+        return prepare(op) if op in self.ops else None
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def settle(self) -> None:
+        while self.tasks:
+            await self.tasks.pop(0)
+
+    def commit(self, op: int, entry: Callable[[int], Prepare] | None = None) -> None:
+        self.handover.add(vsr.Commit(op, None if entry is None else entry(op)))
+
+
+async def test_bodies_from_memory_wait_for_those_from_the_journal() -> None:
+    """An entry with a body does not overtake one that has to be read."""
+    journal = Journal(range(1, 3))
+    for op, entry in ((1, None), (2, prepare), (3, prepare)):
+        journal.commit(op, entry)
+    assert journal.handed_over == []
+    assert journal.handover.next_op == 1
+    await journal.settle()
+    assert journal.handed_over == [1, 2, 3]
+    assert journal.handover.next_op is None
+
+
+async def test_a_damaged_entry_comes_again_and_holds_up_what_follows() -> None:
+    """The core is told of the damage; its second commit of the op fills the gap."""
+    journal = Journal(range(1, 4), frozenset({2}))
+    for op in (1, 2, 3):
+        journal.commit(op)
+    await journal.settle()
+    assert (journal.handed_over, journal.faulty) == ([1], [2])
+    journal.commit(2, prepare)
+    await journal.settle()
+    assert journal.handed_over == [1, 2, 3]
+
+
+async def test_what_was_handed_over_is_not_handed_over_again() -> None:
+    """A read for a peer may find damage in an entry that the mux has: the commit is repeated."""
+    journal = Journal(range(1, 3))
+    journal.commit(1, prepare)
+    journal.commit(1, prepare)
+    journal.commit(2, prepare)
+    await journal.settle()
+    assert journal.handed_over == [1, 2]
+
+
+async def test_a_committed_entry_that_is_nowhere_ends_the_process() -> None:
+    """What is committed and not in the journal cannot be made up for here."""
+    journal = Journal(range(0))
+    journal.commit(1)
+    with pytest.raises(HaltedError, match="committed op 1 is not in the journal"):
+        await journal.settle()
