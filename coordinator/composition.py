@@ -36,10 +36,10 @@ from coordinator.gateway.unary import UnaryCalls
 from coordinator.members import MemberPorts, Members
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import FROM_THE_BEGINNING, Mux
+from coordinator.peers.messages import SnapshotDurableMessage
 from coordinator.peers.peers import PeersConfig
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver
-from coordinator.replica.errors import HaltedError
 from coordinator.replica.founding import (
     ROOT_PASSWORD_FILE,
     founders_of,
@@ -55,7 +55,9 @@ from coordinator.replica.writer import Writer
 from coordinator.snapshot.assembly import Snapshots, Surroundings
 from coordinator.snapshot.bases import restored_mux
 from coordinator.snapshot.provider import StoredSnapshots
+from coordinator.snapshot.transfer import StateTransfer, TransferPorts
 from coordinator.snapshot.triggers import TriggerSettings
+from coordinator.snapshot.work import Durable
 from coordinator.stages import codec
 from coordinator.stages.client import Identity
 from coordinator.telemetry.replica import ReplicaTelemetry, Sources
@@ -69,6 +71,7 @@ from viewstamp.telemetry.settings import Telemetry
 
 STOP_GRACE_MS: Final = 2_000
 READY_FILE: Final = Path("run", "coordinator.json")
+TRANSFER_FOLDER: Final = "transfer"
 
 _log = logging.getLogger(__name__)
 
@@ -116,6 +119,7 @@ class Coordinator:
             tuple if self._members is None else self._members.status,
         )
         self._snapshots = self._make_snapshots()
+        self._transfer = self._make_transfer()
         self._cluster.add(self._snapshots.reads)
         if files.base is not None:
             files.base.close()  # everything in it was taken over
@@ -172,8 +176,9 @@ class Coordinator:
         self._start(self._timers.run())
         self._snapshots.start()
         driver.start(self._files.start)
-        if self._members is not None:
+        if self._members is not None and self._transfer is not None:
             self._start(self._members.run())
+            self._start(self._transfer.run())
 
     async def _stop(self, grace_ms: int) -> None:
         await self.server.stop(grace_ms)
@@ -273,6 +278,7 @@ class Coordinator:
             clock_ms=_monotonic_ms,
             start=self._start,
             watch=self._telemetry.snapshots,
+            tell_primary=self._tell_primary,
         )
         limits = self._config.snapshots
         settings = TriggerSettings(
@@ -300,7 +306,7 @@ class Coordinator:
             entries=self._writer,
             position=self._position,
             client_address=lambda: config.advertise or self._address,
-            handlers={},
+            handlers={SnapshotDurableMessage: self._durable_elsewhere},
             alarms=self.alarms,
             start=self._start,
             fail=self._fail,
@@ -309,10 +315,30 @@ class Coordinator:
         return Members(peers, ports, StoredSnapshots(files.snapshots))
 
     def _snapshot_needed(self, effect: vsr.SnapshotNeeded) -> None:
-        raise HaltedError(
-            f"replica {effect.from_replica} no longer has the entries that this one lacks: copy its"
-            f" snapshot {effect.generation} here"
+        assert self._transfer is not None, "only a member is told that its peers have truncated"
+        self._transfer.needed(effect)
+
+    def _durable_elsewhere(self, message: SnapshotDurableMessage) -> None:
+        self._snapshots.durable_elsewhere(message)
+
+    def _tell_primary(self, durable: Durable) -> None:
+        if self._members is not None:
+            self._members.tell_primary(durable)
+
+    def _make_transfer(self) -> StateTransfer | None:
+        if self._members is None:
+            return None
+        kind, files = cluster_pb2.ALARM_KIND_STATE_TRANSFER, self._files
+        ports = TransferPorts(
+            fetcher=self._members.peers.fetcher,
+            replicas=self._members.others,
+            cluster_id=files.cluster_id,
+            committed_op=lambda: self.driver.progress.committed_op,
+            record=files.record_transferred,
+            say=lambda text: self.alarms.tell(kind, text),
+            ended=lambda: self.alarms.clear(kind),
         )
+        return StateTransfer(ports, files.snapshots, self._config.data_directory / TRANSFER_FOLDER)
 
     def _position(self) -> Position:
         generation = self._files.superblock.state.generation
@@ -384,6 +410,7 @@ class Coordinator:
         self._caught_up_op = self.driver.progress.op if is_normal else None
         if self._members is not None:
             self._members.report()
+        self._snapshots.orchestrator.wake()  # the primary is told what is durable here
         if not is_normal:
             self._start(self.server.set_ready(False))
         self._look_whether_ready()

@@ -21,6 +21,7 @@ from coordinator.peers.status import LinkState, PeerStatus
 from coordinator.replica.driver import Driver
 from coordinator.replica.peer_answers import Entries, PeerAnswers, Position
 from coordinator.replica.peers import PeerPorts
+from coordinator.snapshot.work import Durable
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 
 REPORT_INTERVAL_MS: Final = 500
@@ -58,7 +59,7 @@ class Members:
         self._driver: Driver | None = None
         events = PeerEvents(self._received, self._link_changed, ports.fail)
         self.peers = Peers(config, events, snapshots)
-        self._others = [r for r in range(config.replica_count) if r != config.replica_id]
+        self.others = [r for r in range(config.replica_count) if r != config.replica_id]
         self._answers = PeerAnswers(
             config.cluster_id,
             config.replica_id,
@@ -102,6 +103,20 @@ class Members:
         """Close every stream."""
         await self.peers.stop()
 
+    def tell_primary(self, durable: Durable) -> None:
+        """Tell the primary, if it is known and another, what is durable here."""
+        assert self._driver is not None, "connect first"
+        progress = self._driver.progress
+        if progress.status is vsr.Status.NORMAL and progress.primary != self.replica_id:
+            message = peer_messages.SnapshotDurableMessage(
+                cluster_id=self._cluster_id,
+                from_replica=self.replica_id,
+                generation=durable.generation,
+                root=durable.root,
+                tasks=durable.tasks,
+            )
+            self.peers.send(progress.primary, message)
+
     def address_of(self, replica: int) -> str:
         """Return where a replica serves clients; empty while that is unknown."""
         report = self._reports.get(replica)
@@ -140,7 +155,7 @@ class Members:
             generation=self._ports.position().generation,
             client_address=self._ports.client_address(),
         )
-        for replica in self._others:
+        for replica in self.others:
             self.peers.send(replica, message)
 
     def _received(self, message: peer_messages.PeerMessage) -> None:

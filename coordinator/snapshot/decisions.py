@@ -1,7 +1,7 @@
 """What a replica does about a generation, as a table: what the log says, against what is here.
 
-`WRITE`, `REPORT`, `ADOPT` and `DELETE` are done by every replica; `BEGIN`, `COMPLETE` and `FAIL` are
-proposed by the primary, for the log to decide.
+`WRITE`, `REPORT`, `ADOPT` and `DELETE` are done by every replica; `BEGIN`, `COMPLETE` and `FAIL`
+are proposed by the primary, for the log to decide.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ def check_root(durable: Durable, decided: Snapshot) -> None:
     if durable.root != decided.root:
         raise DivergedError(
             f"generation {decided.generation} was completed with the root {decided.root.hex()}, and"
-            f" this replica has {durable.root.hex()}: {_words(durable.tasks, decided.tasks)}. It has"
-            " diverged from the others and must not go on: keep its directory for whoever looks for"
-            " the reason, and start it with an empty one"
+            f" this replica has {durable.root.hex()}: {_words(durable.tasks, decided.tasks)}. It"
+            " has diverged from the others and must not go on: keep its directory for whoever looks"
+            " for the reason, and start it with an empty one"
         )
 
 

@@ -46,7 +46,9 @@ CASES = [
 
 def report(letter: str, digest: bytes = b"d" * 32) -> DurableReport:
     """Return a report with a root of one letter."""
-    return DurableReport(letter.encode() * 32, tuple(task(stage, digest=digest) for stage in STAGES))
+    return DurableReport(
+        letter.encode() * 32, tuple(task(stage, digest=digest) for stage in STAGES)
+    )
 
 
 @pytest.mark.parametrize(("reported", "verdict", "replicas"), CASES)
