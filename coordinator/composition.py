@@ -121,6 +121,7 @@ class Coordinator:
         self._snapshots = self._make_snapshots()
         self._transfer = self._make_transfer()
         self._cluster.add(self._snapshots.reads)
+        self._cluster.generation = lambda: files.superblock.state.generation
         if files.base is not None:
             files.base.close()  # everything in it was taken over
         self._commands = self._make_commands()
