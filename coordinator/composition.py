@@ -23,6 +23,7 @@ from coordinator.domain_services import LinkPorts, ServiceLinks
 from coordinator.gateway.alarms import Alarms
 from coordinator.gateway.cluster import ClusterStage
 from coordinator.gateway.commands import Commands
+from coordinator.gateway.forwarding import Forwarding
 from coordinator.gateway.normalize import Normalizer
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.reader import MuxReader
@@ -30,9 +31,10 @@ from coordinator.gateway.reads import Reads
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.server import GatewayServer, server_credentials
 from coordinator.gateway.snapshot_streams import SnapshotStreams
+from coordinator.gateway.step_down import StepDown
 from coordinator.gateway.submit import SubmitStreams
 from coordinator.gateway.timers import SessionTimers
-from coordinator.gateway.unary import UnaryCalls
+from coordinator.gateway.unary import Elsewhere, UnaryCalls
 from coordinator.members import MemberPorts, Members
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import FROM_THE_BEGINNING, Mux
@@ -98,6 +100,7 @@ class Coordinator:
         self._mux = Mux({}, codec.ProtobufCodec(), restored=restored)
         self._writer: Writer[vsr.SuperblockState] = Writer(files.journal, files.superblock)
         self._space = SpaceWatch(files.journal, self._became_full, self._has_room)
+        self._forwarding: Forwarding | None = None
         self._caught_up_op: int | None = None  # ready once this op has retired; None: not now
         self._members = self._make_members()
         peers = NO_PEERS if self._members is None else self._members.driver_ports()
@@ -186,6 +189,8 @@ class Coordinator:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._forwarding is not None:
+            await self._forwarding.close()
         if self._members is not None:
             await self._members.stop()
         for client in self._clients.values():
@@ -360,6 +365,15 @@ class Coordinator:
             self._timers.used,
         )
 
+    def _make_elsewhere(self) -> Elsewhere | None:
+        """With TLS the callers' authority is unknown here: then calls are not passed on."""
+        members = self._members
+        if members is None or self._config.tls_certificate is not None:
+            return None
+        forwarding = Forwarding(lambda: members.address_of(self.driver.progress.primary))
+        self._forwarding = forwarding
+        return Elsewhere(self.driver.check_reading, forwarding)
+
     def _make_server(self, authenticator: Authenticator) -> GatewayServer:
         reads = Reads(self.routes, MuxReader(self.driver, self._mux.sessions, self._clients))
         cluster_id = self._files.cluster_id
@@ -372,6 +386,7 @@ class Coordinator:
             reads,
             self.driver.check_serving,
             self._telemetry.gateway,
+            self._make_elsewhere(),
         )
         self._submit = SubmitStreams(
             cluster_id,
@@ -392,7 +407,20 @@ class Coordinator:
             self.driver.check_serving,
             self._telemetry.gateway,
         )
-        return GatewayServer(unary, self._submit, streams.handlers())
+        handlers = dict(streams.handlers())
+        if self._members is not None:
+            step_down = StepDown(
+                cluster_id,
+                self.routes,
+                authenticator,
+                self._commands,
+                reads,
+                self.driver.check_serving,
+                self._forwarding,
+                lambda reason: self.driver.step(vsr.Abdicate(reason)),
+            )
+            handlers |= step_down.handlers()
+        return GatewayServer(unary, self._submit, handlers)
 
     # --- Replica ---
 

@@ -15,23 +15,19 @@ from typing import Any, Final, Protocol, TypeVar
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from coordinator.gateway.caller_calls import CallerCalls
 from coordinator.gateway.commands import Commands
 from coordinator.gateway.principal import Authenticator
-from coordinator.gateway.reads import LINEARIZABLE, Reads, ReadSpan
-from coordinator.gateway.replies import abort, header_of, only_result
+from coordinator.gateway.reads import Reads
+from coordinator.gateway.replies import abort, header_of
 from coordinator.gateway.routes import Routes
 from coordinator.mux.catalog_types import Snapshot, SnapshotState
-from coordinator.replica.batcher import LooseCommand, Reply
-from coordinator.snapshot.api import LocalSnapshotApi
 from coordinator.telemetry.gateway import GatewayWatch, trace_parent_of
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.errors import Refusal
-from viewstamp.framing import frame
-from viewstamp.limits import GATEWAY_SESSION_ID, MIB
-from viewstamp.routing import MethodKind
-from viewstamp.tokens import AccessToken
+from viewstamp.limits import MIB
 
 SERVICE: Final = "/viewstamp.api.snapshots.v1.SnapshotsService/"
 VERIFY_PATH: Final = SERVICE + "VerifySnapshot"
@@ -39,8 +35,6 @@ DOWNLOAD_PATH: Final = SERVICE + "DownloadSnapshot"
 DOWNLOAD_CHUNK_BYTES: Final = 1 * MIB
 # Each reads whole generations from disk: more at a time would only slow each other down.
 SNAPSHOT_STREAMS_MAX: Final = 4
-# Keeps every generation, and so asks streams for manage_servers and nothing else.
-KEEP_ALL: Final = 2**32 - 1
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Callable[[bytes, Context], Awaitable[None]]
@@ -188,52 +182,14 @@ class SnapshotStreams:
     async def _admit(
         self, generation: int, context: Context
     ) -> tuple[int, common_pb2.ResponseHeader]:
-        """Return the generation meant, once its caller was authorized. Raises Refusal.
-
-        Streams decides at log order whether the caller has manage_servers: a prune that keeps
-        everything and only validates has just this gate, and changes nothing.
-        """
+        """Return the generation meant, once its caller was authorized. Raises Refusal."""
         self._check_serving()
         principal = self._authenticator.principal(context.invocation_metadata())
-        calls = _Calls(self._routes, self._commands, self._reads, principal)
-        api = LocalSnapshotApi(calls.submit, calls.query)
-        await api.prune(keep_last=KEEP_ALL, validate_only=True)
+        calls = CallerCalls(self._routes, self._commands, self._reads, principal)
+        api = await calls.managing_servers()
         found = await (api.get(generation) if generation else api.latest_completed())
         _check_has_files(found)
         return found.generation, header_of(calls.newest, self._cluster_id)
-
-
-class _Calls:
-    """Commands and reads on behalf of one caller; `newest` is the last answer."""
-
-    def __init__(
-        self, routes: Routes, commands: Commands, reads: Reads, principal: AccessToken
-    ) -> None:
-        self.newest: Reply
-        self._routes = routes
-        self._commands = commands
-        self._reads = reads
-        self._principal = principal
-
-    async def submit(self, code: int, request: bytes) -> bytes:
-        """Sequence a command; return its encoded response. Raises Refusal."""
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        principal = self._principal
-        self._commands.submit_loose(
-            LooseCommand(
-                code, request, principal.user_id, principal.credential_revision, "", future
-            )
-        )
-        self.newest = await future
-        return only_result(self.newest)
-
-    async def query(self, code: int, request: bytes) -> bytes:
-        """Answer a linearizable read; return its encoded response. Raises Refusal."""
-        span = ReadSpan(self._routes.public_code(code, MethodKind.QUERY), 1, frame(request))
-        self.newest = await self._reads.start_spans(
-            [span], self._principal, GATEWAY_SESSION_ID, LINEARIZABLE
-        )
-        return only_result(self.newest)
 
 
 def _check_has_files(found: Snapshot) -> None:

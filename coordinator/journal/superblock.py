@@ -85,8 +85,9 @@ assert WRITE_QUORUM + OPEN_QUORUM > COPIES
 class SuperblockState:
     """What a replica must never forget. View, log_view, commit_max and generation only grow.
 
-    `voting_view` grows, too, but for the one step down from NOT_ADMITTED to the view that a replica
-    with a new disk is admitted in.
+    `voting_view` grows, too, but for the one step down from NOT_ADMITTED: to the view that a
+    replica with a new disk is admitted in, or to a founder's 0 if the first entry that it is given
+    names it in this very boot: it missed the founding, and forgot nothing.
     """
 
     cluster_id: bytes
@@ -133,8 +134,7 @@ def regression(old: SuperblockState, new: SuperblockState) -> str | None:
     for name in _GROWING:
         if getattr(new, name) < getattr(old, name):
             return f"{name} fell from {getattr(old, name)} to {getattr(new, name)}"
-    is_admission = old.voting_view == NOT_ADMITTED and new.voting_view > 0
-    if new.voting_view < old.voting_view and not is_admission:
+    if new.voting_view < old.voting_view != NOT_ADMITTED:
         return f"voting_view fell from {old.voting_view} to {new.voting_view}"
     return None
 

@@ -4,32 +4,40 @@
 file in here: the driver brings events in and carries effects out. The same events give the same
 effects, on any machine, so whole clusters run in one process and one seed.
 
-What is built: founding, normal operation among up to six replicas, read indexes, and the start of
-a lone replica. The view change among several, repair and state transfer are not. A restarted
-member of a larger cluster stays in status recovering and drops what it is sent, and a replica
-ignores views newer than its own. Both are safe, neither is live, and so the configuration of the
-coordinator admits one replica.
+The rule that everything rests on: *the log view v is written only after the whole log that view v
+began with is durable in the own journal, contiguous and chained.* So a vote is a faithful copy of
+one log whenever its replica may have crashed, and no headers have to be kept beside the journal.
 
 The caller's duties
 ===================
 1. Give `Start` first, once, with what the disk holds. The journal has verified every record up to
-   the last header of the suffix; the suffix is all of the log or at least the last 8 entries.
+   the last header of the suffix; the suffix is all of the log or at least the last 8 entries, of a
+   member of a larger cluster the last 9, less those that are damaged, whose ops `faulty` lists.
    `superblock` is None until the core had its first one written. Where the stages were restored
    from a snapshot, its op is the base: commits are handed out from the next op on.
 2. One step at a time, with time in ticks of `limits.TICK_MS` that never goes back.
 3. Carry out the effects of a step in their order, before those of the next step. Writes and sends
-   may then take their time, side by side: they are told back by events, or not at all.
-4. Report `RecordsDurable` and `SuperblockDurable` only after a sync that succeeded. A failed sync
-   ends the process: what it left on the disk is unknown, and a retry may lie.
-5. Verify checksums and the sender's identity of every message before `Received`.
+   may then take their time, side by side: they are told back by events, or not at all. Journal
+   writes and discards are carried out in one order, that of their effects.
+4. Report `RecordsDurable`, `Discarded` and `SuperblockDurable` only after a sync that succeeded. A
+   failed sync ends the process: what it left on the disk is unknown, and a retry may lie.
+5. Verify checksums and the sender's identity of every message before `Received`, also of the
+   entry inside it.
 6. Execute each `Commit` in order, and give `PrepareRetired` in op order once it passed all stages.
    When 16 are unretired no more come. A `Commit` without a body is read from the journal by op;
-   it is one that an earlier process wrote, or one that this replica was slow to execute.
-7. Deliver `Tick` when the last `Arm` said so. A tick too many does no harm.
-8. On `FoundingReady` make a body that lists the nonces and give it as `Found`. If it comes again,
+   it is one that an earlier process wrote, or one that this replica was slow to execute. Entries
+   come in any status but blank and halted: what is committed is so for ever.
+7. Whatever read of the journal finds a damaged record, tell `RecordFaulty`. It is written anew, and
+   a `Commit` that was waiting for it comes again with the body.
+8. Deliver `Tick` when the last `Arm` said so. A tick too many does no harm.
+9. On `FoundingReady` make a body that lists the nonces and give it as `Found`. If it comes again,
    because a founder booted anew, do that again.
-9. Ask `batch_refusal()` before taking a batch together, so that a refusal costs nothing.
-10. On `InvariantViolation`, or any error but `CallerError`, end the process. After `CallerError`
+10. Ask `batch_refusal()` before taking a batch together, so that a refusal costs nothing.
+11. Give `Abdicate` to a primary that is not to lead any more, or cannot: its stages do not answer,
+    its disk is full, it is about to be stopped.
+12. On `SnapshotNeeded` fetch that snapshot, write its generation to the superblock, and start the
+    process anew with its op as the base. On `Stuck` call people.
+13. On `InvariantViolation`, or any error but `CallerError`, end the process. After `CallerError`
     nothing changed, and the driver has a bug.
 
 The driver cannot send too early, because nothing that needs durability is handed to it before: the
@@ -45,24 +53,49 @@ PrepareOkMessage     backup to primary: this entry is durable here, in this view
 CommitMessage        primary to backups, every 50 ms and for reads: the heartbeat, with the commit
                      point and the checksum there, and the number of the read round.
 CommitOkMessage      backup to primary: the round's number came to me in status normal of this view.
+StartViewChange-     to all: I wish to be in this view or a later one. It counts while it is
+Message              repeated. From the own primary it is a resignation.
+DoViewChangeMessage  to the primary of the view, repeated to all: my vote, which is the log above my
+                     commit point as my disk holds it. Whoever hears one of a later view follows.
+StartViewMessage     primary whose log is installed: the log of the view, from the commit point on.
+RequestStartView-    to the primary of a view: I am not in that view's log. If the asker is in a
+Message              later view than the receiver, the receiver follows.
+RequestPrepare-      send me the very entry of this op and checksum, committed or not.
+Message
+RepairMessage        here it is.
+RequestCommitted-    send me these committed entries. Views do not matter for them.
+Message
+CommittedMessage     one of those entries.
+CommittedGone-       they were truncated here; a snapshot covers them.
+Message
 BlankQueryMessage    the founding primary asks everybody: are you blank? With its boot nonce.
 BlankAnswerMessage   I am, in the boot of this nonce; you asked in the boot of that nonce.
+RequestAdmission-    I lost my disk, and hold the log up to here: may I vote again?
+Message
+AdmissionMessage     vote from this view on, once your disk knows.
+AdmissionDurable-    it does.
+Message
 
 The effects
 ===========
-Send, PersistPrepares, PersistSuperblock, Commit are work to do; Admitted, Refused answer the batch
-of the same step; ReadIndexGranted, ReadIndexRefused answer a read, by its token; StatusChanged and
-Halted are news; FoundingReady asks for `Found`; Dropped tells of a message without effect; Arm asks
-for a tick. `effects.py` describes each.
+Send, PersistPrepares, DiscardAfter, PersistSuperblock, SendCommitted, SendHeld, Commit are work to
+do; Admitted, Refused answer the batch of the same step; ReadIndexGranted, ReadIndexRefused answer a
+read, by its token; StatusChanged, Halted, Stuck and SnapshotNeeded are news; FoundingReady asks for
+`Found`; Dropped tells of a message without effect; Arm asks for a tick. More in `effects.py`.
 
 The invariants (`invariants.py` holds every step to them, also under `python -O`)
 ==============
 - retired <= executed <= committed <= logged; none of them, nor view or log view, ever goes back.
+  The log alone does, by a discard, and never to below what is committed.
 - log view <= view; in status normal both are on the disk.
-- A replica vouches only for what is durable, in the present view, to its primary.
+- A view that is taken up has the whole log that it began with on this disk.
+- Nobody votes in a view that the disk does not know, nor while a write is under way.
+- A replica vouches only for what is durable, in the present view, to its primary, and only if it
+  has a vote in that view.
 - What a primary commits is durable on a replication quorum; alone, on its disk.
-- Normal comes only after the inherited log has retired: went through every stage.
+- The primary is normal only after the inherited log has retired: went through every stage.
 - At most 8 entries are uncommitted at a primary, and at most 16 unretired anywhere.
+- The superblock tells of no commit whose entry is not durable here.
 """
 
 from __future__ import annotations

@@ -118,6 +118,9 @@ def take_up(state: State) -> None:
     if not state.is_primary:
         return
     acknowledge.acknowledge_uncommitted(state)
+    if state.is_abdicating:
+        # It was asked to resign while it was being elected: nobody hears of its log.
+        return
     if state.replica_count > 1 and state.status is Status.VIEW_CHANGE:
         wishes.withdraw(state)
         for replica in state.others:

@@ -70,7 +70,8 @@ def refusal_of_batch(state: State) -> RefusalReason | None:
 
 def known_primary(state: State) -> int | None:
     """Whom a refused caller should ask: the primary of a view that is under way."""
-    return state.primary if state.status is Status.NORMAL else None
+    is_known = state.status is Status.NORMAL and not state.is_abdicating
+    return state.primary if is_known else None
 
 
 def on_client_batch(state: State, batch: ClientBatch) -> None:
@@ -218,12 +219,14 @@ def enter(state: State) -> None:
     """Enter status normal in a view whose log is installed."""
     check(state.is_installed, "normal only once view and log view are durable", state.durable)
     state.timeouts.stop(TimeoutName.VOTE_RESEND, TimeoutName.START_VIEW_REQUEST)
-    wishes.withdraw(state)
     state.change_status(Status.NORMAL)
+    if state.is_abdicating:
+        return
+    wishes.withdraw(state)
     if not state.is_primary:
         wishes.arm_suspicion(state)
         acknowledge_uncommitted(state)
-    elif state.replica_count > 1:
+    elif state.replica_count > 1 and not state.timeouts.is_armed(TimeoutName.HEARTBEAT):
         lead(state)
 
 

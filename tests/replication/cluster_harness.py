@@ -48,7 +48,7 @@ from coordinator.vsr import (
 from coordinator.vsr.messages import CommittedGoneMessage, CommittedMessage, RepairMessage
 from coordinator.vsr.quorum import QUORUMS
 from viewstamp.format.prepare import seal
-from viewstamp.limits import BOOT_NONCE_BYTES, PIPELINE_PREPARES_MAX
+from viewstamp.limits import BOOT_NONCE_BYTES, PIPELINE_PREPARES_MAX, TICK_MS
 
 CLUSTER_ID = bytes(15) + b"\x07"
 FEATURE_LEVEL = 1
@@ -174,6 +174,8 @@ class Cluster:
         self.reads: dict[int, int] = {}
         """By token: the last entry that anyone had executed when the read was asked for."""
         self.now_ticks = 0
+        self.stopped: set[int] = set()
+        """Replicas without a process: what is sent to them is lost."""
 
     def shuffle_jitter(self, random: Random) -> None:
         """Let the jitter of all replicas come from `random`."""
@@ -264,7 +266,13 @@ class Cluster:
         """Crash the replica if it runs, and start it on its disk."""
         machine = self.machines[index]
         machine.forget()
+        self.stopped.discard(index)
         return self.step(index, machine.start_event(base_op))
+
+    def stop(self, index: int) -> None:
+        """Kill the process, and with it what it had under way to its disk."""
+        self.machines[index].forget()
+        self.stopped.add(index)
 
     def found(self, index: int, wall_clock_us: int = 1_000) -> list[Effect]:
         """Answer the replica's FoundingReady."""
@@ -309,6 +317,8 @@ class Cluster:
     def deliver(self, position: int = 0, *, keep: bool = False) -> list[Effect]:
         """Deliver a message in flight; with `keep` it stays in flight, as a duplicate."""
         _, send = self.network[position] if keep else self.network.pop(position)
+        if send.to_replica in self.stopped:
+            return []
         return self.receive(send.to_replica, send.message)
 
     def receive(self, index: int, message: Message) -> list[Effect]:
@@ -335,6 +345,16 @@ class Cluster:
                 progress = True
             for machine in self.machines:
                 progress = self._settle_disk(machine) or progress
+
+    def pass_time(self, duration_ms: int) -> None:
+        """Let time pass, in which whatever is under way happens at once."""
+        self.settle()
+        for _ in range(duration_ms // TICK_MS):
+            self.now_ticks += 1
+            for machine in self.machines:
+                if machine.index not in self.stopped:
+                    self.tick(machine.index)
+            self.settle()
 
     def _settle_disk(self, machine: Machine) -> bool:
         busy = bool(machine.writes or machine.superblock_write)

@@ -18,6 +18,11 @@ checksums are left out.
     read I token=N
     forge I KIND key=value... hand I a message that nobody sent; see FORGERIES
     lose I journal|superblock edit the disk of a machine that will be started again
+    lose I disk               give it an empty disk
+    damage I op=N [hidden=1]  let a record rot; hidden: not even its op can be told
+    stop I                    kill the process; what is sent to it is lost
+    abdicate I                ask a primary to resign
+    pass ms=N                 let time pass, unseen, while all that is under way happens at once
     settle                    let everything under way happen, unseen, then show the state
     state
 """
@@ -30,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.vsr import (
+    Abdicate,
     Admitted,
     Arm,
     CallerError,
@@ -364,18 +370,43 @@ class Runner:
 
     def do_lose(self, words: list[str], options: dict[str, int]) -> list[str]:
         machine = self.cluster.machines[int(words[0])]
-        if words[1] == "journal":
+        if words[1] == "disk":
+            machine.lose_disk()
+        elif words[1] == "journal":
             machine.journal.clear()
         else:
             machine.superblock = None
         return []
+
+    def do_damage(self, words: list[str], options: dict[str, int]) -> list[str]:
+        machine = self.cluster.machines[int(words[0])]
+        machine.damaged.add(options["op"])
+        machine.hides_head = bool(options.get("hidden"))
+        return []
+
+    def do_stop(self, words: list[str], options: dict[str, int]) -> list[str]:
+        self.cluster.stop(int(words[0]))
+        return []
+
+    def do_abdicate(self, words: list[str], options: dict[str, int]) -> list[str]:
+        index = int(words[0])
+        return self.trace(index, self.cluster.step(index, Abdicate("asked to")))
+
+    def do_pass(self, words: list[str], options: dict[str, int]) -> list[str]:
+        self.cluster.pass_time(options["ms"])
+        return self.do_state(words, options)
 
     def do_settle(self, words: list[str], options: dict[str, int]) -> list[str]:
         self.cluster.settle()
         return self.do_state(words, options)
 
     def do_state(self, words: list[str], options: dict[str, int]) -> list[str]:
-        return [repr(machine.replica) for machine in self.cluster.machines]
+        return [
+            f"<replica {machine.index} is stopped>"
+            if machine.index in self.cluster.stopped
+            else repr(machine.replica)
+            for machine in self.cluster.machines
+        ]
 
 
 def check_file(path: Path, *, rewrite: bool) -> None:

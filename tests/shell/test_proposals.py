@@ -70,6 +70,7 @@ async def test_what_was_not_sequenced_is_proposed_again() -> None:
     sequencer = Sequencer()
     sequencer.refusals = [Refusal(Reason.REASON_NO_SPACE, "full")] * 2
     proposals = Proposals(sequencer)
+    proposals.activate()
     proposals.propose(ASSIGN, b"g", 0)
     await _turns(sequencer, 1)
     sequencer.taken[0].future.set_exception(Refusal(Reason.REASON_VIEW_CHANGE, "moved"))
@@ -83,6 +84,7 @@ async def test_nothing_is_proposed_before_its_time() -> None:
     """Proposals wait for their log time, the earliest first."""
     sequencer, now = Sequencer(), [1_000_000]
     proposals = Proposals(sequencer, lambda: now[0])
+    proposals.activate()
     for name, due in ((b"late", 9_000_000), (b"soon", 1_002_000), (b"now", 0)):
         proposals.propose(ASSIGN, name, due)
     await _turns(sequencer, 1)
@@ -98,3 +100,22 @@ async def test_a_replay_proposes_nothing() -> None:
     proposals = Proposals(Sequencer())
     proposals.add(domain.Proposal(code=ASSIGN, request=b"g"))
     assert len(proposals) == 0
+
+
+async def test_who_is_no_longer_the_primary_proposes_nothing() -> None:
+    """What waited is forgotten, what is refused now is not tried again, and later all begins anew."""
+    sequencer = Sequencer()
+    proposals = Proposals(sequencer, lambda: 1_000_000)
+    proposals.activate()
+    proposals.propose(ASSIGN, b"on its way", 0)
+    await _turns(sequencer, 1)
+    proposals.propose(ASSIGN, b"waits", 9_000_000)
+    proposals.deactivate()
+    sequencer.taken[0].future.set_exception(Refusal(Reason.REASON_VIEW_CHANGE, "moved"))
+    proposals.propose(ASSIGN, b"of a backup", 0)
+    await asyncio.sleep(0)
+    assert len(proposals) == 0
+    proposals.activate()
+    proposals.propose(ASSIGN, b"waits", 0)
+    await _turns(sequencer, 2)
+    assert [command.item for command in sequencer.taken] == [b"on its way", b"waits"]

@@ -12,9 +12,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -41,14 +41,17 @@ def run_chunk(seeds: Sequence[int], scale: Scale) -> list[Outcome]:
     return [run_seed(draw(seed, scale)) for seed in seeds]
 
 
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    return {field.name: getattr(outcome, field.name) for field in fields(Outcome)}
+
+
 def load(path: Path | None) -> list[Outcome]:
     """What earlier runs of the campaign came to."""
     if path is None or not path.exists():
         return []
     lines = path.read_text().splitlines()
     return [
-        Outcome(**{**fields, "counts": Counter(fields["counts"])})
-        for fields in map(json.loads, lines)
+        Outcome(**{**kept, "counts": Counter(kept["counts"])}) for kept in map(json.loads, lines)
     ]
 
 
@@ -56,7 +59,7 @@ def save(path: Path | None, outcomes: Sequence[Outcome]) -> None:
     """Add what a chunk came to."""
     if path is not None:
         with path.open("a") as file:
-            file.writelines(json.dumps(asdict(outcome)) + "\n" for outcome in outcomes)
+            file.writelines(json.dumps(_as_json(outcome)) + "\n" for outcome in outcomes)
 
 
 def run(

@@ -90,6 +90,10 @@ class Nemesis:
             primaries if primaries and self._random.random() < 0.5 else machines
         )
 
+    def _victim(self) -> Machine:
+        """Pick a machine whose disk may be damaged."""
+        return self._world.machines[self._random.choice(self._atlas.victims)]
+
     def _note(self, machine: Machine | None, *what: object) -> None:
         self._world.trace.note("*" if machine is None else machine.name, "fault", *what)
 
@@ -161,11 +165,11 @@ class Nemesis:
         return True
 
     def _rot(self) -> bool:
-        machine = self._random.choice(self._world.machines)
+        machine = self._victim()
         if machine.process is None:
             return False
         journal = machine.process.files.journal
-        ops = [op for op in held_ops(journal) if self._atlas.may_damage(machine.index, op)]
+        ops = held_ops(journal)
         if not ops:
             return False
         # The last entries are the ones that anybody still asks for.
@@ -179,8 +183,7 @@ class Nemesis:
         return True
 
     def _misdirected(self) -> bool:
-        victims = [m for m in self._world.machines if self._atlas.may_damage(m.index, 0)]
-        machine = self._random.choice(victims)
+        machine = self._victim()
         machine.is_untrusted = True
         machine.disk.sectors_astray = self._random.randint(1, self._world.options.segment_sectors)
         self._note(machine, "next write goes astray")
@@ -202,11 +205,9 @@ class Nemesis:
         return True
 
     def _lost_disk(self) -> bool:
-        victims = [m for m in self._world.machines if self._atlas.may_damage(m.index, 0)]
-        left = [m for m in victims if m.index not in self._lost_disks]
-        if not left:
+        machine = self._victim()
+        if machine.index in self._lost_disks:
             return False
-        machine = self._random.choice(left)
         self._lost_disks.add(machine.index)
         machine.lose_disk()
         return True

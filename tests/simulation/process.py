@@ -64,6 +64,7 @@ class Process:
         self._armed = 0
         self._commits: deque[vsr.Commit] = deque()
         self._is_blocked = False  # the first is being read, or is fetched from a peer
+        self._handed_over_op = files.start.base_op
         self._is_applying = False
         self._headers: dict[int, vsr.PrepareHeader] = {}
         self._requests: deque[Request] = deque()
@@ -206,6 +207,9 @@ class Process:
 
     def _commit(self, effect: vsr.Commit) -> None:
         """Take a commit: the next, or the one whose record was damaged once more."""
+        if effect.op <= self._handed_over_op:
+            self._world.marks.hit("commit repeated in vain")
+            return
         if self._is_blocked and self._commits[0].op == effect.op:
             self._commits[0] = effect
             self._is_blocked = False
@@ -221,6 +225,7 @@ class Process:
                 self._read_commit(commit.op)
                 return
             self._commits.popleft()
+            self._handed_over_op = commit.op
             self._world.checks.committed(self.machine.index, commit.prepare)
             self._forget_replaced(commit.prepare)
             self._headers[commit.op] = commit.prepare.header

@@ -1,60 +1,61 @@
 """Every checker can fail: for each there is a bug that, once planted, it finds in some seed.
 
-A bug is put in place of a function of the core, the journal or the stages. The seeds are short;
-that some seed of a few finds it is what a campaign of many relies on.
+A bug is put in place of a function of the core, the journal or the stages. That some seed of a few
+short ones finds it is what a campaign of many long ones relies on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from coordinator import vsr
 from coordinator.journal import Journal
-from coordinator.mux.sessions import HeaderVerdict, SessionsMachine
 from coordinator.replica.bootstrap import SuperblockFile
-from coordinator.vsr import commit, normal, reads
+from coordinator.vsr import commit, founding, normal, reads, replica
 from coordinator.vsr.state import State
+from tests.simulation import checkers
 from tests.simulation.chain import ChainApplication
+from tests.simulation.checkers import CHECKERS, OneHistory
+from tests.simulation.clients import Answer
 from tests.simulation.options import FaultKind, Options, Scale, draw
-from tests.simulation.process import Process
+from tests.simulation.outcome import run_seed
+from tests.simulation.process import HANDLERS, Process
 
-SEEDS: Final = range(1, 31)
+SEEDS: Final = 30
+COMMANDS: Final = 120
 NETWORK: Final = frozenset({FaultKind.LOSS, FaultKind.DELAY, FaultKind.DUPLICATION})
-CRASHES: Final = frozenset({FaultKind.CRASH, FaultKind.POWER})
-
-
-def options(seed: int, replica_count: int, faults: frozenset[FaultKind], **changes: Any) -> Options:
-    """What a seed draws, with these faults and so many replicas."""
-    drawn = replace(draw(seed, Scale.QUICK), application="chain", reads_percent=20)
-    return replace(drawn, replica_count=replica_count, faults=faults, **changes)
+CRASHES: Final = frozenset({FaultKind.CRASH})
+POWER: Final = frozenset({FaultKind.POWER})
+PARTITIONS: Final = frozenset({FaultKind.PARTITION, FaultKind.PAUSE})
 
 
 def commit_without_quorum(patch: pytest.MonkeyPatch) -> None:
-    """The primary commits what it alone has, or has not yet."""
+    """The primary commits what nobody has yet."""
     patch.setattr(commit, "has_quorum", lambda state, op: True)
-    patch.setattr("coordinator.vsr.replica.check_step", lambda before, state: None)
+    patch.setattr(replica, "check_step", lambda before, state: None)
 
 
-def execute_twice(patch: pytest.MonkeyPatch) -> None:
+def hand_out_twice(patch: pytest.MonkeyPatch) -> None:
     """Every tenth entry is handed out twice."""
     real = commit.deliver
 
     def deliver(state: State) -> None:
         real(state)
-        for effect in [e for e in state.effects if isinstance(e, vsr.Commit)]:
-            if effect.op % 10 == 0:
-                state.emit(effect)
+        for effect in [e for e in state.effects if isinstance(e, vsr.Commit) and e.op % 10 == 0]:
+            state.emit(effect)
 
-    patch.setattr(
-        "coordinator.vsr.replica.SETTLE_RULES",
-        tuple(
-            deliver if rule is real else rule
-            for rule in __import__("coordinator.vsr.replica", fromlist=["x"]).SETTLE_RULES
-        ),
-    )
+    rules = tuple(deliver if rule is real else rule for rule in replica.SETTLE_RULES)
+    patch.setattr(replica, "SETTLE_RULES", rules)
+    patch.setitem(HANDLERS, vsr.Commit, _commit_all)
+
+
+def _commit_all(self: Process, effect: vsr.Commit) -> None:
+    self._commits.append(effect)
+    self._hand_over()
 
 
 def write_without_sync(patch: pytest.MonkeyPatch) -> None:
@@ -69,14 +70,15 @@ def write_without_sync(patch: pytest.MonkeyPatch) -> None:
 
 def forget_the_head(patch: pytest.MonkeyPatch) -> None:
     """A restart overlooks the last entry of the journal."""
-    real = Journal._adopt_place
+    real = Journal.open.__func__  # type: ignore[attr-defined]
 
-    def adopt(self: Journal, recovered: Any) -> None:
-        real(self, recovered)
-        if self._index.head_op > 1:
-            self._index.remove_after(self._index.head_op - 1)
+    def opened(cls: Any, *arguments: Any, **named: Any) -> Any:
+        journal, recovery = real(cls, *arguments, **named)
+        if journal._index.head_op > 1:
+            journal._index.remove_after(journal._index.head_op - 1)
+        return journal, recovery
 
-    patch.setattr(Journal, "_adopt_place", adopt)
+    patch.setattr(Journal, "open", classmethod(opened))
 
 
 def keep_the_first_superblock(patch: pytest.MonkeyPatch) -> None:
@@ -90,12 +92,48 @@ def keep_the_first_superblock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SuperblockFile, "write_core", write)
 
 
-def differ_between_replicas(patch: pytest.MonkeyPatch) -> None:
+def sequence_anew(patch: pytest.MonkeyPatch) -> None:
+    """A primary that repeats an entry makes another one of it."""
+    real = normal.send_prepare
+
+    def send(state: State, entry: Any, to_replicas: tuple[int, ...]) -> None:
+        header = entry.header
+        if header.op % 7 == 0 and state.log.op > header.op:
+            again = state.seal(
+                parent=header.parent,
+                cluster_id=header.cluster_id,
+                view=header.view,
+                op=header.op,
+                commit=header.commit,
+                first_revision=header.first_revision,
+                command_count=header.command_count,
+                feature_level=header.feature_level,
+                timestamp=header.timestamp + 1,
+                body=entry.prepare.body,
+            )
+            entry = replace(entry, prepare=again)
+        real(state, entry, to_replicas)
+
+    patch.setattr(normal, "send_prepare", send)
+
+
+def discard_too_much(patch: pytest.MonkeyPatch) -> None:
+    """What a chosen log does not have is discarded, and the entry before it."""
+    real = State.discard_after
+
+    def discard(self: State, op: int) -> None:
+        real(self, op)
+        self.effects[-1] = vsr.DiscardAfter(max(1, op - 3))
+
+    patch.setattr(State, "discard_after", discard)
+
+
+def differ_between_processes(patch: pytest.MonkeyPatch) -> None:
     """What an entry does depends on which process executes it."""
     real = ChainApplication.execute
 
     def execute(self: ChainApplication, request: Any, effective: Any) -> Any:
-        self.state.digest = bytes([id(self) % 251]) + self.state.digest[1:]
+        self.state.digest = bytes([id(self) // 64 % 251]) + self.state.digest[1:]
         return real(self, request, effective)
 
     patch.setattr(ChainApplication, "execute", execute)
@@ -107,12 +145,9 @@ def forget_numbers(patch: pytest.MonkeyPatch) -> None:
 
     def execute(self: ChainApplication, request: Any, effective: Any) -> Any:
         self.state.replies.pop(request.client, None)
-        number = request.number
-        object.__setattr__(request, "number", 1)
-        effective_now: list[Any] = []
-        reply = real(self, request, effective_now)
-        object.__setattr__(request, "number", number)
-        effective.append((request.client, number))
+        done: list[Any] = []
+        reply = real(self, replace(request, number=1), done)
+        effective.append(request.id)
         return reply
 
     patch.setattr(ChainApplication, "execute", execute)
@@ -130,16 +165,17 @@ def add_wrongly(patch: pytest.MonkeyPatch) -> None:
 
 
 def answer_early(patch: pytest.MonkeyPatch) -> None:
-    """A reply goes out when the entry is admitted, not when it is executed."""
+    """A reply goes out as soon as the entry is admitted."""
     real = Process._admitted
 
     def admitted(self: Process, effect: vsr.Admitted) -> None:
         batch = list(self._batch)
         real(self, effect)
         for request in batch:
-            self._reply(request.client, EarlyAnswer(request.number, None, effect.op))
+            self._reply(request.client, Answer(request.number, None, effect.op))
 
-    patch.setattr(Process, "_admitted", admitted)
+    patch.setitem(HANDLERS, vsr.Admitted, admitted)
+    patch.setattr("tests.simulation.chain.ChainModel.wrong_reply", lambda *_: None)
 
 
 def read_without_asking(patch: pytest.MonkeyPatch) -> None:
@@ -154,19 +190,84 @@ def read_without_asking(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_repeat(patch: pytest.MonkeyPatch) -> None:
-    """A primary sends each entry once; what was lost stays lost."""
-    table = __import__("coordinator.vsr.replica", fromlist=["x"]).TIMEOUT_HANDLERS
-    for name, handler in list(table.items()):
-        if handler is normal.resend_prepares:
-            patch.setitem(table, name, lambda state: None)
+    """A primary sends each entry once, nobody asks for what was lost, and nobody suspects it."""
+    for name in list(replica.TIMEOUT_HANDLERS):
+        if replica.TIMEOUT_HANDLERS[name] not in (founding.ask_founders, normal.send_heartbeat):
+            patch.setitem(replica.TIMEOUT_HANDLERS, name, lambda state: None)
 
 
-def apply_duplicates(patch: pytest.MonkeyPatch) -> None:
-    """The real sessions machine takes a duplicate for a new request."""
-    real = SessionsMachine.check_header
+def differ_in_snapshots(patch: pytest.MonkeyPatch) -> None:
+    """What a snapshot holds depends on which process makes it."""
+    real = ChainApplication.save
+    patch.setattr(ChainApplication, "save", lambda self: real(self) + b" " * (id(self) // 64 % 97))
 
-    def check(self: SessionsMachine, request: Any) -> Any:
-        verdict = real(self, request)
-        return HeaderVerdict.APPLY if verdict is HeaderVerdict.DUPLICATE else verdict
 
-    patch.setattr(SessionsMachine, "check_header", check)
+class Plant(NamedTuple):
+    """A bug, who must find it, and under what."""
+
+    found_by: str
+    bug: Callable[[pytest.MonkeyPatch], None]
+    faults: frozenset[FaultKind] = frozenset()
+    replicas: int = 3
+
+
+PLANTS: Final = (
+    Plant("OneHistory", commit_without_quorum, PARTITIONS),
+    Plant("ExecutedInOrder", hand_out_twice),
+    Plant("CommittedOnQuorum", commit_without_quorum, NETWORK),
+    Plant("DurableIsDurable", write_without_sync),
+    Plant("RestartKeeps", forget_the_head, CRASHES),
+    Plant("ViewsMonotonic", keep_the_first_superblock, CRASHES),
+    Plant("OneLogPerView", sequence_anew, NETWORK),
+    Plant("NothingCommittedDiscarded", discard_too_much, CRASHES | PARTITIONS | NETWORK, 5),
+    Plant("DigestsEqual", differ_between_processes),
+    Plant("ExactlyOnce", forget_numbers, NETWORK),
+    Plant("RepliesAreTheModels", add_wrongly),
+    Plant("AcknowledgedIsKept", answer_early),
+    Plant("ReadsAreLinearizable", read_without_asking, PARTITIONS),
+    Plant("Liveness", never_repeat, NETWORK),
+    Plant("SnapshotsAgree", differ_in_snapshots),
+)
+
+
+def options(seed: int, plant: Plant) -> Options:
+    """What a seed draws, with the faults and as many replicas as the plant wants."""
+    return replace(
+        draw(seed, Scale.QUICK),
+        application="chain",
+        commands=COMMANDS,
+        client_count=6,
+        think_ms=200,
+        fault_interval_ms=500,
+        replica_count=plant.replicas,
+        faults=plant.faults,
+        loss_percent=10 if FaultKind.LOSS in plant.faults else 0,
+        duplication_percent=20 if FaultKind.DUPLICATION in plant.faults else 0,
+        reads_percent=50,
+        snapshot_ops=16,
+        safety_ms=15_000,
+        liveness_ms=20_000,
+    )
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.found_by)
+def test_checker_finds_its_bug(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checker named with the bug finds it within a few seeds, while all others look away."""
+    plant.bug(monkeypatch)
+    looking = tuple(c for c in CHECKERS if c is OneHistory or c.__name__ == plant.found_by)
+    monkeypatch.setattr(checkers, "CHECKERS", looking)
+
+    found = set()
+    for seed in range(1, SEEDS + 1):
+        found.add(run_seed(options(seed, plant)).kind)
+        if plant.found_by in found:
+            return
+
+    pytest.fail(f"{plant.found_by} did not find {plant.bug.__name__}; found was {sorted(found)}")
+
+
+def test_every_checker_has_a_bug() -> None:
+    """No checker is left out."""
+    wanted = {checker.__name__ for checker in CHECKERS} | {"Liveness", "SnapshotsAgree"}
+
+    assert {plant.found_by for plant in PLANTS} == wanted

@@ -1,4 +1,4 @@
-"""`viewstamp up`, `keygen` and `status`."""
+"""`viewstamp up`, `keygen`, `status` and `cluster`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.cli.output import plain, print_json, print_table
 from viewstamp.cli.session import EXIT_REFUSED, EXIT_USAGE, Settings, fail, run, settings_of
+from viewstamp.client import Client
 from viewstamp.cluster import ClusterFailed, LocalCluster, LocalReplicas, PreflightError
 from viewstamp.cluster.local import DEFAULT_LISTEN
 from viewstamp.cluster.preflight import write_secret
 from viewstamp.telemetry.settings import TELEMETRY_DIRECTORY, TRACE_RATIO, TelemetrySettings
 
-REPLICA_COLUMNS = ("replica_id", "status", "view", "op", "commit", "retired", "address")
+REPLICA_COLUMNS = (
+    *("replica_id", "status", "view", "op", "commit", "retired", "generation", "address"),
+    *("heard_ms", "link"),
+)
 SERVICE_COLUMNS = ("stage", "connected", "settled_revision", "item_log_bytes", "restarts")
 ALARM_COLUMNS = ("kind", "message", "since")
 
@@ -166,6 +170,27 @@ def status(
         print_json({**plain(found), **header})
         return
     _show_status(found, digests)
+
+
+app = typer.Typer(help="The replicas of a cluster.", no_args_is_help=True)
+
+
+@app.command("step-down")
+def step_down(context: typer.Context) -> None:
+    """Have the primary hand over to another replica, as before it is stopped for work on it."""
+    settings = settings_of(context)
+
+    async def handed_over(client: Client) -> tuple[int, int]:
+        before = (await client.status()).primary
+        await client.step_down()
+        # The next linearizable answer comes from whoever leads then.
+        return before, (await client.status()).primary
+
+    before, after = run(context, handed_over)
+    if settings.as_json:
+        print_json({"primary_before": before, "primary": after})
+    else:
+        typer.echo(f"replica {before} has stepped down; replica {after} is the primary")
 
 
 def _show_status(found: cluster_pb2.GetStatusResponse, digests: bool) -> None:

@@ -230,6 +230,13 @@ class Client:
         )
         return response
 
+    async def step_down(self) -> cluster_pb2.StepDownResponse:
+        """Have the primary hand over to another replica. Raises Refusal, grpc.aio.AioRpcError."""
+        response: cluster_pb2.StepDownResponse = await self._submitter.call_alone(
+            cluster_pb2.StepDownRequest(), self._timeout_s or CALL_TIMEOUT_S
+        )
+        return response
+
     async def close(self, *, end_session: bool = True) -> None:
         """Finish what is outstanding, end the session, close the connection.
 

@@ -10,10 +10,11 @@ import asyncio
 import logging
 import math
 import secrets
-from typing import Final
+from typing import Any, Final
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from viewstamp import limits
 from viewstamp.api.errors.v1 import errors_pb2
@@ -125,6 +126,12 @@ class Submitter:
         self.reads.add(call, consistency)
         self._arm_deadline(call.deadline)
         self._schedule_pump()
+
+    async def call_alone(self, request: Message, timeout_s: float) -> Any:
+        """Call a method that is not served on the stream. Raises Refusal, AioRpcError."""
+        async with self._endpoints.current.open() as channel:
+            token = await self._identity.access_token(channel)
+            return await unary(channel, request, access_token=token, timeout_s=timeout_s)
 
     # --- Sending ---
 

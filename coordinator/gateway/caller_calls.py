@@ -1,0 +1,63 @@
+"""Commands and reads that the gateway makes on behalf of one caller."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from coordinator.gateway.commands import Commands
+from coordinator.gateway.reads import LINEARIZABLE, Reads, ReadSpan
+from coordinator.gateway.replies import only_result
+from coordinator.gateway.routes import Routes
+from coordinator.replica.batcher import LooseCommand, Reply
+from coordinator.snapshot.api import LocalSnapshotApi
+from viewstamp.framing import frame
+from viewstamp.limits import GATEWAY_SESSION_ID
+from viewstamp.routing import MethodKind
+from viewstamp.tokens import AccessToken
+
+# Keeps every generation, and so asks streams for manage_servers and nothing else.
+KEEP_ALL: Final = 2**32 - 1
+
+
+class CallerCalls:
+    """Commands and reads on behalf of one caller; `newest` is the last answer."""
+
+    def __init__(
+        self, routes: Routes, commands: Commands, reads: Reads, principal: AccessToken
+    ) -> None:
+        self.newest: Reply
+        self._routes = routes
+        self._commands = commands
+        self._reads = reads
+        self._principal = principal
+
+    async def managing_servers(self) -> LocalSnapshotApi:
+        """Return the snapshots' API, once the caller is found to have manage_servers.
+
+        Streams decides that at log order: a prune that keeps everything and only validates has
+        just this gate, and changes nothing. Raises Refusal.
+        """
+        api = LocalSnapshotApi(self.submit, self.query)
+        await api.prune(keep_last=KEEP_ALL, validate_only=True)
+        return api
+
+    async def submit(self, code: int, request: bytes) -> bytes:
+        """Sequence a command; return its encoded response. Raises Refusal."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        principal = self._principal
+        self._commands.submit_loose(
+            LooseCommand(
+                code, request, principal.user_id, principal.credential_revision, "", future
+            )
+        )
+        self.newest = await future
+        return only_result(self.newest)
+
+    async def query(self, code: int, request: bytes) -> bytes:
+        """Answer a linearizable read; return its encoded response. Raises Refusal."""
+        span = ReadSpan(self._routes.public_code(code, MethodKind.QUERY), 1, frame(request))
+        self.newest = await self._reads.start_spans(
+            [span], self._principal, GATEWAY_SESSION_ID, LINEARIZABLE
+        )
+        return only_result(self.newest)

@@ -1,0 +1,226 @@
+"""Load on a cluster of several replicas while it is hurt, and the judgement of what callers saw.
+
+Every caller creates, deletes and reads topics out of a small set, so that they meet. What each saw
+is written down with its times, and judged twice: by the revisions that the cluster names, and by a
+search that knows nothing of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from tests.histories import wing_gong, witness
+from tests.histories.history import Operation, SequentialModel, by_key
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
+from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
+from viewstamp.client import Client, Endpoint, connect
+from viewstamp.client import unary as client_unary
+from viewstamp.client.errors import ClientError
+from viewstamp.client.identifiers import identifier
+from viewstamp.client.methods import method_of
+from viewstamp.client.transport import bearer
+from viewstamp.cluster import LocalReplicas
+from viewstamp.errors import Refusal
+
+STREAM: Final = "trial"
+KEYS: Final = tuple(f"topic-{number}" for number in range(12))
+SETTLE_TIMEOUT_S: Final = 60.0
+CALL_TIMEOUT_S: Final = 60.0
+READS: Final = frozenset({"read"})
+
+
+def step(exists: bool, operation: Operation) -> tuple[object, bool]:
+    """One topic: what each operation answers, and whether the topic is there after it."""
+    if operation.kind == "create":
+        return (not exists), True
+    if operation.kind == "delete":
+        return exists, False
+    return exists, exists
+
+
+TOPIC: Final[SequentialModel[bool]] = SequentialModel(False, step)
+
+
+@dataclass(slots=True)
+class Trial:
+    """A cluster under load."""
+
+    replicas: LocalReplicas
+    clients: list[Client]
+    history: list[tuple[str, Operation]] = field(default_factory=list)
+    answered: int = 0
+    is_over: bool = False
+    _progress: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def admin(self) -> Client:
+        """A client that carries no load."""
+        return self.clients[0]
+
+    async def primary(self) -> int:
+        """Return who is the primary now."""
+        return (await self.admin.status()).primary
+
+    async def until_answered(self, count: int) -> None:
+        """Wait until so many more operations were answered."""
+        wanted = self.answered + count
+        async with asyncio.timeout(SETTLE_TIMEOUT_S):
+            while self.answered < wanted:
+                self._progress.clear()
+                await self._progress.wait()
+
+    async def load(self, caller: int, seed: int) -> None:
+        """Call, one operation after another, until the trial is over."""
+        chosen = random.Random(seed)
+        client = self.clients[caller]
+        while not self.is_over:
+            key = chosen.choice(KEYS)
+            kind = chosen.choice(("create", "delete", "read", "read"))
+            called_at = time.monotonic_ns()
+            try:
+                output, revision = await call(client, kind, key)
+            except ClientError:
+                self.history.append((key, Operation(caller, kind, key, called_at)))
+                return  # its outcome is open: another caller goes on
+            returned_at = time.monotonic_ns()
+            operation = Operation(caller, kind, key, called_at, returned_at, output, revision)
+            self.history.append((key, operation))
+            self.answered += 1
+            self._progress.set()
+
+    def violations(self) -> list[str]:
+        """Return what is wrong with what the callers saw."""
+        found = []
+        for key, operations in sorted(by_key(self.history).items()):
+            found += [
+                f"{key}: {text}" for text in witness.violations(operations, TOPIC, reads=READS)
+            ]
+            if wing_gong.linearization(operations, TOPIC) is None:
+                found.append(f"{key}: no order explains {len(operations)} operations")
+        return found
+
+    async def statuses(self) -> list[cluster_pb2.GetStatusResponse]:
+        """Return what each replica says of itself, digests included."""
+        answers = []
+        for address in self.replicas.addresses:
+            answers.append(await status_of(address, self.replicas))
+        return answers
+
+    async def settled(self) -> list[cluster_pb2.GetStatusResponse]:
+        """Wait until all replicas have retired the same op, and return their statuses."""
+        async with asyncio.timeout(SETTLE_TIMEOUT_S):
+            while True:
+                statuses = await self.statuses()
+                if len({each.header.op for each in statuses}) == 1:
+                    return statuses
+                await asyncio.sleep(0.2)
+
+
+def digests(status: cluster_pb2.GetStatusResponse) -> tuple[str, ...]:
+    """Return the state digests of all stages of one replica."""
+    return (*(service.state_digest for service in status.services), status.sessions_digest)
+
+
+async def status_of(address: str, replicas: LocalReplicas) -> cluster_pb2.GetStatusResponse:
+    """Ask one replica, and no other, for its status."""
+    request = cluster_pb2.GetStatusRequest(include_digests=True)
+    status: cluster_pb2.GetStatusResponse = await unary(replicas, address, request, stale=True)
+    return status
+
+
+async def unary(replicas: LocalReplicas, address: str, request: Any, *, stale: bool = False) -> Any:
+    """Call one replica as any gRPC client would, as root."""
+    method = method_of(request)
+    async with Endpoint(address).open() as channel:
+        token = await _token(replicas, channel)
+        level = (("viewstamp-consistency", "stale"),) if stale else ()
+        stub = channel.unary_unary(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )
+        return await stub(request, metadata=(*bearer(token), *level), timeout=20)
+
+
+async def _token(replicas: LocalReplicas, channel: Any) -> str:
+    password = replicas.root_password_path.read_text().strip()
+    login = users_pb2.LoginRequest(username="root", password=password)
+    return str((await client_unary(channel, login)).access_token)
+
+
+async def call(client: Client, kind: str, key: str) -> tuple[bool, int | None]:
+    """Return whether it was done, and at which revision; a refusal tells none."""
+    request, refused_by = _CALLS[kind]
+    try:
+        answer = await client.call(request(key))
+    except Refusal as refusal:
+        if refusal.reason != refused_by:
+            raise
+        return False, None
+    return True, answer.header.revision
+
+
+def _create(key: str) -> Message:
+    return streams_pb2.CreateTopicRequest(stream=identifier(STREAM), name=key, partitions_count=1)
+
+
+def _delete(key: str) -> Message:
+    return streams_pb2.DeleteTopicRequest(stream=identifier(STREAM), topic=identifier(key))
+
+
+def _read(key: str) -> Message:
+    return streams_pb2.GetTopicRequest(stream=identifier(STREAM), topic=identifier(key))
+
+
+# The request, and the reason that says no.
+_CALLS: Final[dict[str, tuple[Callable[[str], Message], int]]] = {
+    "create": (_create, Reason.REASON_TOPIC_EXISTS),
+    "delete": (_delete, Reason.REASON_TOPIC_NOT_FOUND),
+    "read": (_read, Reason.REASON_TOPIC_NOT_FOUND),
+}
+
+
+@asynccontextmanager
+async def trial(
+    directory: Path, count: int = 3, *, callers: int = 5, arguments: tuple[str, ...] = ()
+) -> AsyncIterator[Trial]:
+    """Start replicas and callers; the load runs until the context ends."""
+    async with (
+        LocalReplicas(directory, count, "127.0.0.1:0", coordinator_arguments=arguments) as replicas,
+        AsyncExitStack() as stack,
+    ):
+        password = replicas.root_password_path.read_text().strip()
+        clients = [
+            await stack.enter_async_context(
+                await connect(
+                    replicas.addresses, username="root", password=password, timeout_s=CALL_TIMEOUT_S
+                )
+            )
+            for _ in range(callers + 1)
+        ]
+        await clients[0].streams.create(STREAM)
+        yield Trial(replicas, clients)
+
+
+@asynccontextmanager
+async def under_load(made: Trial) -> AsyncIterator[None]:
+    """Have all callers call while the context is open; what one of them raises is raised."""
+    made.is_over = False
+    async with asyncio.TaskGroup() as group:
+        for caller in range(1, len(made.clients)):
+            group.create_task(made.load(caller, seed=caller))
+        try:
+            yield
+        finally:
+            made.is_over = True
