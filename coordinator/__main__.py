@@ -17,10 +17,10 @@ from coordinator.mux.entities import RestoreError
 from coordinator.replica.bootstrap import (
     DirectoryOptions,
     ReplicaFiles,
-    WrongDirectoryError,
     open_replica,
 )
 from coordinator.replica.errors import HaltedError
+from coordinator.replica.start import WrongDirectoryError
 from coordinator.snapshot.errors import SnapshotFilesError
 from coordinator.snapshot.transfer import RestartNeeded
 from coordinator.stages.base import BaseRefusedError

@@ -57,7 +57,6 @@ from coordinator.replica.writer import Writer
 from coordinator.snapshot.assembly import Snapshots, Surroundings
 from coordinator.snapshot.bases import restored_mux
 from coordinator.snapshot.provider import StoredSnapshots
-from coordinator.snapshot.transfer import StateTransfer, TransferPorts
 from coordinator.snapshot.triggers import TriggerSettings
 from coordinator.snapshot.work import Durable
 from coordinator.stages import codec
@@ -73,7 +72,6 @@ from viewstamp.telemetry.settings import Telemetry
 
 STOP_GRACE_MS: Final = 2_000
 READY_FILE: Final = Path("run", "coordinator.json")
-TRANSFER_FOLDER: Final = "transfer"
 
 _log = logging.getLogger(__name__)
 
@@ -122,7 +120,6 @@ class Coordinator:
             tuple if self._members is None else self._members.status,
         )
         self._snapshots = self._make_snapshots()
-        self._transfer = self._make_transfer()
         self._cluster.add(self._snapshots.reads)
         self._cluster.generation = lambda: files.superblock.state.generation
         if files.base is not None:
@@ -180,9 +177,8 @@ class Coordinator:
         self._start(self._timers.run())
         self._snapshots.start()
         driver.start(self._files.start)
-        if self._members is not None and self._transfer is not None:
+        if self._members is not None:
             self._start(self._members.run())
-            self._start(self._transfer.run())
 
     async def _stop(self, grace_ms: int) -> None:
         await self.server.stop(grace_ms)
@@ -312,17 +308,14 @@ class Coordinator:
             entries=self._writer,
             position=self._position,
             client_address=lambda: config.advertise or self._address,
-            handlers={SnapshotDurableMessage: self._durable_elsewhere},
+            durable_elsewhere=self._durable_elsewhere,
+            files=files,
+            data_directory=config.data_directory,
             alarms=self.alarms,
             start=self._start,
             fail=self._fail,
-            snapshot_needed=self._snapshot_needed,
         )
-        return Members(peers, ports, StoredSnapshots(files.snapshots))
-
-    def _snapshot_needed(self, effect: vsr.SnapshotNeeded) -> None:
-        assert self._transfer is not None, "only a member is told that its peers have truncated"
-        self._transfer.needed(effect)
+        return Members(peers, ports)
 
     def _durable_elsewhere(self, message: SnapshotDurableMessage) -> None:
         self._snapshots.durable_elsewhere(message)
@@ -330,21 +323,6 @@ class Coordinator:
     def _tell_primary(self, durable: Durable) -> None:
         if self._members is not None:
             self._members.tell_primary(durable)
-
-    def _make_transfer(self) -> StateTransfer | None:
-        if self._members is None:
-            return None
-        kind, files = cluster_pb2.ALARM_KIND_STATE_TRANSFER, self._files
-        ports = TransferPorts(
-            fetcher=self._members.peers.fetcher,
-            replicas=self._members.others,
-            cluster_id=files.cluster_id,
-            committed_op=lambda: self.driver.progress.committed_op,
-            record=files.record_transferred,
-            say=lambda text: self.alarms.tell(kind, text),
-            ended=lambda: self.alarms.clear(kind),
-        )
-        return StateTransfer(ports, files.snapshots, self._config.data_directory / TRANSFER_FOLDER)
 
     def _position(self) -> Position:
         generation = self._files.superblock.state.generation

@@ -101,7 +101,9 @@ class Generations:
         return DurableReport(durable.root, durable.tasks)
 
     def what_lacks(self, generation: int) -> str:
-        """Return, for people, why an undecided generation is not durable here."""
+        """Return, for people, why an undecided generation is not durable here; empty if it is."""
+        if self.local_state(generation) is LocalState.DURABLE:
+            return ""
         work = self.works.get(generation)
         if work is not None:
             return work.what_lacks()

@@ -31,15 +31,8 @@ from coordinator.mux.catalog_types import (
     TaskSnapshot,
 )
 from coordinator.mux.stage import Stage
-from coordinator.snapshot import values
-from coordinator.snapshot.agreement import (
-    Agreed,
-    Disagreed,
-    DurableReport,
-    Reports,
-    Verdict,
-    Waiting,
-)
+from coordinator.snapshot import agreement, values
+from coordinator.snapshot.agreement import Agreed, Disagreed, DurableReport, Reports, Waiting
 from coordinator.snapshot.decisions import Action, CatalogState, LocalState, decide
 from coordinator.snapshot.divergence import check_root, nobody_is_right, words_about
 from coordinator.snapshot.generations import FrozenHere, Generations, created_by
@@ -389,14 +382,12 @@ class LocalSnapshotOrchestrator:
             return given_up
         if self._clock_ms() - begun_ms < self._deadline_ms:
             return ""
-        verdict = self._verdict(generation)
-        if self.local_state(generation) is LocalState.DURABLE and isinstance(verdict, Waiting):
+        lacks = self._generations.what_lacks(generation)
+        if not lacks and isinstance(verdict := self._verdict(generation), Waiting):
             lacks = f"replicas {verdict.reported} have it; {verdict.needed} equal ones are needed"
-        else:
-            lacks = self._generations.what_lacks(generation)
         return f"not durable within {self._deadline_ms} ms: {lacks}"
 
-    def _verdict(self, generation: int) -> Verdict | None:
+    def _verdict(self, generation: int) -> agreement.Verdict | None:
         """Return what the replicas' reports add up to; None if that is not for us to say.
 
         Raises DivergedError if there will never be a majority.
