@@ -17,6 +17,7 @@ from coordinator.vsr import (
     PersistSuperblock,
     Send,
     SendCommitted,
+    SnapshotNeeded,
     Status,
     SuperblockState,
 )
@@ -35,6 +36,7 @@ from coordinator.vsr.messages import (
     StartViewMessage,
 )
 from tests.replication.cluster_harness import CLUSTER_ID, Cluster, founded
+from viewstamp.format.prepare import Prepare
 from viewstamp.limits import FORFEIT_LAG_OPS, SUSPICION_JITTER_MS, SUSPICION_MS, TICK_MS
 
 NONCE = bytes(16)
@@ -333,3 +335,88 @@ def test_only_what_is_known_to_be_committed_is_given_as_committed() -> None:
 
     assert rules(beyond) == [DropRule.NOT_HELD]
     assert [e for e in both if isinstance(e, SendCommitted)] == [SendCommitted(1, 1, 1)]
+
+
+def truncated() -> Cluster:
+    """A cluster that committed 20 entries without replica 2, and truncated those up to 14."""
+    cluster = quiet(3)
+    cluster.stop(2)
+    for _ in range(19):
+        cluster.batch(0)
+        cluster.settle()
+    for machine in cluster.machines[:2]:
+        machine.first_held_op, machine.generation = 14, 3
+    return cluster
+
+
+def test_who_lacks_truncated_entries_is_told_of_the_snapshot_once() -> None:
+    """The peer names the snapshot that covers them; the shell fetches it and starts anew."""
+    cluster = truncated()
+    cluster.start(2)
+
+    cluster.pass_time(500)
+
+    assert cluster.machines[2].alarms == [SnapshotNeeded(0, 3, 13)]
+    assert cluster.machines[2].replica.status is Status.VIEW_CHANGE
+
+
+def test_a_member_restarts_from_a_snapshot_beyond_its_journal() -> None:
+    """The entry at the cut is fetched, since the next one chains to it; then it goes on."""
+    cluster = truncated()
+    behind = cluster.machines[2]
+    behind.journal = list(cluster.machines[0].journal[:14])
+    behind.damaged = set(range(1, 15))
+
+    cluster.start(2, base_op=14)
+    cluster.pass_time(500)
+
+    assert behind.replica.status is Status.NORMAL
+    assert behind.replica.marks.retired_op == 20
+    assert 14 not in behind.damaged
+
+
+def test_a_damaged_record_is_written_anew_and_handed_out_with_its_body() -> None:
+    """The driver could not read what it was to execute; a peer can (J3)."""
+    cluster = quiet(3)
+    for _ in range(4):
+        cluster.batch(0)
+        cluster.settle()
+    machine = cluster.machines[2]
+    machine.forget()
+    start = machine.start_event()
+    machine.damaged = {3}
+
+    effects = cluster.step(2, start)
+    cluster.pass_time(500)
+
+    assert [(e.op, e.prepare) for e in effects if isinstance(e, Commit)][2] == (3, None)
+    assert machine.found_damaged == {3}
+    assert machine.damaged == set()
+    assert machine.replica.marks.retired_op == 5
+
+
+def test_the_superblock_tells_of_no_commit_that_is_not_durable() -> None:
+    """A crash could leave another entry there, which the commit would then be taken to mean."""
+    cluster = quiet(3)
+    cluster.batch(0)
+    cluster.deliver(1)
+    entry = cluster.machines[2].writes[0]
+    assert isinstance(entry, Prepare)
+    cluster.receive(2, CommitMessage(CLUSTER_ID, 0, 0, 2, entry.checksum, 0))
+    assert cluster.machines[2].replica.marks.commit_max == 2
+
+    leave(cluster, 2, 1)
+
+    assert cluster.machines[2].superblock_write == SuperblockState(1, 0, 1)
+
+
+def test_a_restarted_primary_does_not_lead_its_view() -> None:
+    """Entries that it sent may be committed without its disk: it does not say what the log is."""
+    cluster = quiet(3)
+    cluster.start(0)
+
+    voted = cluster.receive(0, empty_vote(1, 0))
+    asked = cluster.receive(0, RequestStartViewMessage(CLUSTER_ID, 1, 0, NONCE))
+
+    assert rules(voted) == [DropRule.RESTARTED_PRIMARY]
+    assert rules(asked) == [DropRule.NOT_INSTALLED]

@@ -32,6 +32,8 @@ class FaultKind(Enum):
     FULL_DISK = "full_disk"
     FAILED_SYNC = "failed_sync"
     LOST_DISK = "lost_disk"
+    SUPERBLOCK_ROT = "superblock_rot"
+    STAGE_CRASH = "stage_crash"
 
 
 # Those that the network has all the time; the others are events.

@@ -70,7 +70,7 @@ def test_a_seed_is_the_same_run_every_time() -> None:
     code = (
         "from tests.simulation.options import draw\n"
         "from tests.simulation.outcome import run_seed\n"
-        "for seed in (3, 5, 11):\n"
+        "for seed in (3, 11):\n"
         "    outcome = run_seed(draw(seed))\n"
         "    print(outcome.simulated_ms, outcome.ops, sorted(outcome.counts.items()))\n"
     )
@@ -111,6 +111,18 @@ def test_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
     assert len(again) == 3
     assert [outcome.ops for outcome in again[:2]] == [int(f"9{o.ops}") for o in first]
     assert len([json.loads(line) for line in state.read_text().splitlines()]) == 3
+
+
+def test_other_code_starts_its_campaign_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was found with other code does not count."""
+    state = tmp_path / "state.jsonl"
+    campaign.save(state, [Outcome(1)])
+
+    assert len(campaign.load(state)) == 1
+    monkeypatch.setattr(campaign, "fingerprint", lambda: "other code")
+    assert campaign.load(state) == []
 
 
 def test_campaign_that_ran_nothing_fails() -> None:
