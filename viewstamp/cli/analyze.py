@@ -48,6 +48,9 @@ def analyze(
             help="What changed between two periods, each FROM/TO.", metavar="BEFORE AFTER"
         ),
     ] = None,
+    png: Annotated[
+        Path | None, typer.Option(help="A picture of the report to write; needs chromium.")
+    ] = None,
     master: Annotated[
         str | None, typer.Option(help="Spark's address; default: this machine alone.")
     ] = None,
@@ -81,8 +84,9 @@ def analyze(
         fail(settings, "NO_DATA", what, "give --data-directory, --traces, --snapshots or --exports")
     command = [*ANALYTICS, *sources, "--output", str(output)]
     pace = None if refresh_seconds is None else str(refresh_seconds)
-    for name, value in (("--since", since), ("--master", master), ("--refresh-seconds", pace)):
-        command += [name, value] if value else []
+    given = {"--since": since, "--master": master, "--refresh-seconds": pace, "--png": png}
+    for name, value in given.items():
+        command += [name, str(value)] if value else []
     command += ["--follow"] if follow else []
     command += ["--compare", *compare] if compare else []
     command += ["--accept-bad-data"] if accept_bad_data else []
