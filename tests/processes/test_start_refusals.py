@@ -74,7 +74,7 @@ def flip(path: Path, offset: int) -> None:
         (("--cluster-id", "00" * 16), r"belongs to cluster [0-9a-f]{32}, not 0{32}: correct"),
         (("--cluster-id", "zz"), r"--cluster-id is 'zz': it has 32 hex digits"),
         (("--replica-id", "1"), r"--replica-id is 1: it counts from 0"),
-        (("--replica-count", "3"), r"this version serves clusters of one replica"),
+        (("--replica-count", "3"), r"--peer-listen is missing: 3 replicas must be reachable"),
         (("--replica-count", "0"), r"1 to 6 are possible"),
         (("--journal-segment-bytes", "5"), r"at least 4194304"),
         (("--listen", "7400"), r"give HOST:PORT"),
@@ -89,7 +89,7 @@ def test_wrong_flags(copy: Replica, flags: tuple[str, ...], says: str) -> None:
 
 def test_directory_of_another_replica(copy: Replica) -> None:
     """A directory that was founded for another replica or another count is refused."""
-    # Only one replica is served as yet, so the superblock is made to say otherwise.
+    # A lone replica is there to be copied, so the superblock is made to say otherwise.
     from coordinator.journal.superblock import Superblock, SuperblockState
     from coordinator.storage import FileStorage
 
