@@ -128,6 +128,7 @@ class Trial:
         self.committed_op = 5
         self.recorded: list[tuple[int, int]] = []
         self.refusing: list[Exception] = []
+        self.before_record: Callable[[], None] = lambda: None
         self.said: list[str] = []
         self.ended = 0
         self.transfer = self.begin()
@@ -148,6 +149,7 @@ class Trial:
     def _record(self, generation: int, cut_op: int) -> None:
         if self.refusing:
             raise self.refusing.pop()
+        self.before_record()
         assert loaded_state(self.files, generation), "recorded before it was durable"
         self.recorded.append((generation, cut_op))
 
@@ -200,6 +202,21 @@ async def test_only_what_lacks_is_fetched(tmp_path: Path) -> None:
     await trial.run()
     assert trial.fetcher.bytes_sent == delta.size_bytes
     assert trial.storage.content(damaged) == trial.peer.layer(base.digest)
+
+
+async def test_what_is_damaged_in_every_copy_is_fetched_anew(tmp_path: Path) -> None:
+    """Neither a layer nor a manifest here that nobody can read keeps the peers' one away."""
+    trial = Trial(tmp_path)
+    mine = Sections(trial.files)
+    mine.write(1, entities(1, 8))
+    mine.write(NEWEST, {2: {(1, b"000100"): b"new" * 300}})
+    (base, _) = section_of(trial.peer.manifest, 2).layers
+    for directory in COPY_DIRECTORIES:
+        trial.storage.flip(f"{directory}/{layer_file(base.digest)}", 100)
+        trial.storage.flip(f"{directory}/{manifest_file(NEWEST)}", 100)
+    await trial.run()
+    assert trial.fetcher.bytes_sent == base.size_bytes
+    assert loaded_state(trial.files, NEWEST) == trial.peer.sections.state
 
 
 async def test_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -341,7 +358,7 @@ async def test_garbage_and_deletions_leave_it_alone(tmp_path: Path) -> None:
         trial.files.collect_garbage([1], 1)
         trial.files.delete(NEWEST)
 
-    trial.fetcher.before_layer = collect
+    trial.fetcher.before_layer = trial.before_record = collect
     await trial.run()
     assert loaded_state(trial.files, NEWEST) == trial.peer.sections.state
 
