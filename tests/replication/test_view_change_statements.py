@@ -457,3 +457,17 @@ def test_a_write_that_was_discarded_does_not_make_its_entry_durable() -> None:
     assert not again.durable
     assert log.finish_write(record) is again
     assert again.durable
+
+
+def test_a_restarted_primary_of_a_later_view_makes_the_others_follow() -> None:
+    """It can take part in no earlier view; who lives in one learns that the later one is due."""
+    cluster = quiet(3)
+    cluster.machines[2].superblock = SuperblockState(2, 0, 1)
+    cluster.start(2)
+
+    cluster.pass_time(1_000)
+
+    replicas = [machine.replica for machine in cluster.machines]
+    assert {replica.status for replica in replicas} == {Status.NORMAL}
+    assert len({replica.view for replica in replicas}) == 1
+    assert replicas[2].view >= 2
