@@ -126,6 +126,7 @@ class Trial:
         self.files: SnapshotFiles = open_files(self.storage, replica_id=2)
         self.directory = directory / "transfer"
         self.committed_op = 5
+        self.own_cut_op = 0
         self.recorded: list[tuple[int, int]] = []
         self.refusing: list[Exception] = []
         self.before_record: Callable[[], None] = lambda: None
@@ -140,6 +141,7 @@ class Trial:
             replicas=(0, 1),
             cluster_id=CLUSTER_ID,
             committed_op=lambda: self.committed_op,
+            own_cut_op=lambda: self.own_cut_op,
             record=self._record,
             say=self.said.append,
             ended=self._end,
@@ -334,6 +336,23 @@ async def test_log_that_catches_up_needs_no_snapshot(tmp_path: Path) -> None:
     Sections(trial.files).write(9, entities(9, 1))
     trial.files.collect_garbage([], 9)
     assert trial.files.generations() == [9]
+
+
+async def test_damage_that_peers_have_truncated(tmp_path: Path) -> None:
+    """Entries that are damaged here, though applied, are no reason to call the transfer off."""
+    trial = Trial(tmp_path)
+    trial.committed_op, trial.own_cut_op = 50, 10
+    await trial.run()
+    assert trial.recorded == [(NEWEST, 20)]
+
+
+async def test_own_snapshot_covers_the_damage(tmp_path: Path) -> None:
+    """Where the own snapshot reaches as far as the peer's, a restart from that is enough."""
+    trial = Trial(tmp_path)
+    trial.committed_op, trial.own_cut_op = 50, 20
+    await trial.run()
+    assert trial.recorded == []
+    assert trial.fetcher.asked == []
 
 
 async def test_leftovers_of_no_use_are_removed(tmp_path: Path) -> None:
