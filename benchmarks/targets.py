@@ -152,6 +152,26 @@ SNAPSHOT_TARGETS: Final = (
     ),
 )
 
+# Three replicas at default settings, their primary killed again and again.
+FAILOVER_TARGETS: Final = (
+    Target(
+        "no answer after a SIGKILL of the primary, worst, s",
+        "failover",
+        None,
+        "worst_window_s",
+        1.0,
+        1.0,
+    ),
+    Target(
+        "no answer after a SIGKILL of the primary, median, s",
+        "failover",
+        None,
+        "median_window_s",
+        1.0,
+        0.3,
+    ),
+)
+
 
 def judge(target: Target, rounds: Mapping[str, list[Figures]]) -> dict[str, Any]:
     """Return a row of the result: medians over the rounds, the ratio of each, and a verdict."""
