@@ -6,6 +6,8 @@ RUNTIME := $(VENV)/.stamp-runtime
 ANALYTICS := $(VENV)/.stamp-analytics
 DEV     := $(VENV)/.stamp-dev
 UP_PORT := 7400
+SEED    ?= 1
+COUNT   ?= 200
 LOCK    := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 \
            --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --extra build
 
@@ -18,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help preflight preflight-analytics preflight-dev up demo test test-long lint format generate lock \
-        crash-test benchmark benchmark-snapshots clean
+        simulate crash-test benchmark benchmark-snapshots clean
 
 help: ## Explain the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -89,6 +91,10 @@ lock: $(DEV) ## Resolve the dependencies again
 	$(LOCK) --extra analytics --constraint requirements-dev.lock \
 	    --output-file requirements-analytics.lock
 
+simulate: $(DEV) ## Simulate clusters under faults: SEED=first COUNT=how many, resumable
+	$(PYTHON) -m tests.simulation.campaign --seed $(SEED) --count $(COUNT) --processes 2 \
+	    --state .simulation.jsonl
+
 crash-test: $(DEV) ## Kill processes of a loaded cluster and check what it promised
 	$(PYTHON) tests/crash/crash_test.py
 
@@ -99,5 +105,5 @@ benchmark-snapshots: $(DEV) ## Measure snapshots of a million partitions, beside
 	$(PYTHON) -m benchmarks.snapshots
 
 clean: ## Remove the environment, caches and results
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .simulation.jsonl .coverage .coverage.* htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

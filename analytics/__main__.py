@@ -1,55 +1,100 @@
 """The analysis from the command line, and the entry point of spark-submit.
 
     python -m analytics --traces DIR --snapshots DIR --output DIR
+    python -m analytics --traces DIR --output DIR --follow
     spark-submit --master spark://host:7077 analytics/__main__.py --traces DIR --output DIR
 
 Exit codes: 0 done; 1 the data is too bad, or there is none: the message says which and what to do;
-2 wrong arguments.
+2 wrong arguments; 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import functools
 import json
 import re
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from analytics.job import Outcome, Request
 
 if not __package__:
     # Started by spark-submit as a file, whose folder now stands first where modules are looked for.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+APPLICATION: Final = "viewstamp-analytics"
 REPORT_FILE: Final = "report.html"
+EVERY_S_DEFAULT: Final = 10
+REFRESH_S_DEFAULT: Final = 60
+# What a shell says of a program that SIGINT ended.
+EXIT_INTERRUPTED: Final = 130
 _AGO: Final = re.compile(r"(\d+)([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Analyse, and return the exit code."""
-    from analytics import job, session, sizing
+    from analytics.session import AnalyticsError, check_java
 
     options = _parser().parse_args(arguments)
     try:
         if options.check:
-            session.check_java()
-            return 0
-        request = _request(options)
-        size_bytes = sizing.input_bytes(request.traces, request.snapshots)
-        is_brief = size_bytes < sizing.BRIEF_BYTES
-        spark = session.build("viewstamp-analytics", options.master, is_brief=is_brief)
-        try:
-            outcome = job.run(spark, request, _tell)
-        finally:
-            spark.stop()
-    except session.AnalyticsError as error:
+            check_java()
+        elif options.follow:
+            _follow(_request(options), options)
+        else:
+            _run(_request(options), options)
+    except AnalyticsError as error:
         print(f"analyze: {error}", file=sys.stderr)  # noqa: T201 - for the operator
         return 1
-    for notice in outcome.notices:
-        print(f"note: {notice}", file=sys.stderr)  # noqa: T201
-    _print(outcome, request.output, as_json=options.json)
+    except KeyboardInterrupt:
+        print("analyze: interrupted; tables written before are whole", file=sys.stderr)  # noqa: T201
+        return EXIT_INTERRUPTED
     return 0
+
+
+def _run(request: Request, options: argparse.Namespace) -> None:
+    """Analyse what there is, once."""
+    from analytics import job, session, sizing
+
+    job.check(request)
+    size_bytes = sizing.input_bytes(request.traces, request.snapshots)
+    is_brief = size_bytes < sizing.BRIEF_BYTES
+    spark = session.build(APPLICATION, options.master, is_brief=is_brief)
+    try:
+        outcome = job.run(spark, request, _tell)
+    finally:
+        spark.stop()
+    _tell_outcome(request.output, outcome, as_json=options.json)
+
+
+def _follow(request: Request, options: argparse.Namespace) -> None:
+    """Analyse again and again, until a signal says to stop."""
+    from analytics import follow, job, session
+
+    job.check(request)
+    follow.check(request)
+    pace = follow.Pace(options.every_seconds, options.refresh_seconds)
+    told = functools.partial(_tell_outcome, request.output, as_json=options.json)
+    spark = session.build(APPLICATION, options.master)
+    try:
+        # After the session, which has a handler of its own.
+        with follow.stopped_by_signals() as stopping:
+            follow.follow(spark, request, pace, _tell, told, stopping)
+    finally:
+        spark.stop()
+
+
+def _tell_outcome(directory: Path, outcome: Outcome, *, as_json: bool) -> None:
+    for notice in outcome.notices:
+        print(f"note: {notice.name}: {notice.text}", file=sys.stderr)  # noqa: T201
+    _print(outcome, directory, as_json=as_json)
+    sys.stdout.flush()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,6 +117,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIRECTORY",
         help="a data directory, a copy directory or a download",
     )
+    add(
+        "--exports",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="DIRECTORY",
+        help="an export of a snapshot, of a generation that may be gone; may be given again",
+    )
     goal = parser.add_mutually_exclusive_group(required=True).add_argument
     goal("--output", type=Path, help="where tables go, and the report")
     goal("--check", action="store_true", help="say whether Spark can run here, and end")
@@ -89,18 +142,43 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="analyse however much was cut, orphaned or skewed; the report says how much",
     )
+    add(
+        "--follow",
+        action="store_true",
+        help="keep on reading as traces grow, and refresh the analysis; a signal ends it",
+    )
+    add(
+        "--every-seconds",
+        type=_positive,
+        default=EVERY_S_DEFAULT,
+        help="with --follow: how often to look for new lines; default: %(default)s",
+    )
+    add(
+        "--refresh-seconds",
+        type=_positive,
+        default=REFRESH_S_DEFAULT,
+        help="with --follow: time between two analyses; default: %(default)s",
+    )
     add("--master", help="Spark's address; default: that of spark-submit, else this machine")
     add("--json", action="store_true", help="print what was written as JSON")
     return parser  # fmt: skip
 
 
-def _request(options: argparse.Namespace) -> Any:
+def _positive(text: str) -> int:
+    """Return a whole number of seconds, at least 1. Raises ValueError, as argparse has it."""
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
+
+
+def _request(options: argparse.Namespace) -> Request:
     from analytics.job import Request
 
     return Request(
         output=options.output,
         traces=tuple(options.traces),
         snapshots=options.snapshots,
+        exports=tuple(options.exports),
         since_us=None if options.since is None else _time_us(options.since),
         compare=_periods(options.compare),
         report=None if options.no_report else options.report or options.output / REPORT_FILE,
@@ -146,7 +224,7 @@ def _tell(step: str, seconds: float | None) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201 - progress
 
 
-def _print(outcome: Any, directory: Path, *, as_json: bool) -> None:
+def _print(outcome: Outcome, directory: Path, *, as_json: bool) -> None:
     from analytics import report
 
     found = [] if outcome.report is None else report.sentences(directory)
@@ -155,6 +233,7 @@ def _print(outcome: Any, directory: Path, *, as_json: bool) -> None:
         told = {
             "tables": {name: str(path) for name, path in outcome.written.items()},
             "report": path,
+            "notices": [dataclasses.asdict(notice) for notice in outcome.notices],
             "findings": [sentence._asdict() for sentence in found],
             "seconds": outcome.seconds,
         }

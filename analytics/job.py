@@ -9,6 +9,7 @@ round. The steps are a table, so that progress, order and failure are the same f
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from analytics import sizing, tables
 from analytics.otlp import ingest, quality
-from analytics.schema import DATA_QUALITY, SPANS, TABLES
+from analytics.schema import DATA_QUALITY, QUARANTINE, SPANS, TABLES
 from analytics.session import AnalyticsError
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from analytics.traces import Period
 
 
+# The name of a notice: a copy of a snapshot's file was passed over.
+SNAPSHOT_COPY: Final = "snapshot_copy"
 # Tables that are written at once.
 WRITERS: Final = 4
 
@@ -34,13 +37,15 @@ WRITERS: Final = 4
 class Request:
     """What to analyse, and where to.
 
-    `traces` are files and directories of OTLP JSON lines, `snapshots` is a data directory, its
-    snapshots, or a download. `since_us` leaves older spans out; `compare` is (before, after).
+    `traces` are files and directories of OTLP JSON lines. `snapshots` is a data directory, its
+    snapshots, or a download; `exports` are directories of `viewstamp snapshot export`. `since_us`
+    leaves older spans out; `compare` is (before, after).
     """
 
     output: Path
     traces: tuple[Path, ...] = ()
     snapshots: Path | None = None
+    exports: tuple[Path, ...] = ()
     since_us: int | None = None
     compare: tuple[Period, Period] | None = None
     report: Path | None = None
@@ -53,7 +58,7 @@ class Outcome:
 
     written: dict[str, Path] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    notices: list[str] = field(default_factory=list)
+    notices: list[ingest.Notice] = field(default_factory=list)
     quality: dict[str, float] = field(default_factory=dict)
     report: Path | None = None
 
@@ -62,25 +67,42 @@ class Outcome:
 Progress = Callable[[str, float | None], None]
 
 
+# What makes `spans`, and says how good they are.
+Reader = Callable[["SparkSession", Request], ingest.Ingested]
+
+
 def run(spark: SparkSession, request: Request, progress: Progress) -> Outcome:
     """Do all that the request asks for. Raises AnalyticsError with the way out."""
-    _check(request)
+    check(request)
     sizing.fit(spark, sizing.input_bytes(request.traces, request.snapshots))
-    outcome = Outcome()
     with tables.claim(request.output):
-        for name, step, is_wanted in _STEPS:
-            if not is_wanted(request):
-                continue
-            progress(name, None)
-            begun = time.monotonic()
-            step(spark, request, outcome)
-            outcome.seconds[name] = time.monotonic() - begun
-            progress(name, outcome.seconds[name])
+        return analyse(spark, request, progress, read_all)
+
+
+def analyse(spark: SparkSession, request: Request, progress: Progress, reader: Reader) -> Outcome:
+    """Do all steps, the first of them by this reader. The caller holds the output."""
+    outcome = Outcome()
+    for name, step, is_wanted in _STEPS:
+        if not is_wanted(request):
+            continue
+        progress(name, None)
+        begun = time.monotonic()
+        step(spark, request, outcome, reader)
+        outcome.seconds[name] = time.monotonic() - begun
+        progress(name, outcome.seconds[name])
     return outcome
 
 
-def _check(request: Request) -> None:
-    if not (request.traces or request.snapshots):
+def read_all(spark: SparkSession, request: Request) -> ingest.Ingested:
+    """Read all traces anew."""
+    from analytics.otlp import stream
+
+    stream.forget(request.output)
+    return ingest.ingest(spark, request.traces, request.output, request.since_us)
+
+
+def check(request: Request) -> None:
+    if not (request.traces or _has_snapshots(request)):
         raise AnalyticsError(
             "there is nothing to analyse: name directories of traces, of snapshots, or both"
         )
@@ -88,17 +110,17 @@ def _check(request: Request) -> None:
         raise AnalyticsError("two periods can be compared of traces alone: name their directories")
 
 
-def _read_traces(spark: SparkSession, request: Request, outcome: Outcome) -> None:
-    found = ingest.ingest(spark, request.traces, request.output, request.since_us)
-    for table in (SPANS, DATA_QUALITY):
+def _read_traces(spark: SparkSession, request: Request, outcome: Outcome, reader: Reader) -> None:
+    found = reader(spark, request)
+    for table in (SPANS, QUARANTINE, DATA_QUALITY):
         outcome.written[table.name] = request.output / table.name
-    outcome.notices += [notice.text for notice in found.notices]
+    outcome.notices += found.notices
     outcome.quality |= found.quality
     if request.check_quality:
         quality.enforce(found.quality)
 
 
-def _analyse_traces(spark: SparkSession, request: Request, outcome: Outcome) -> None:
+def _analyse_traces(spark: SparkSession, request: Request, outcome: Outcome, _: Reader) -> None:
     from analytics import traces
 
     spans = tables.read(spark, SPANS, request.output)
@@ -110,16 +132,27 @@ def _analyse_traces(spark: SparkSession, request: Request, outcome: Outcome) -> 
     tables.write_rows(spark, sorted(outcome.quality.items()), DATA_QUALITY, request.output)
 
 
-def _analyse_snapshots(spark: SparkSession, request: Request, outcome: Outcome) -> None:
+def _analyse_snapshots(spark: SparkSession, request: Request, outcome: Outcome, _: Reader) -> None:
     from analytics import snapshots
+    from analytics.snapshots.errors import SnapshotCopyWarning
 
     spans = tables.read(spark, SPANS, request.output) if request.traces else None
-    assert request.snapshots is not None
-    with snapshots.tables(spark, request.snapshots, spans) as frames:
-        _write(frames, request, outcome)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SnapshotCopyWarning)
+        with snapshots.tables(spark, request.snapshots, spans, request.exports) as frames:
+            _write(frames, request, outcome)
+    # Each view of the snapshots has looked at the same copies.
+    told = dict.fromkeys(
+        str(one.message) for one in caught if issubclass(one.category, SnapshotCopyWarning)
+    )
+    outcome.notices += [ingest.Notice(SNAPSHOT_COPY, text) for text in told]
 
 
-def _write_report(_: SparkSession, request: Request, outcome: Outcome) -> None:
+def _has_snapshots(request: Request) -> bool:
+    return request.snapshots is not None or bool(request.exports)
+
+
+def _write_report(_: SparkSession, request: Request, outcome: Outcome, __: Reader) -> None:
     from analytics import report
 
     assert request.report is not None
@@ -144,13 +177,13 @@ _STEPS: Final[
     Sequence[
         tuple[
             str,
-            Callable[[SparkSession, Request, Outcome], None],
+            Callable[[SparkSession, Request, Outcome, Reader], None],
             Callable[[Request], bool],
         ]
     ]
 ] = (
     ("reading traces", _read_traces, lambda request: bool(request.traces)),
     ("analysing traces", _analyse_traces, lambda request: bool(request.traces)),
-    ("analysing snapshots", _analyse_snapshots, lambda request: request.snapshots is not None),
+    ("analysing snapshots", _analyse_snapshots, _has_snapshots),
     ("writing the report", _write_report, lambda request: request.report is not None),
 )

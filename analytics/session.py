@@ -36,6 +36,8 @@ SETTINGS: Final[dict[str, str]] = {
     # A row of spans can be large; a batch of the default 10,000 rows could be hundreds of MB.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
     "spark.sql.parquet.compression.codec": "zstd",
+    # A task writes spans of few days and services: with a file open for each, nothing is sorted.
+    "spark.sql.maxConcurrentOutputFileWriters": "16",
 }
 # A local session talks to itself only, so a name that resolves elsewhere does not matter.
 LOCAL_SETTINGS: Final[dict[str, str]] = {

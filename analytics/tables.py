@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from analytics.schema import SCHEMA_VERSION, Table
+from analytics.schema import SCHEMA_VERSION, TABLES, Table
 from analytics.session import AnalyticsError
 
 if TYPE_CHECKING:
@@ -40,9 +40,11 @@ class TableError(AnalyticsError):
 def claim(output: Path) -> Iterator[None]:
     """Hold the output for this process alone, after clearing up what a killed run left.
 
-    Raises TableError if another process holds it, or the directory cannot be made.
+    Raises TableError if another process holds it, the directory cannot be made, or it holds
+    something else than tables, which would be mixed with them or replaced by them.
     """
     work = output / WORK
+    _check_foreign(output)
     try:
         work.mkdir(parents=True, exist_ok=True)
         lock = (work / LOCK).open("w")
@@ -172,6 +174,20 @@ def _version(path: Path) -> object:
         raise TableError(
             f"{path} does not name a schema version ({type(error).__name__}): write the table again"
         ) from error
+
+
+def _check_foreign(output: Path) -> None:
+    """Raise TableError if the output is somebody else's directory."""
+    if not output.is_dir():
+        return
+    present = {path.name for path in output.iterdir()}
+    if present and WORK not in present:
+        raise TableError(
+            f"{output} holds something else ({min(present)}): choose a new directory for tables"
+        )
+    for name in sorted(present & TABLES.keys()):
+        if not (output / name / SCHEMA_FILE).is_file():
+            raise TableError(f"{output / name} is no table of this program: move it away")
 
 
 def _clear_up(output: Path) -> None:

@@ -35,21 +35,33 @@ def deduplicate(rows: DataFrame, output: Path) -> DataFrame:
     """Return one row per span. `rows` has the columns of `spans`, in files: it is read again.
 
     Rows that are single are neither sorted nor shuffled: only those that share a key with another.
-    The keys of the others are kept in the output's scratch space until the caller is done.
+    """
+    keys = repeated(rows, output)
+    return rows if keys is None else among(rows, keys)
+
+
+def repeated(rows: DataFrame, output: Path) -> DataFrame | None:
+    """Return each `key` that more than one row has, None if there is no such key.
+
+    They are kept in the output's scratch space until the caller is done.
     """
     from pyspark.sql import functions as f
 
     hashes = rows.select(key().alias("key"))
     path = str(tables.scratch(output, REPEATED))
     hashes.groupBy("key").count().where("count > 1").select("key").write.parquet(path)
-    repeated = rows.sparkSession.read.schema("key BIGINT").parquet(path)
-    count = repeated.count()
+    keys = rows.sparkSession.read.schema("key BIGINT").parquet(path)
+    count = keys.count()
     if count == 0:
-        return rows
-    small = f.broadcast(repeated) if count <= BROADCAST_ROWS_MAX else repeated
+        return None
+    return f.broadcast(keys) if count <= BROADCAST_ROWS_MAX else keys
+
+
+def among(rows: DataFrame, keys: DataFrame) -> DataFrame:
+    """Return one row per span, where only spans with one of the keys may be there twice."""
     keyed = rows.withColumn("key", key())
-    single = keyed.join(small, "key", "left_anti").drop("key")
-    return single.unionByName(best(keyed.join(small, "key", "left_semi").drop("key")))
+    single = keyed.join(keys, "key", "left_anti").drop("key")
+    return single.unionByName(best(keyed.join(keys, "key", "left_semi").drop("key")))
 
 
 def best(rows: DataFrame) -> DataFrame:

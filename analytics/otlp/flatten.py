@@ -39,6 +39,9 @@ JOINED: Final = '}{"resource'
 STAGE_SPANS: Final = ("queue", "journal", "replicate", "commit", "retire")
 STAGE_NAME: Final = "^(?:stage|apply) (.+)$"
 
+# The fields by which a reader finds a span that is in quarantine.
+WORDS: Final = ("traceId", "spanId", "name", "startTimeUnixNano", "endTimeUnixNano")
+
 NANOSECONDS_PER_US: Final = 1000
 MICROSECONDS_PER_DAY: Final = 86_400_000_000
 
@@ -265,6 +268,5 @@ def _words_of_span() -> Column:
     """Return what a reader needs to find the span in its line."""
     from pyspark.sql import functions as f
 
-    fields = ("traceId", "spanId", "name", "startTimeUnixNano", "endTimeUnixNano")
-    words = [f.concat(f.lit(f"{name}="), f.col(f"span.{name}")) for name in fields]
+    words = [f.concat(f.lit(f"{name}="), f.col(f"span.{name}")) for name in WORDS]
     return f.substring(f.concat_ws(" ", *words), 1, EXCERPT_BYTES)

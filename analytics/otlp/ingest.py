@@ -15,23 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from analytics import tables
-from analytics.otlp import files, lines, merge, quality
+from analytics.otlp import columnar, files, lines, merge, quality
 from analytics.otlp.flatten import SKIPPED, flatten
 from analytics.schema import DATA_QUALITY, QUARANTINE, SPANS
 
 if TYPE_CHECKING:
     import pyarrow
-    from pyspark.sql import Column, DataFrame, Observation, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 STAGED: Final = "staged"
-# Where a row that is no span keeps what is known of it, in columns of `spans` of the same types.
-PACKED: Final = {
-    "source": "instance",
-    "split_start": "start_us",
-    "line": "end_us",
-    "problem": "name",
-    "excerpt": "status_message",
-}
+COUNTS: Final = ("lines", "spans_read", *(f"lines_{name}" for name in SKIPPED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +62,95 @@ def ingest(
     counted, and `quality.enforce` decides.
     """
     plan = files.plan(inputs, spark.sparkContext.defaultParallelism)
-    staged = stage(spark, read(spark, plan), output, late_before_us)
+    staged = _stage(spark, read(spark, plan, late_before_us), output, late_before_us)
     merge.adopt_spans(spans_of(staged), staged.place, output)
     tables.write(quarantined(staged).distinct(), QUARANTINE, output)
     shutil.rmtree(staged.place)
     return conclude(spark, output, count(staged) | {"files": plan.files})
 
 
-def read(spark: SparkSession, plan: files.Plan) -> DataFrame:
-    """Return the lines of a plan as rows of `lines.COLUMNS`, one task for each of its tasks."""
+def read(spark: SparkSession, plan: files.Plan, late_before_us: int | None) -> DataFrame:
+    """Return the lines of a plan as rows of `columnar`, one task for each of its tasks."""
     numbers = spark.range(0, len(plan.tasks), 1, max(len(plan.tasks), 1))
-    return numbers.mapInArrow(functools.partial(_read_tasks, plan.tasks), lines.COLUMNS)
+    schema, columns = _schema()
+    return numbers.mapInArrow(
+        functools.partial(_read_tasks, plan.tasks, schema, late_before_us), columns
+    )
 
 
 def stage(spark: SparkSession, rows: DataFrame, output: Path, late_before_us: int | None) -> Staged:
-    """Parse the lines, once, into Parquet beside the tables, in the layout of `spans`.
+    """Parse lines (`lines.COLUMNS`), once, into Parquet beside the tables."""
+    schema, columns = _schema()
+    parsed = rows.mapInArrow(functools.partial(columnar.rows, schema, late_before_us), columns)
+    return _stage(spark, parsed, output, late_before_us)
 
-    Rows that belong into quarantine are in the partition without a date, which no span is in.
+
+def _stage(
+    spark: SparkSession, rows: DataFrame, output: Path, late_before_us: int | None
+) -> Staged:
+    """Write rows of `columnar` in the layout of `spans`; then odd lines, parsed by `flatten`.
+
+    What is no span is in the partition without a date, which no span is in.
     """
+    from pyspark.sql import functions as f
+
     place = tables.scratch(output, STAGED)
-    counted, counts = _counted(flatten(rows, late_before_us))
-    skipped = ", ".join(f"'{name}'" for name in SKIPPED)
-    wanted = counted.where(f"problem IS NULL OR problem NOT IN ({skipped})")
-    wanted.select(*_packed()).write.partitionBy(*SPANS.partition_by).parquet(str(place))
-    rows = spark.read.schema(SPANS.struct()).parquet(str(place))
-    return Staged(place, rows, {name: int(value) for name, value in counts.get.items()})
+    is_span, is_odd = f.col("date").isNotNull(), f.col("name") == columnar.ODD
+    counts = _write(
+        rows,
+        place,
+        {"lines": f.col(columnar.IS_FIRST), "spans_read": is_span, "odd": ~is_span & is_odd},
+    )
+    staged = spark.read.schema(SPANS.struct()).parquet(str(place))
+    if counts.pop("odd"):
+        packed = columnar.PACKED_ODD.items()
+        odd = staged.where(~is_span & is_odd).select(
+            *(f.col(at).alias(name) for name, at in packed)
+        )
+        for name, value in _stage_odd(odd, place, late_before_us).items():
+            counts[name] = counts.get(name, 0) + value
+        staged = spark.read.schema(SPANS.struct()).parquet(str(place))
+    return Staged(place, staged.where(is_span | ~is_odd), dict.fromkeys(COUNTS, 0) | counts)
+
+
+def _stage_odd(odd: DataFrame, place: Path, late_before_us: int | None) -> dict[str, int]:
+    """Add odd lines to what is staged; return what was counted."""
+    from pyspark.sql import functions as f
+
+    flat = flatten(odd, late_before_us)
+    problem, is_first = f.col("problem"), f.col("is_first")
+    # A file that breaks off is a problem, but no line.
+    is_line = is_first & ~problem.eqNullSafe(lines.UNREADABLE)
+    counts = {"lines": is_line, "spans_read": problem.isNull()} | {
+        f"lines_{name}": is_first & problem.eqNullSafe(name) for name in SKIPPED
+    }
+    kept = {at: f.col(name) for name, at in columnar.PACKED.items()}
+    packed = [
+        f.when(problem.isNull(), f.col(name)).otherwise(kept.get(name, f.lit(None))).alias(name)
+        for name in SPANS.column_names()
+    ]
+    return _write(flat, place, counts, packed, problem.isNull() | ~problem.isin(*SKIPPED))
+
+
+def _write(
+    rows: DataFrame,
+    place: Path,
+    counts: dict[str, Column],
+    columns: Sequence[Column] | None = None,
+    is_wanted: Column | None = None,
+) -> dict[str, int]:
+    """Add rows to what is staged; return how many there were for which each condition holds."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    observation = Observation()
+    observed = rows.observe(
+        observation, *(f.count_if(condition).alias(name) for name, condition in counts.items())
+    )
+    wanted = observed if is_wanted is None else observed.where(is_wanted)
+    chosen = wanted.select(*(columns or map(f.col, SPANS.column_names())))
+    chosen.write.mode("append").partitionBy(*SPANS.partition_by).parquet(str(place))
+    return {name: int(value) for name, value in observation.get.items()}
 
 
 def spans_of(staged: Staged) -> DataFrame:
@@ -111,38 +168,10 @@ def quarantined(staged: Staged) -> DataFrame:
     from pyspark.sql import functions as f
 
     bad = staged.rows.where("date IS NULL")
-    chosen = bad.select(*(f.col(place).alias(name) for name, place in PACKED.items()))
+    chosen = bad.select(*(f.col(at).alias(name) for name, at in columnar.PACKED.items()))
     named = chosen.withColumnRenamed("problem", "reason")
     ordered = named.repartition("source").sortWithinPartitions(*lines.PLACE)
     return ordered.mapInArrow(lines.number, QUARANTINE.columns)
-
-
-def _packed() -> list[Column]:
-    """Return the columns of `spans`; where a row is none, with what PACKED puts into them."""
-    from pyspark.sql import functions as f
-
-    is_span = f.col("problem").isNull()
-    kept = {place: f.col(name) for name, place in PACKED.items()}
-    return [
-        f.when(is_span, f.col(name)).otherwise(kept.get(name, f.lit(None))).alias(name)
-        for name in SPANS.column_names()
-    ]
-
-
-def _counted(flat: DataFrame) -> tuple[DataFrame, Observation]:
-    """Return the rows, and what will be known of them when they have been written."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as f
-
-    problem, is_first = f.col("problem"), f.col("is_first")
-    # A file that breaks off is a problem, but no line.
-    is_line = is_first & ~problem.eqNullSafe(lines.UNREADABLE)
-    counts = {"lines": is_line, "spans_read": problem.isNull()} | {
-        f"lines_{name}": is_first & problem.eqNullSafe(name) for name in SKIPPED
-    }
-    observation = Observation()
-    columns = [f.count_if(wanted).alias(name) for name, wanted in counts.items()]
-    return flat.observe(observation, *columns), observation
 
 
 def conclude(spark: SparkSession, output: Path, counts: dict[str, int]) -> Ingested:
@@ -186,11 +215,25 @@ NOTICES: Final = (
 )  # fmt: skip
 
 
+def _schema() -> tuple[pyarrow.Schema, str]:
+    """Return what `columnar` makes, for Arrow and for Spark."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    columns = f"{SPANS.columns}, {columnar.IS_FIRST} BOOLEAN"
+    struct = StructType.fromDDL(columns)
+    assert isinstance(struct, StructType), f"{columns!r} is no list of columns"
+    return to_arrow_schema(struct), columns
+
+
 def _read_tasks(
-    tasks: tuple[tuple[files.Split, ...], ...], numbers: Iterable[pyarrow.RecordBatch]
+    tasks: tuple[tuple[files.Split, ...], ...],
+    schema: pyarrow.Schema,
+    late_before_us: int | None,
+    numbers: Iterable[pyarrow.RecordBatch],
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the lines of the tasks with these numbers. Runs in a worker."""
+    """Yield the rows of the tasks with these numbers. Runs in a worker."""
     for batch in numbers:
         chosen: list[Any] = batch.column(0).to_pylist()
         for number in chosen:
-            yield from lines.read_all(tasks[number])
+            yield from columnar.rows(schema, late_before_us, lines.read_all(tasks[number]))

@@ -9,24 +9,51 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from analytics import tables
-from analytics.otlp.deduplicate import deduplicate, key
+from analytics.otlp.deduplicate import among, deduplicate, key, repeated
 from analytics.schema import QUARANTINE, SPANS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MERGED: Final = "merged"
+# Where Spark puts rows without a date; no span is one of them.
+NO_DATE: Final = "date=__HIVE_DEFAULT_PARTITION__"
 # Each merge adds files to the partitions it concerns; so many small ones are then made few.
 PARTITION_FILES_MAX: Final = 32
 # Below half of this a file is small.
 FILE_BYTES: Final = 128 * 1024 * 1024
 # File systems without hard links say one of these.
 NO_LINKS: Final = frozenset({errno.EPERM, errno.EXDEV, errno.ENOTSUP, errno.EMLINK})
+
+
+def adopt_spans(rows: DataFrame, place: Path, output: Path) -> None:
+    """Make staged files the table `spans`: those below the place; `rows` are the spans in them.
+
+    Files that hold a span of which there is another copy are written again with the fullest ones;
+    the others become the table's as they are.
+    """
+    adopted = tables.scratch(output, MERGED)
+    adopted.mkdir()
+    keys = repeated(rows, output)
+    again: set[Path] = set()
+    if keys is not None:
+        again = _files_with(rows, keys)
+        once = tables.conform(among(_read(rows, place, sorted(again)), keys), SPANS)
+        once.write.partitionBy(*SPANS.partition_by).mode("append").parquet(str(adopted))
+    _link_others(
+        place,
+        adopted,
+        lambda path: (
+            path.absolute() not in again and not _partition(path, place).startswith(NO_DATE)
+        ),
+    )
+    tables.publish(adopted, SPANS, output)
 
 
 def merge_spans(fresh: DataFrame, output: Path) -> None:
@@ -41,13 +68,14 @@ def merge_spans(fresh: DataFrame, output: Path) -> None:
     place = output / SPANS.name
     crowded = _crowded(place)
     again = sorted(_colliding(fresh, place) | crowded)
-    rows = fresh.unionByName(_read(fresh, place, again)) if again else fresh
+    there = [place / partition for partition in again]
+    rows = fresh.unionByName(_read(fresh, place, there)) if again else fresh
     merged = tables.scratch(output, MERGED)
     conformed = tables.conform(deduplicate(rows, output), SPANS)
     # Every task writes a file of its own into each partition that it has rows for.
     chosen = conformed.coalesce(_file_count(rows)) if crowded else conformed
     chosen.write.partitionBy(*SPANS.partition_by).parquet(str(merged))
-    _link_others(place, merged, set(again))
+    _link_others(place, merged, lambda path: _partition(path, place) not in again)
     tables.publish(merged, SPANS, output)
 
 
@@ -99,20 +127,28 @@ def _partition(path: Path, place: Path) -> str:
     return str(path.parent.relative_to(place.absolute() if path.is_absolute() else place))
 
 
-def _read(like: DataFrame, place: Path, partitions: list[str]) -> DataFrame:
-    """Return the rows of some partitions of the table."""
+def _read(like: DataFrame, place: Path, paths: Iterable[Path]) -> DataFrame:
+    """Return the rows of some files or partitions below the place."""
     reader = like.sparkSession.read.schema(SPANS.struct()).option("basePath", str(place))
-    paths = [str(place / partition) for partition in partitions]
-    return reader.parquet(*paths).select(*SPANS.column_names())
+    return reader.parquet(*map(str, paths)).select(*SPANS.column_names())
 
 
-def _link_others(place: Path, merged: Path, again: set[str]) -> None:
-    """Give the new table the files of all partitions that were not written again."""
+def _files_with(rows: DataFrame, keys: DataFrame) -> set[Path]:
+    """Return the files that hold a span with one of the keys."""
+    from pyspark.sql import functions as f
+
+    keyed = rows.select(key().alias("key"), f.col("_metadata.file_path").alias("path"))
+    paths = keyed.join(keys, "key", "left_semi").select("path").distinct().collect()
+    return {_local(row.path) for row in paths}
+
+
+def _link_others(place: Path, merged: Path, is_wanted: Callable[[Path], bool]) -> None:
+    """Give the new table those files of the place that are wanted as they are."""
     for path in sorted(place.rglob("*.parquet")):
-        partition = str(path.parent.relative_to(place))
-        if partition not in again:
-            (merged / partition).mkdir(parents=True, exist_ok=True)
-            _link(path, merged / partition / path.name)
+        if is_wanted(path):
+            target = merged / path.parent.relative_to(place)
+            target.mkdir(parents=True, exist_ok=True)
+            _link(path, target / path.name)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -13,7 +13,9 @@ from __future__ import annotations
 import functools
 import json
 import shutil
+import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +27,7 @@ from analytics.otlp.source import (
     SETTLED_MS_DEFAULT,
     LinesSource,
 )
+from analytics.schema import QUARANTINE, SPANS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,15 +47,21 @@ def start(
     settled_ms: int = SETTLED_MS_DEFAULT,
     batch_bytes: int = BATCH_BYTES_DEFAULT,
     late_before_us: int | None = None,
-    after_batch: Callable[[int], None] | None = None,
+    guard: AbstractContextManager[object] | None = None,
+    progress: Callable[[str, float | None], None] | None = None,
 ) -> StreamingQuery:
     """Return a query that keeps `spans` and `quarantine` up to date; the caller awaits or stops it.
 
     Looks for new lines every `every_s` seconds; None reads what is there and ends. A last line
     without its end, and a compressed file, wait until their file was left alone for `settled_ms`.
-    `after_batch` is called with the batch's number when its rows are in the tables. The caller
-    holds `tables.claim(output)`; `conclude` writes `data_quality`.
+    Tables change while `guard` is entered, and then alone; `progress` is told of each batch when it
+    begins, and how long it took. The caller holds `tables.claim(output)`; `conclude` writes
+    `data_quality`. Tables that no checkpoint speaks of are deleted: what is in them is not known.
     """
+    if not (output / STATE / CHECKPOINT).is_dir():
+        forget(output)
+        for table in (SPANS, QUARANTINE):
+            shutil.rmtree(output / table.name, ignore_errors=True)
     spark.dataSource.register(LinesSource)
     options = {
         "inputs": json.dumps([str(path.absolute()) for path in inputs]),
@@ -60,12 +69,19 @@ def start(
         "batch_bytes": str(batch_bytes),
     }
     rows = spark.readStream.format(FORMAT).options(**options).load()
-    absorb = functools.partial(_absorb, output, late_before_us, after_batch)
+    absorb = functools.partial(
+        _absorb, output, late_before_us, guard or nullcontext(), progress or _tell_nobody
+    )
     writer = rows.writeStream.foreachBatch(absorb)
     writer = writer.option("checkpointLocation", str(output / STATE / CHECKPOINT))
     if every_s is None:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{every_s} seconds").start()
+
+
+def forget(output: Path) -> None:
+    """Delete how far files were read: the tables were written, or will be, in another way."""
+    shutil.rmtree(output / STATE, ignore_errors=True)
 
 
 def conclude(spark: SparkSession, output: Path) -> ingest.Ingested:
@@ -80,18 +96,27 @@ def conclude(spark: SparkSession, output: Path) -> ingest.Ingested:
 def _absorb(
     output: Path,
     late_before_us: int | None,
-    after_batch: Callable[[int], None] | None,
+    guard: AbstractContextManager[object],
+    progress: Callable[[str, float | None], None],
     rows: DataFrame,
     number: int,
 ) -> None:
     """Join one batch to the tables."""
-    staged = ingest.stage(rows.sparkSession, rows, output, late_before_us)
-    merge.merge_spans(ingest.spans_of(staged), output)
-    merge.merge_quarantine(ingest.quarantined(staged), output)
-    _enter(output / STATE / LEDGER, number, ingest.count(staged))
-    shutil.rmtree(output / tables.WORK / ingest.STAGED)
-    if after_batch is not None:
-        after_batch(number)
+    with guard:
+        progress(f"reading batch {number}", None)
+        begun = time.monotonic()
+        staged = ingest.stage(rows.sparkSession, rows, output, late_before_us)
+        merge.merge_spans(ingest.spans_of(staged), output)
+        merge.merge_quarantine(ingest.quarantined(staged), output)
+        counts = ingest.count(staged)
+        _enter(output / STATE / LEDGER, number, counts)
+        shutil.rmtree(output / tables.WORK / ingest.STAGED)
+        took = time.monotonic() - begun
+        progress(f"reading batch {number}, {counts['spans_read']:,} spans", took)
+
+
+def _tell_nobody(step: str, seconds: float | None) -> None:
+    pass
 
 
 def _enter(ledger: Path, number: int, counts: dict[str, int]) -> None:

@@ -19,7 +19,8 @@ history     a generator of snapshot directories for tests and load
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,36 +33,75 @@ __all__ = ["tables"]
 
 @contextmanager
 def tables(
-    spark: SparkSession, directory: Path, spans: DataFrame | None = None
+    spark: SparkSession,
+    directory: Path | None,
+    spans: DataFrame | None = None,
+    exports: Sequence[Path] = (),
 ) -> Iterator[dict[str, DataFrame]]:
     """Yield the snapshot tables of every generation by name, to be written inside the context.
 
-    `directory` is a data directory, its `snapshots`, or a download. Without `spans`, the latency
-    around cuts is left out. What is read several times is kept in memory or on local disks.
+    `directory` is a data directory, its `snapshots`, or a download. `exports` add generations to
+    those there: to `snapshot_sections`, and so to `growth` and `restore_estimate`; without a
+    directory these are all. Without `spans`, the latency around cuts is left out. What is read
+    several times is kept in memory or on local disks.
     """
     from pyspark import StorageLevel
 
     from analytics import schema
-    from analytics.snapshots import change, garbage, growth, latency, reading, selection, sizes
+    from analytics.snapshots import growth, latency, sizes
 
-    def read(view: str) -> DataFrame:
-        found = reading.read(spark, directory, view=view, generation=selection.ALL)
-        return found.persist(StorageLevel.MEMORY_AND_DISK)
-
-    facts, sections, changes, layers = map(read, ("facts", "sections", "changes", "layers"))
-    frames = {
+    frames, kept = ({}, []) if directory is None else _in_place(spark, directory)
+    known = frames.get(schema.SNAPSHOT_SECTIONS.name)
+    sections = _with_exports(spark, known, directory, exports)
+    kept.append(sections.persist(StorageLevel.MEMORY_AND_DISK))
+    frames |= {
         schema.SNAPSHOT_SECTIONS.name: sections,
-        schema.SNAPSHOT_TENANTS.name: sizes.tenants(facts),
         schema.GROWTH.name: growth.growth(sections),
-        schema.CHURN.name: change.churn(changes),
-        schema.AMPLIFICATION.name: change.amplification(layers, changes),
         schema.RESTORE_ESTIMATE.name: sizes.restore_estimate(sections, sizes.RestoreRates()),
-        schema.GARBAGE.name: garbage.garbage(facts),
     }
     if spans is not None:
         frames[schema.CUT_LATENCY.name] = latency.cut_latency(spans)
     try:
         yield frames
     finally:
-        for frame in (facts, sections, changes, layers):
+        for frame in kept:
             frame.unpersist()
+
+
+def _in_place(spark: SparkSession, directory: Path) -> tuple[dict[str, DataFrame], list[DataFrame]]:
+    """Return the tables that need snapshots themselves, and what is kept for them."""
+    from pyspark import StorageLevel
+
+    from analytics import schema
+    from analytics.snapshots import change, garbage, reading, selection, sizes
+
+    facts, sections, changes, layers = (
+        reading.read(spark, directory, view=view, generation=selection.ALL)
+        for view in ("facts", "sections", "changes", "layers")
+    )
+    kept = [frame.persist(StorageLevel.MEMORY_AND_DISK) for frame in (facts, changes, layers)]
+    frames = {
+        schema.SNAPSHOT_SECTIONS.name: sections,
+        schema.SNAPSHOT_TENANTS.name: sizes.tenants(facts),
+        schema.CHURN.name: change.churn(changes),
+        schema.AMPLIFICATION.name: change.amplification(layers, changes),
+        schema.GARBAGE.name: garbage.garbage(facts),
+    }
+    return frames, kept
+
+
+def _with_exports(
+    spark: SparkSession, known: DataFrame | None, directory: Path | None, paths: Sequence[Path]
+) -> DataFrame:
+    """Return the sections, those of exports too; of each generation what is named first."""
+    from analytics.snapshots import copies, exports
+
+    there = set()
+    if directory is not None:
+        there.update(copies.generations(copies.copy_directories(directory)))
+    frames = [] if known is None else [known]
+    for export in map(exports.open_export, paths):
+        if export.generation not in there:
+            there.add(export.generation)
+            frames.append(exports.sections(spark, export))
+    return functools.reduce(lambda one, other: one.unionByName(other), frames)

@@ -6,6 +6,7 @@ of that descriptor, one call at a time, and ends with it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -103,12 +104,10 @@ def main() -> None:
     os.nice(NICENESS)
     connection = Connection(int(sys.argv[1]))
     hand = Hand(FileStorage(), options_from_json(sys.argv[2]), f"writer-{os.getpid()}")
-    while True:
-        try:
-            request = connection.recv()
-        except EOFError:
-            return
-        connection.send(answer(hand, request))
+    # Whoever asks may die at any time.
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            connection.send(answer(hand, connection.recv()))
 
 
 if __name__ == "__main__":

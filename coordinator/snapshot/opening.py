@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -23,6 +24,10 @@ from coordinator.snapshot.layout import FOLDERS, equality_check, manifest_file
 from coordinator.storage import LOCK_FILE, DirectoryInUse, Storage, StorageLock
 from viewstamp.format import FormatError, FormatVersionError
 
+# How long the writer of a coordinator that was killed may go on: one call of it takes milliseconds,
+# and seconds on a disk that is slow.
+WRITER_END_MS: Final = 20_000
+WRITER_LOOK_MS: Final = 20
 # What may lie in a directory that was never used: the root of a file system has the second one.
 _NOTHING_OF_OURS: Final = frozenset({LOCK_FILE, "lost+found"})
 
@@ -92,7 +97,7 @@ def _lock(storage: Storage, directories: Sequence[str]) -> list[StorageLock]:
 
 def _lock_one(storage: Storage, directory: str, *, is_first: bool) -> StorageLock:
     try:
-        return storage.lock(directory)
+        return _lock_after_a_crash(storage, directory)
     except DirectoryInUse as error:
         if is_first or error.holder != os.getpid():
             raise
@@ -100,6 +105,32 @@ def _lock_one(storage: Storage, directory: str, *, is_first: bool) -> StorageLoc
             f"{directory} is another name of one of the other copy directories, or this process "
             f"has it open already; give three different directories"
         ) from error
+
+
+def _lock_after_a_crash(storage: Storage, directory: str) -> StorageLock:
+    """Hold a directory; one whose holder is dead, as soon as its writer has ended, too.
+
+    The writer of a coordinator that was killed finishes what it was doing, and holds the lock till
+    then (`coordinator.snapshot.apart`).
+    """
+    for _ in range(WRITER_END_MS // WRITER_LOOK_MS):
+        try:
+            return storage.lock(directory)
+        except DirectoryInUse as error:
+            if error.holder is None or _is_alive(error.holder):
+                raise
+        time.sleep(WRITER_LOOK_MS / 1000)
+    return storage.lock(directory)
+
+
+def _is_alive(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # somebody else's
+    return True
 
 
 def _look(storage: Storage, directory: str) -> FoundDirectory:

@@ -230,6 +230,16 @@ SETTLE_RULES: tuple[Callable[[State], None], ...] = (
     admission.settle,
 )
 
+# Those that can do something in a replica that is normal. Most steps are of such.
+NORMAL_SETTLE_RULES: tuple[Callable[[State], None], ...] = (
+    view_change.follow_wishes,
+    commit.advance,
+    commit.deliver,
+    repair.settle,
+    reads.settle,
+    admission.settle,
+)
+
 
 class Replica:
     """One replica of the cluster, as a deterministic function of the events it is given.
@@ -268,7 +278,8 @@ class Replica:
         try:
             EVENT_HANDLERS[type(event)](state, event)
             self._started = True
-            for settle in SETTLE_RULES:
+            is_normal = state.status is Status.NORMAL
+            for settle in NORMAL_SETTLE_RULES if is_normal else SETTLE_RULES:
                 settle(state)
             check_step(before, state)
         except CallerError:

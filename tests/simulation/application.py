@@ -60,6 +60,10 @@ class Application(Protocol):
         """Answer a read, behind the last entry that is through."""
         ...
 
+    def crash_stage(self) -> bool:
+        """Let a stage die and come back; False if there is none that could."""
+        ...
+
     def save(self) -> bytes:
         """The state behind the last entry that is through, for a snapshot."""
         ...

@@ -7,12 +7,13 @@ campaign that was interrupted goes on where it was.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,8 @@ from tests.simulation.marks import missed
 from tests.simulation.options import FaultKind, Scale, draw
 from tests.simulation.outcome import Outcome, run_seed
 
+ROOT: Final = Path(__file__).parents[2]
+CODE: Final = ("coordinator", "services", "viewstamp", "tests/simulation", "tests/composite")
 CHUNK_SEEDS: Final = 10
 FAILURES_SHOWN: Final = 20
 GROUPS: Final = {
@@ -41,22 +44,37 @@ def run_chunk(seeds: Sequence[int], scale: Scale) -> list[Outcome]:
     return [run_seed(draw(seed, scale)) for seed in seeds]
 
 
+def fingerprint() -> str:
+    """What tells this code from any other: a seed that was good says nothing of later code."""
+    digest = hashlib.sha256()
+    for folder in CODE:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 def load(path: Path | None) -> list[Outcome]:
-    """What earlier runs of the campaign came to."""
+    """What earlier runs of the campaign with this very code came to."""
     if path is None or not path.exists():
         return []
-    lines = path.read_text().splitlines()
+    code = fingerprint()
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
     return [
-        Outcome(**{**fields, "counts": Counter(fields["counts"])})
-        for fields in map(json.loads, lines)
+        Outcome(**{**line["outcome"], "counts": Counter(line["outcome"]["counts"])})
+        for line in kept
+        if line["code"] == code
     ]
 
 
 def save(path: Path | None, outcomes: Sequence[Outcome]) -> None:
     """Add what a chunk came to."""
-    if path is not None:
-        with path.open("a") as file:
-            file.writelines(json.dumps(asdict(outcome)) + "\n" for outcome in outcomes)
+    if path is None:
+        return
+    code = fingerprint()
+    with path.open("a") as file:
+        for outcome in outcomes:
+            kept = {field.name: getattr(outcome, field.name) for field in fields(Outcome)}
+            file.write(json.dumps({"code": code, "outcome": kept}) + "\n")
 
 
 def run(

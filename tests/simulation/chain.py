@@ -159,6 +159,10 @@ class ChainApplication:
         state.replies[request.client] = (request.number, reply)
         return reply
 
+    def crash_stage(self) -> bool:
+        """There are no stages."""
+        return False
+
     def save(self) -> bytes:
         """The state as it goes into a snapshot."""
         return encode_state(self.state)

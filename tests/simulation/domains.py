@@ -16,7 +16,7 @@ from coordinator.mux import types as mux
 from coordinator.stages import codec
 from coordinator.vsr import Prepare
 from tests.composite.comparison import check_reply
-from tests.composite.harness import Replica
+from tests.composite.harness import STAGES, Replica
 from tests.composite.model import CODES, NONCE_BYTES, SYSTEM_USER, Answer, Model
 from tests.composite.workload import Workload
 from tests.simulation.application import ApplicationKind, Executed
@@ -110,6 +110,11 @@ class DomainApplication(Replica):
             digest = checksum_of(b"".join(self.digests().values())) if is_resting else None
             executed.append(Executed(self._retired_op, replies, effective, digest))
         return executed
+
+    def crash_stage(self) -> bool:
+        """Let one service die: it starts empty and gets its batches once more."""
+        self.restart(self._random.choice(STAGES))
+        return True
 
     def save(self) -> bytes:
         """Snapshots come from the compact application alone."""

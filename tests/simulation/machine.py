@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DIRECTORY: Final = "data"
 JOURNAL: Final = f"{DIRECTORY}/journal"
+SUPERBLOCK: Final = f"{DIRECTORY}/superblock"
 REBOOT_MS_MAX: Final = 1_500
 CLOCK_SKEW_US_MAX: Final = 2_000_000
 SLOW_DISK_TIMES: Final = 30

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from coordinator import vsr
 from coordinator.journal.segment import segment_path
+from coordinator.journal.superblock import COPIES, COPY_BYTES
 from tests.simulation.atlas import Atlas
 from tests.simulation.history import held_ops
-from tests.simulation.machine import JOURNAL, Machine
+from tests.simulation.machine import JOURNAL, SUPERBLOCK, Machine
 from tests.simulation.network import SHAPES, partition
 from tests.simulation.options import OF_THE_NETWORK, FaultKind
 
@@ -182,6 +183,25 @@ class Nemesis:
         self._note(machine, "rot of op", op)
         return True
 
+    def _superblock_rot(self) -> bool:
+        """Damage one copy of four, at most one for each process: two must be left to agree."""
+        machine = self._random.choice(self._world.machines)
+        process = machine.process
+        if process is None or process.has_rotten_superblock or not process.files.superblock.exists:
+            return False
+        process.has_rotten_superblock = True
+        copy = self._random.randrange(COPIES)
+        machine.disk.rot(SUPERBLOCK, copy * COPY_BYTES, COPY_BYTES, self._random)
+        self._note(machine, "rot of superblock copy", copy)
+        return True
+
+    def _stage_crash(self) -> bool:
+        machine = self._machine()
+        if machine.process is None:
+            return False
+        self._note(machine, "a stage dies")
+        return machine.process.application.crash_stage()
+
     def _misdirected(self) -> bool:
         machine = self._victim()
         machine.is_untrusted = True
@@ -222,6 +242,8 @@ STRIKES: Final[dict[FaultKind, Callable[[Nemesis], bool]]] = {
     FaultKind.SLOW_DISK: Nemesis._slow_disk,
     FaultKind.SLOW_STAGE: Nemesis._slow_stage,
     FaultKind.ROT: Nemesis._rot,
+    FaultKind.SUPERBLOCK_ROT: Nemesis._superblock_rot,
+    FaultKind.STAGE_CRASH: Nemesis._stage_crash,
     FaultKind.MISDIRECTED: Nemesis._misdirected,
     FaultKind.FULL_DISK: Nemesis._full_disk,
     FaultKind.FAILED_SYNC: Nemesis._failed_sync,

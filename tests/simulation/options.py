@@ -32,12 +32,15 @@ class FaultKind(Enum):
     FULL_DISK = "full_disk"
     FAILED_SYNC = "failed_sync"
     LOST_DISK = "lost_disk"
+    SUPERBLOCK_ROT = "superblock_rot"
+    STAGE_CRASH = "stage_crash"
 
 
 # Those that the network has all the time; the others are events.
 OF_THE_NETWORK: Final = (FaultKind.LOSS, FaultKind.DUPLICATION, FaultKind.DELAY)
 # Faults after which what was durable is gone. What they may take is in `atlas`.
 OF_STORED_DATA: Final = frozenset({FaultKind.ROT, FaultKind.MISDIRECTED, FaultKind.LOST_DISK})
+DAMAGES: Final = frozenset({FaultKind.ROT, FaultKind.MISDIRECTED})
 FAULT_KINDS_MIN: Final = 3
 COMMANDS_PER_REQUEST: Final = 2
 READS_PERCENT: Final = 20
@@ -116,12 +119,14 @@ def draw(seed: int, scale: Scale = Scale.QUICK, kinds: tuple[FaultKind, ...] = (
 
 def _faults(random: Random, count: int, kinds: tuple[FaultKind, ...]) -> frozenset[FaultKind]:
     possible = [kind for kind in kinds if is_possible(kind, count)]
-    chosen = random.sample(
-        possible, random.randint(min(FAULT_KINDS_MIN, len(possible)), len(possible))
-    )
+    fewest = min(FAULT_KINDS_MIN, len(possible))
+    chosen = random.sample(possible, random.randint(fewest, len(possible)))
     if FaultKind.LOST_DISK in chosen:
         # What is lost counts as damaged: both together could be more than a cluster survives.
-        chosen = [k for k in chosen if k not in (FaultKind.ROT, FaultKind.MISDIRECTED)]
+        possible = [kind for kind in possible if kind not in DAMAGES]
+        chosen = [kind for kind in chosen if kind not in DAMAGES]
+        others = [kind for kind in possible if kind not in chosen]
+        chosen += others[: max(0, fewest - len(chosen))]
     return frozenset(chosen)
 
 

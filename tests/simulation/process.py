@@ -58,6 +58,7 @@ class Process:
         self.application = machine.new_application(state)
         self.crash_after_effects: int | None = None
         """After how many more effects the process dies; None: it does not."""
+        self.has_rotten_superblock = False
         self._world = machine.world
         self._steps: deque[vsr.Event] = deque()
         self._is_stepping = False
@@ -206,13 +207,13 @@ class Process:
     # --- Effects: commits ---
 
     def _commit(self, effect: vsr.Commit) -> None:
-        """Take a commit: the next, or the one whose record was damaged once more."""
+        """Take a commit: the next, or one whose record was damaged once more."""
+        places = {commit.op: place for place, commit in enumerate(self._commits)}
         if effect.op <= self._handed_over_op:
             self._world.marks.hit("commit repeated in vain")
-            return
-        if self._is_blocked and self._commits[0].op == effect.op:
-            self._commits[0] = effect
-            self._is_blocked = False
+        elif effect.op in places:
+            self._commits[places[effect.op]] = effect
+            self._is_blocked = self._is_blocked and places[effect.op] > 0
         else:
             self._commits.append(effect)
         self._hand_over()
@@ -305,7 +306,11 @@ class Process:
             refusal = self.core.batch_refusal()
             if refusal in NOT_SERVING:
                 self._refuse_all()
-            if refusal is not None or not self._has_room():
+            if refusal is not None:
+                return
+            if not self._has_room():
+                # Another one may have space; with none anywhere it goes round until there is.
+                self.step(vsr.Abdicate("no space"))
                 return
             self._admit()
 
@@ -397,12 +402,14 @@ class Process:
         self._world.marks.hit(f"stuck {effect.reason}")
 
     def _snapshot_needed(self, effect: vsr.SnapshotNeeded) -> None:
-        peer = self._world.machines[effect.from_replica]
+        machines = self._world.machines
+        first = machines[effect.from_replica]
+        peers = [first, *(each for each in machines if each not in (first, self.machine))]
 
         def restart() -> None:
             raise ProcessEnded("restarts from a peer's snapshot")
 
-        self.snapshots.fetch(lambda: peer.process, restart)
+        self.snapshots.fetch(lambda: [each.process for each in peers], restart)
 
     def _nothing(self, effect: Any) -> None:
         """What the effect says is counted, and nothing is to be done."""

@@ -159,16 +159,23 @@ class Snapshots:
 
         self._process.background("adopt", work, lambda _: None)
 
-    def fetch(self, peer: Callable[[], Process | None], restart: Callable[[], Any]) -> None:
-        """Take over a peer's generation, as far as it still is there; then `restart`."""
+    def fetch(self, peers: Callable[[], list[Process | None]], restart: Callable[[], Any]) -> None:
+        """Take over a generation of the first peer that has a newer one; then `restart`.
+
+        Peers may be down, or gone on: then it is tried again.
+        """
         if not self._is_fetching:
             self._is_fetching = True
-            self._process._later(TRANSFER_MS, lambda: self._fetch(peer(), restart))
+            self._process._later(TRANSFER_MS, lambda: self._fetch(peers, restart))
 
-    def _fetch(self, peer: Process | None, restart: Callable[[], Any]) -> None:
+    def _fetch(self, peers: Callable[[], list[Process | None]], restart: Callable[[], Any]) -> None:
         self._is_fetching = False
-        if peer is None or peer.snapshots.adopted <= self.adopted:
+        here = self._process.application.op
+        newer = [p for p in peers() if p is not None and p.snapshots.cut_op > here]
+        if not newer:
+            self.fetch(peers, restart)
             return
+        peer = newer[0]
         generation = peer.snapshots.adopted
         with peer.files.snapshots.load(generation) as loaded:
             state, blank = state_of(loaded), SnapshotManifest()
@@ -182,4 +189,9 @@ class Snapshots:
             self._files.record_generation(generation, blank.cut_op)
             return True
 
-        self._process.background("state transfer", work, lambda done: restart() if done else None)
+        def done(is_here: bool) -> None:
+            if is_here:
+                restart()
+            self.fetch(peers, restart)
+
+        self._process.background("state transfer", work, done)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -140,6 +143,22 @@ def test_the_process_holds_the_directories(tmp_path: Path, files: SnapshotFiles)
         open_on_disk(tmp_path / "apart", is_apart=True)
     process_of(files).stop()
     open_on_disk(tmp_path / "apart", is_apart=True).close()
+
+
+def test_a_start_after_a_crash_waits_for_the_writer(tmp_path: Path, files: SnapshotFiles) -> None:
+    """The writer of a dead coordinator may finish its call; whoever is next begins behind it."""
+    Sections(files).write(1, entities(1, 1))
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    for name in "abc":
+        (tmp_path / "apart" / name / "LOCK").write_text(str(dead.pid))
+    release(files._locks)
+    with ThreadPoolExecutor(1) as threads:
+        opening = threads.submit(open_on_disk, tmp_path / "apart", is_apart=True)
+        with pytest.raises(TimeoutError):
+            opening.result(timeout=0.1)
+        process_of(files).stop()
+        opening.result().close()
 
 
 def test_nothing_is_written_after_the_end(files: SnapshotFiles) -> None:

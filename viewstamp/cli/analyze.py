@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NoReturn
 
 import typer
 
@@ -32,6 +32,10 @@ def analyze(
     snapshots: Annotated[
         Path | None, typer.Option(help="Other snapshots: a copy directory, or a download.")
     ] = None,
+    exports: Annotated[
+        list[Path] | None,
+        typer.Option(help="Exports of snapshots, of generations that may be gone."),
+    ] = None,
     output: Annotated[Path, typer.Option(help="Where the tables go, and the report.")] = Path(
         OUTPUT_DIRECTORY
     ),
@@ -50,6 +54,13 @@ def analyze(
     accept_bad_data: Annotated[
         bool, typer.Option("--accept-bad-data", help="Analyse however bad the data is.")
     ] = False,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Read on as traces grow, and refresh, until interrupted."),
+    ] = False,
+    refresh_seconds: Annotated[
+        int | None, typer.Option(min=1, help="With --follow: time between analyses; default: 60.")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Say whether Spark can run here, and end.")
     ] = False,
@@ -63,26 +74,37 @@ def analyze(
     if importlib.util.find_spec("pyspark") is None:
         fail(settings, "NO_SPARK", "pyspark is not installed", REMEDY)
     if check:
-        raise typer.Exit(subprocess.run([*ANALYTICS, "--check"], check=False).returncode)
-    sources = _sources(data_directory, traces or [], snapshots)
+        _become([*ANALYTICS, "--check"])
+    sources = _sources(data_directory, traces or [], snapshots, exports or [])
     if not sources:
         what = "neither traces nor snapshots were found" if data_directory else "nothing was named"
-        fail(settings, "NO_DATA", what, "give --data-directory, --traces or --snapshots")
+        fail(settings, "NO_DATA", what, "give --data-directory, --traces, --snapshots or --exports")
     command = [*ANALYTICS, *sources, "--output", str(output)]
-    for name, value in (("--since", since), ("--master", master)):
+    pace = None if refresh_seconds is None else str(refresh_seconds)
+    for name, value in (("--since", since), ("--master", master), ("--refresh-seconds", pace)):
         command += [name, value] if value else []
+    command += ["--follow"] if follow else []
     command += ["--compare", *compare] if compare else []
     command += ["--accept-bad-data"] if accept_bad_data else []
     command += ["--json"] if settings.as_json else []
-    raise typer.Exit(subprocess.run(command, check=False).returncode)
+    _become(command)
 
 
-def _sources(data: Path | None, traces: list[Path], snapshots: Path | None) -> list[str]:
+def _become(command: list[str]) -> NoReturn:
+    """Run the application in this process's place, so that signals reach it and nobody else."""
+    sys.stdout.flush()
+    os.execv(command[0], command)
+
+
+def _sources(
+    data: Path | None, traces: list[Path], snapshots: Path | None, exports: list[Path]
+) -> list[str]:
     if data is not None:
         traces = [*traces, *_existing(data / TELEMETRY_DIRECTORY)]
         snapshots = snapshots or next(iter(_existing(data / SNAPSHOTS_DIRECTORY)), None)
     named = [("--traces", path) for path in traces]
     named += [("--snapshots", snapshots)] if snapshots else []
+    named += [("--exports", path) for path in exports]
     return [text for flag, path in named for text in (flag, str(path))]
 
 
