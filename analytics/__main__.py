@@ -136,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         help="two periods, each FROM/TO: what has changed from the one to the other",
     )
     add("--report", type=Path, help=f"default: {REPORT_FILE} in the output")
+    add("--png", type=Path, help="a picture of the report to write; needs chromium")
     add("--no-report", action="store_true", help="write tables alone")
     add(
         "--accept-bad-data",
@@ -182,6 +183,7 @@ def _request(options: argparse.Namespace) -> Request:
         since_us=None if options.since is None else _time_us(options.since),
         compare=_periods(options.compare),
         report=None if options.no_report else options.report or options.output / REPORT_FILE,
+        picture=options.png,
         check_quality=not options.accept_bad_data,
     )
 

@@ -39,7 +39,7 @@ class Request:
 
     `traces` are files and directories of OTLP JSON lines. `snapshots` is a data directory, its
     snapshots, or a download; `exports` are directories of `viewstamp snapshot export`. `since_us`
-    leaves older spans out; `compare` is (before, after).
+    leaves older spans out; `compare` is (before, after); `picture` is of the report, as PNG.
     """
 
     output: Path
@@ -49,6 +49,7 @@ class Request:
     since_us: int | None = None
     compare: tuple[Period, Period] | None = None
     report: Path | None = None
+    picture: Path | None = None
     check_quality: bool = True
 
 
@@ -102,10 +103,13 @@ def read_all(spark: SparkSession, request: Request) -> ingest.Ingested:
 
 
 def check(request: Request) -> None:
+    """Raise AnalyticsError for a request that cannot be done, before anything is started."""
     if not (request.traces or _has_snapshots(request)):
         raise AnalyticsError(
             "there is nothing to analyse: name directories of traces, of snapshots, or both"
         )
+    if request.picture is not None and request.report is None:
+        raise AnalyticsError("a picture is taken of the report: let it be written too")
     if request.compare is not None and not request.traces:
         raise AnalyticsError("two periods can be compared of traces alone: name their directories")
 
@@ -159,6 +163,14 @@ def _write_report(_: SparkSession, request: Request, outcome: Outcome, __: Reade
     outcome.report = report.write(request.output, request.report)
 
 
+def _take_picture(_: SparkSession, request: Request, outcome: Outcome, __: Reader) -> None:
+    from analytics.report import image
+
+    assert request.picture is not None
+    assert outcome.report is not None
+    image.write(outcome.report, request.picture)
+
+
 def _write(frames: dict[str, DataFrame], request: Request, outcome: Outcome) -> None:
     """Write tables, some at once: of most of them Spark's plan takes longer than the rows."""
     with ThreadPoolExecutor(WRITERS, "write") as pool:
@@ -186,4 +198,5 @@ _STEPS: Final[
     ("analysing traces", _analyse_traces, lambda request: bool(request.traces)),
     ("analysing snapshots", _analyse_snapshots, _has_snapshots),
     ("writing the report", _write_report, lambda request: request.report is not None),
+    ("taking its picture", _take_picture, lambda request: request.picture is not None),
 )

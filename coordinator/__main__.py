@@ -14,26 +14,25 @@ from coordinator.composition import Coordinator
 from coordinator.config import Config, ConfigError, parse
 from coordinator.journal.errors import JournalError
 from coordinator.mux.entities import RestoreError
-from coordinator.replica.bootstrap import (
-    DirectoryOptions,
-    ReplicaFiles,
-    WrongDirectoryError,
-    open_replica,
-)
+from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.replica.errors import HaltedError
+from coordinator.replica.start import WrongDirectoryError
 from coordinator.snapshot.errors import SnapshotFilesError
+from coordinator.snapshot.transfer import RestartNeeded
 from coordinator.stages.base import BaseRefusedError
 from coordinator.stages.client import FencedError, WrongServiceError
 from coordinator.storage import DirectoryInUse
 from viewstamp.format import FormatError
 from viewstamp.garbage import collect_when_quiet
-from viewstamp.telemetry import configure_logging
+from viewstamp.telemetry import configure_logging, fields
 from viewstamp.telemetry.settings import Telemetry
 from viewstamp.tokens import ClusterKeyError, read_cluster_key
 
 EXIT_STOPPED: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_CANNOT_START: Final = 2
+# In good order, to be started again at once: the superblock names a snapshot that peers have sent.
+EXIT_RESTART: Final = 3
 
 # Each says in one line what the operator must change.
 _CANNOT_START: Final = (
@@ -97,6 +96,9 @@ async def _serve(config: Config, files: ReplicaFiles, cluster_key: bytes) -> int
             coordinator = Coordinator(config, files, cluster_key, telemetry)
             async with _garbage_collection(coordinator):
                 await coordinator.run(stop)
+    except RestartNeeded as reason:
+        _log.info("the process ends, to be started again at once", extra=fields(why=str(reason)))
+        return EXIT_RESTART
     except _CANNOT_GO_ON as error:
         print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START

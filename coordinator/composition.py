@@ -38,10 +38,10 @@ from coordinator.gateway.unary import Elsewhere, UnaryCalls
 from coordinator.members import MemberPorts, Members
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import FROM_THE_BEGINNING, Mux
+from coordinator.peers.messages import SnapshotDurableMessage
 from coordinator.peers.peers import PeersConfig
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver
-from coordinator.replica.errors import HaltedError
 from coordinator.replica.founding import (
     ROOT_PASSWORD_FILE,
     founders_of,
@@ -58,6 +58,7 @@ from coordinator.snapshot.assembly import Snapshots, Surroundings
 from coordinator.snapshot.bases import restored_mux
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.snapshot.triggers import TriggerSettings
+from coordinator.snapshot.work import Durable
 from coordinator.stages import codec
 from coordinator.stages.client import Identity
 from coordinator.telemetry.replica import ReplicaTelemetry, Sources
@@ -120,6 +121,7 @@ class Coordinator:
         )
         self._snapshots = self._make_snapshots()
         self._cluster.add(self._snapshots.reads)
+        self._cluster.generation = lambda: files.superblock.state.generation
         if files.base is not None:
             files.base.close()  # everything in it was taken over
         self._commands = self._make_commands()
@@ -278,6 +280,7 @@ class Coordinator:
             clock_ms=_monotonic_ms,
             start=self._start,
             watch=self._telemetry.snapshots,
+            tell_primary=self._tell_primary,
         )
         limits = self._config.snapshots
         settings = TriggerSettings(
@@ -305,19 +308,21 @@ class Coordinator:
             entries=self._writer,
             position=self._position,
             client_address=lambda: config.advertise or self._address,
-            handlers={},
+            durable_elsewhere=self._durable_elsewhere,
+            files=files,
+            data_directory=config.data_directory,
             alarms=self.alarms,
             start=self._start,
             fail=self._fail,
-            snapshot_needed=self._snapshot_needed,
         )
-        return Members(peers, ports, StoredSnapshots(files.snapshots))
+        return Members(peers, ports)
 
-    def _snapshot_needed(self, effect: vsr.SnapshotNeeded) -> None:
-        raise HaltedError(
-            f"replica {effect.from_replica} no longer has the entries that this one lacks: copy its"
-            f" snapshot {effect.generation} here"
-        )
+    def _durable_elsewhere(self, message: SnapshotDurableMessage) -> None:
+        self._snapshots.durable_elsewhere(message)
+
+    def _tell_primary(self, durable: Durable) -> None:
+        if self._members is not None:
+            self._members.tell_primary(durable)
 
     def _position(self) -> Position:
         generation = self._files.superblock.state.generation
@@ -412,6 +417,7 @@ class Coordinator:
         self._caught_up_op = self.driver.progress.op if is_normal else None
         if self._members is not None:
             self._members.report()
+        self._snapshots.orchestrator.wake()  # the primary is told what is durable here
         if not is_normal:
             self._start(self.server.set_ready(False))
         self._look_whether_ready()

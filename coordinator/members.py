@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -18,12 +19,17 @@ from coordinator.gateway.cluster import STATUSES
 from coordinator.peers import messages as peer_messages
 from coordinator.peers.peers import PeerEvents, Peers, PeersConfig
 from coordinator.peers.status import LinkState, PeerStatus
+from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver
 from coordinator.replica.peer_answers import Entries, PeerAnswers, Position
 from coordinator.replica.peers import PeerPorts
+from coordinator.snapshot.provider import StoredSnapshots
+from coordinator.snapshot.transfer import StateTransfer, TransferPorts
+from coordinator.snapshot.work import Durable
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 
 REPORT_INTERVAL_MS: Final = 500
+TRANSFER_FOLDER: Final = "transfer"
 
 Handler: TypeAlias = Callable[[Any], None]
 
@@ -32,32 +38,33 @@ Handler: TypeAlias = Callable[[Any], None]
 class MemberPorts:
     """What the members act upon.
 
-    `position` is how far this replica is, `client_address` where it serves clients, `handlers`
-    take the shell's messages of other kinds, by type. `start` runs work whose failure ends the
-    process, as `fail` does. `snapshot_needed` brings this replica a peer's snapshot.
+    `position` is how far this replica is, `client_address` where it serves clients.
+    `durable_elsewhere` is told what other replicas say of snapshots. `start` runs work whose
+    failure ends the process, as `fail` does.
     """
 
     entries: Entries
     position: Callable[[], Position]
     client_address: Callable[[], str]
-    handlers: Mapping[type, Handler]
+    durable_elsewhere: Callable[[peer_messages.SnapshotDurableMessage], None]
+    files: ReplicaFiles
+    data_directory: Path
     alarms: Alarms
     start: Callable[[Coroutine[Any, Any, None]], None]
     fail: Callable[[BaseException], None]
-    snapshot_needed: Callable[[vsr.SnapshotNeeded], None]
 
 
 class Members:
     """The other replicas. `connect` before `start`."""
 
-    def __init__(self, config: PeersConfig, ports: MemberPorts, snapshots: Any) -> None:
+    def __init__(self, config: PeersConfig, ports: MemberPorts) -> None:
         self.replica_id = config.replica_id
         self._reports: dict[int, peer_messages.ReplicaReportMessage] = {}
         self._cluster_id = config.cluster_id
         self._ports = ports
         self._driver: Driver | None = None
         events = PeerEvents(self._received, self._link_changed, ports.fail)
-        self.peers = Peers(config, events, snapshots)
+        self.peers = Peers(config, events, StoredSnapshots(ports.files.snapshots))
         self._others = [r for r in range(config.replica_count) if r != config.replica_id]
         self._answers = PeerAnswers(
             config.cluster_id,
@@ -71,9 +78,10 @@ class Members:
         self._handlers: Mapping[type, Handler] = MappingProxyType(
             {
                 peer_messages.ReplicaReportMessage: self._reported,
-                **ports.handlers,
+                peer_messages.SnapshotDurableMessage: ports.durable_elsewhere,
             }
         )
+        self._transfer = self._make_transfer()
 
     def driver_ports(self) -> PeerPorts:
         """Return what the driver needs of the other replicas."""
@@ -82,7 +90,7 @@ class Members:
             send=self.peers.send,
             send_committed=self._answers.send_committed,
             send_held=self._answers.send_held,
-            snapshot_needed=self._ports.snapshot_needed,
+            snapshot_needed=self._transfer.needed,
             stuck=self._stuck,
             address=self.address_of,
         )
@@ -94,6 +102,7 @@ class Members:
     async def run(self) -> None:
         """Listen, and report to the others until cancelled."""
         await self.peers.start()
+        self._ports.start(self._transfer.run())
         while True:
             self.report()
             await asyncio.sleep(REPORT_INTERVAL_MS / 1000)
@@ -101,6 +110,41 @@ class Members:
     async def stop(self) -> None:
         """Close every stream."""
         await self.peers.stop()
+
+    def tell_primary(self, durable: Durable) -> None:
+        """Tell the primary, if it is known and another, what is durable here."""
+        assert self._driver is not None, "connect first"
+        progress = self._driver.progress
+        if progress.status is vsr.Status.NORMAL and progress.primary != self.replica_id:
+            message = peer_messages.SnapshotDurableMessage(
+                cluster_id=self._cluster_id,
+                from_replica=self.replica_id,
+                generation=durable.generation,
+                root=durable.root,
+                tasks=durable.tasks,
+            )
+            self.peers.send(progress.primary, message)
+
+    def _make_transfer(self) -> StateTransfer:
+        kind, alarms, files = (
+            cluster_pb2.ALARM_KIND_STATE_TRANSFER,
+            self._ports.alarms,
+            self._ports.files,
+        )
+        ports = TransferPorts(
+            fetcher=self.peers.fetcher,
+            replicas=self._others,
+            cluster_id=self._cluster_id,
+            committed_op=self._committed_op,
+            record=files.record_transferred,
+            say=lambda text: alarms.tell(kind, text),
+            ended=lambda: alarms.clear(kind),
+        )
+        return StateTransfer(ports, files.snapshots, self._ports.data_directory / TRANSFER_FOLDER)
+
+    def _committed_op(self) -> int:
+        assert self._driver is not None, "connect first"
+        return self._driver.progress.committed_op
 
     def address_of(self, replica: int) -> str:
         """Return where a replica serves clients; empty while that is unknown."""

@@ -4,7 +4,9 @@
     tree        one trace in plain Python: parents, clocks, children cut to parents
     path        critical path of one trace, and what would be saved without a stage
     cause       root cause of one trace's errors
-    walk        spans -> one row per trace (the requests), by the three above
+    forest      trees and paths of many small traces at once, by arrays; `replay`, their savings
+    fan_out     calls that a span makes beside each other
+    walk        spans -> one row per trace (the requests), by all of the above
     red         rpc_red, latency_heatmap
     stages      stage_latency, critical_path, stragglers
     graph       service_graph
@@ -53,7 +55,7 @@ def tables(
         schema.LATENCY_HEATMAP.name: red.latency_heatmap(requests),
         schema.SERVICE_GRAPH.name: graph.service_graph(spans),
         schema.CRITICAL_PATH.name: stages.critical_path(requests),
-        schema.STRAGGLERS.name: stages.stragglers(spans, requests),
+        schema.STRAGGLERS.name: stages.stragglers(requests),
         schema.ERRORS.name: failures.errors(requests),
         schema.EXEMPLARS.name: failures.exemplars(requests),
         schema.DATA_QUALITY.name: quality.trace_quality(spans),

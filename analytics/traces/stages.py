@@ -10,7 +10,6 @@ from pyspark.sql import functions as f
 from analytics.schema import CRITICAL_PATH, STAGE_LATENCY, STRAGGLERS
 from analytics.traces import common
 
-FAN_OUT_MIN: Final = 2
 STRAGGLERS_PER_RPC: Final = 100
 
 
@@ -69,32 +68,17 @@ def critical_path(requests: DataFrame) -> DataFrame:
     )
 
 
-def stragglers(
-    spans: DataFrame, requests: DataFrame, per_rpc: int = STRAGGLERS_PER_RPC
-) -> DataFrame:
+def stragglers(requests: DataFrame, per_rpc: int = STRAGGLERS_PER_RPC) -> DataFrame:
     """Return `stragglers`: per RPC the fan-outs that lost most time to their slowest call.
 
     A fan-out is a span with at least FAN_OUT_MIN children that are calls to, or entries of,
     services. The median is the lower one, so that of two calls the slow one is compared with the
     fast one. `ratio` is null where the median is 0. Lost is `max_us - median_us`.
     """
-    calls = spans.where(
-        f.col("kind").isin(*common.ENTRY_KINDS, *common.CALL_KINDS) & common.parent_id().isNotNull()
-    )
-    duration = f.col("duration_us")
-    fan_outs = calls.groupBy("trace_id", "parent_span_id").agg(
-        f.count("*").alias("_calls"),
-        f.max("op").alias("op"),
-        f.max_by(common.stage(), f.struct(duration, common.stage())).alias("slowest_stage"),
-        f.max(duration).alias("max_us"),
-        f.percentile_approx(duration, 0.5, common.PERCENTILE_ACCURACY).alias("median_us"),
-    )
-    named = fan_outs.where(f.col("_calls") >= FAN_OUT_MIN).join(
-        requests.select("trace_id", "rpc"), on="trace_id"
-    )
-    order = [(f.col("median_us") - f.col("max_us")), f.col("trace_id"), f.col("parent_span_id")]
+    fan_outs = requests.select("trace_id", "rpc", f.inline("fan_outs"))
+    order = [(f.col("median_us") - f.col("max_us")), f.col("trace_id"), f.col("parent_id")]
     ratio = f.try_divide("max_us", "median_us").alias("ratio")
-    slowest = common.top(named, ["rpc"], order, per_rpc)
+    slowest = common.top(fan_outs, ["rpc"], order, per_rpc)
     return common.conform(slowest.select("*", ratio), STRAGGLERS)
 
 

@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 
 from analytics.traces import common, forest, path, replay
 from analytics.traces.cause import root_cause
+from analytics.traces.fan_out import FAN_OUT_COLUMNS, fan_outs
 from analytics.traces.forest import Flags, Integers, Spans
 from analytics.traces.tree import NO_PARENT, Trace, parents_of, tree_of
 
@@ -48,7 +49,8 @@ WALKED_COLUMNS: Final = (
     "trace_id STRING, rpc STRING, service STRING, start_us BIGINT, end_us BIGINT,"
     " duration_us DOUBLE, error BOOLEAN,"
     " path ARRAY<STRUCT<stage: STRING, on_path_us: BIGINT, saving_us: BIGINT>>,"
-    " cause STRUCT<service: STRING, reason: STRING, propagated_to: STRING>"
+    " cause STRUCT<service: STRING, reason: STRING, propagated_to: STRING>,"
+    f" fan_outs ARRAY<STRUCT<{FAN_OUT_COLUMNS}>>"
 )
 _STEP: Final = pa.struct(
     [("stage", pa.string()), ("on_path_us", pa.int64()), ("saving_us", pa.int64())]
@@ -72,6 +74,8 @@ _SENT: Final = pa.schema(
         ("reason", pa.string()),
         ("rpc", pa.string()),
         ("duration_us", pa.float64()),
+        ("call", pa.bool_()),
+        ("op", pa.int64()),
     ]
 )
 # Those that make up a `Trace`, in the order of its fields.
@@ -133,6 +137,10 @@ def _sent() -> list[Column]:
         f.when(error, reason()).alias("reason"),
         f.col("rpc"),
         f.coalesce("duration_us", f.lit(0.0)).alias("duration_us"),
+        f.coalesce(f.col("kind").isin(*common.ENTRY_KINDS, *common.CALL_KINDS), f.lit(False)).alias(
+            "call"
+        ),
+        f.col("op"),
     ]
 
 
@@ -209,7 +217,9 @@ def _walk(table: pa.Table) -> pa.Table:
             first = firsts[one]
             rows = table.slice(first, sizes[one])
             walks.append(_walk_large(rows, names, int(roots[one] - first), int(one)))
-    return _assembled(table, roots, stages, walks, _causes(table, firsts, sizes))
+    found = _assembled(table, roots, stages, walks)
+    found = found.append_column("cause", _causes(table, firsts, sizes))
+    return found.append_column("fan_outs", fan_outs(table, spans.traces, len(sizes)))
 
 
 def _spans(table: pa.Table, sizes: Integers) -> tuple[Spans, pa.Array]:
@@ -298,10 +308,8 @@ def _causes(table: pa.Table, firsts: Integers, sizes: Integers) -> pa.Array:
     return pa.array(causes, _CAUSE)
 
 
-def _assembled(
-    table: pa.Table, roots: Integers, stages: pa.Array, walks: list[_Walk], causes: pa.Array
-) -> pa.Table:
-    """Return the rows of all traces, in the order of WALKED_COLUMNS."""
+def _assembled(table: pa.Table, roots: Integers, stages: pa.Array, walks: list[_Walk]) -> pa.Table:
+    """Return the first columns of the rows of all traces, up to `path`."""
     traces = np.concatenate([walk.traces for walk in walks])
     order = np.argsort(traces, kind="stable")
     columns = [
@@ -314,4 +322,4 @@ def _assembled(
         pa.array(offsets), pa.StructArray.from_arrays(steps, fields=list(_STEP))
     )
     of_root = table.select(_ROOT_COLUMNS).take(pa.array(roots))
-    return of_root.append_column("path", paths).append_column("cause", causes)
+    return of_root.append_column("path", paths)

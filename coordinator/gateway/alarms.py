@@ -28,6 +28,11 @@ class Alarms:
         name = cluster_pb2.AlarmKind.Name(kind)
         _log.error("alarm raised", extra={"fields": {"alarm": name, "message": message}})
 
+    def tell(self, kind: cluster_pb2.AlarmKind.ValueType, message: str, subject: str = "") -> None:
+        """Raise an alarm, or change what a raised one says."""
+        self.raise_alarm(kind, message, subject)
+        self._raised[kind, subject].message = message
+
     def clear(self, kind: cluster_pb2.AlarmKind.ValueType, subject: str = "") -> None:
         """Clear an alarm if it is raised."""
         if self._raised.pop((kind, subject), None) is not None:

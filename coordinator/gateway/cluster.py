@@ -81,7 +81,7 @@ class ClusterStage:
         others: Callable[[], Iterable[cluster_pb2.Replica]] = tuple,
     ) -> None:
         self.address = ""
-        self.generation = 0
+        self.generation: Callable[[], int] = lambda: 0
         self._others = others
         self._replica = replica
         self._alarms = alarms
@@ -197,7 +197,7 @@ class ClusterStage:
             commit=progress.committed_op,
             retired=progress.retired_op,
             address=self.address,
-            generation=self.generation,
+            generation=self.generation(),
         )
 
     def _service_status(

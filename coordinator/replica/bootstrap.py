@@ -32,6 +32,7 @@ from coordinator.journal.segment import segment_numbers, segment_path
 from coordinator.journal.superblock import Superblock, SuperblockState
 from coordinator.replica.repairs import Repairs
 from coordinator.replica.start import SnapshotCut, WrongDirectoryError, join, start_event
+from coordinator.snapshot.errors import TransferFailed
 from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
 from coordinator.snapshot.restore import Loaded
 from coordinator.storage import FileStorage, Storage, StorageLock
@@ -111,6 +112,16 @@ class ReplicaFiles:
             return replace(state, generation=generation, commit_max=commit_max)
 
         self.superblock.update(recorded)
+
+    def record_transferred(self, generation: int, cut_op: int) -> None:
+        """The same, of a snapshot that peers have sent. Raises TransferFailed.
+
+        Only once it is known on disk whether this replica may vote: a blank one that wrote its
+        first superblock here would pass for a founder, which has forgotten what it acknowledged.
+        """
+        if not self.superblock.exists:
+            raise TransferFailed("this replica has no superblock yet: its core writes the first")
+        self.record_generation(generation, cut_op)
 
 
 class SuperblockFile:

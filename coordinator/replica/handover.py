@@ -50,15 +50,16 @@ class Handover:
     def add(self, commit: vsr.Commit) -> None:
         """Take a commit: the next, or the damaged one once more.
 
-        One that was handed over already was found damaged by a read for a peer: nothing is missing.
+        A read for a peer may find an entry damaged that waits here still, or was handed over.
         """
         if commit.op <= self._last_op:
             return
-        if self._is_blocked and self._commits[0].op == commit.op:
-            self._commits[0] = commit
-            self._is_blocked = False
-        else:
+        position = 0 if self.next_op is None else commit.op - self.next_op
+        if position == len(self._commits):
             self._commits.append(commit)
+        else:
+            self._commits[position] = commit  # ops have no gap
+            self._is_blocked = self._is_blocked and position > 0
         self._advance()
 
     def _advance(self) -> None:

@@ -13,11 +13,13 @@ from coordinator.gateway.snapshots import SnapshotReads
 from coordinator.mux.catalog_types import CatalogChanged, CutTaken
 from coordinator.mux.mux import Mux
 from coordinator.mux.stage import Stage
+from coordinator.peers.messages import SnapshotDurableMessage
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver
 from coordinator.replica.proposals import Proposals
 from coordinator.replica.writer import Writer
 from coordinator.snapshot.adoption import Adoption, AdoptionPorts
+from coordinator.snapshot.agreement import DurableReport, Reports
 from coordinator.snapshot.bases import restored_tallies, section_base
 from coordinator.snapshot.copies import CopyVerdict
 from coordinator.snapshot.generation_files import StoredGenerations, durable_of
@@ -25,7 +27,7 @@ from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports
 from coordinator.snapshot.sections import CutSections
 from coordinator.snapshot.store import SnapshotStore
 from coordinator.snapshot.triggers import Load, SnapshotTriggers, TriggerSettings
-from coordinator.snapshot.work import LocalWork
+from coordinator.snapshot.work import Durable, LocalWork
 from coordinator.stages.client import StageClient
 from coordinator.telemetry.snapshots import SnapshotWatch
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
@@ -47,7 +49,7 @@ class Surroundings:
     """The rest of the coordinator, as snapshots need it.
 
     `versions` are the services' section versions; `start` runs work whose failure ends the process;
-    `watch` is told, and decides nothing.
+    `watch` is told, and decides nothing. `tell_primary` sends what is durable here to the primary.
     """
 
     files: ReplicaFiles
@@ -62,6 +64,7 @@ class Surroundings:
     clock_ms: Callable[[], int]
     start: Callable[[Coroutine[Any, Any, None]], None]
     watch: SnapshotWatch
+    tell_primary: Callable[[Durable], None]
 
 
 class Snapshots:
@@ -87,6 +90,7 @@ class Snapshots:
         self._sections = CutSections(around.services, around.versions, restored)
         self._adoption = Adoption(around.files.snapshots, self._adoption_ports())
         self._adoption.start_from(manifest)
+        identity = around.files.superblock.state
         self.orchestrator = LocalSnapshotOrchestrator(
             self._ports(),
             SnapshotTriggers(settings, 0 if manifest is None else manifest.cut_revision),
@@ -94,6 +98,7 @@ class Snapshots:
             None if manifest is None else durable_of(manifest),
             snapshots,
             deadline_ms,
+            Reports(identity.replica_id, identity.replica_count),
         )
         self.reads = SnapshotReads(
             around.mux.catalog, self.orchestrator.reported, around.driver.read_followed
@@ -118,6 +123,11 @@ class Snapshots:
     async def replayed(self) -> None:
         """The journal was replayed: the catalog knows what is to be kept."""
         await self._adoption.replayed()
+
+    def durable_elsewhere(self, message: SnapshotDurableMessage) -> None:
+        """A generation is durable with another replica."""
+        report = DurableReport(message.root, message.tasks)
+        self.orchestrator.durable_elsewhere(message.from_replica, message.generation, report)
 
     def cut_op(self, generation: int) -> int:
         """Return the op at which a generation was cut; 0 for one that the catalog does not know."""
@@ -158,6 +168,8 @@ class Snapshots:
             load=self._load,
             failed=self._failed,
             completed=self._completed,
+            tell_primary=around.tell_primary,
+            diverged=self._diverged,
         )
 
     def _adoption_ports(self) -> AdoptionPorts:
@@ -205,6 +217,10 @@ class Snapshots:
 
     def _completed(self, _: int) -> None:
         self._around.alarms.clear(cluster_pb2.ALARM_KIND_SNAPSHOT_FAILED)
+
+    def _diverged(self, replica: int, why: str) -> None:
+        kind = cluster_pb2.ALARM_KIND_REPLICA_DIVERGED
+        self._around.alarms.raise_alarm(kind, why, str(replica))
 
     def _view_is_stale(self, reason: str) -> None:
         self._around.alarms.raise_alarm(

@@ -1,7 +1,7 @@
 """What a replica does about a generation, as a table: what the log says, against what is here.
 
-`WRITE`, `ADOPT` and `DELETE` are done by every replica; `BEGIN`, `COMPLETE` and `FAIL` are proposed
-by the primary, for the log to decide.
+`WRITE`, `REPORT`, `ADOPT` and `DELETE` are done by every replica; `BEGIN`, `COMPLETE` and `FAIL`
+are proposed by the primary, for the log to decide.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Action(Enum):
     NONE = "wait, or nothing is left to do"
     BEGIN = "propose the cut"
     WRITE = "write the sections and the manifest, or go on with that"
+    REPORT = "tell the primary that it is durable here"
     COMPLETE = "propose to complete it"
     FAIL = "propose to give it up"
     ADOPT = "make it what this replica restarts from"
@@ -69,14 +70,15 @@ DECISIONS: Final[Mapping[Situation, Action]] = MappingProxyType(
         Situation(_ASKED, _BROKEN, False): Action.IMPOSSIBLE,
         Situation(_ASKED, _DURABLE, False): Action.IMPOSSIBLE,
         Situation(_ASKED, _DURABLE, True): Action.IMPOSSIBLE,
-        # Cut. Without anything here another replica may hold it; the deadline decides.
+        # Cut, and not agreed upon yet. Without anything here other replicas may hold it; the
+        # deadline decides.
         Situation(_CUT, _NOTHING, False): Action.NONE,
         Situation(_CUT, _FROZEN, False): Action.WRITE,
-        Situation(_CUT, _BROKEN, False): Action.FAIL,
-        Situation(_CUT, _DURABLE, False): Action.COMPLETE,
+        Situation(_CUT, _BROKEN, False): Action.NONE,
+        Situation(_CUT, _DURABLE, False): Action.REPORT,
         # A generation's own catalog section shows it as CREATED: so it looks after a restore, until
         # the decision behind the cut is replayed, or was lost with the old cluster.
-        Situation(_CUT, _DURABLE, True): Action.COMPLETE,
+        Situation(_CUT, _DURABLE, True): Action.REPORT,
         # Completed. One that was abandoned here is never adopted; a later one will be.
         Situation(_COMPLETED, _NOTHING, False): Action.NONE,
         Situation(_COMPLETED, _FROZEN, False): Action.WRITE,
@@ -98,19 +100,27 @@ DECISIONS: Final[Mapping[Situation, Action]] = MappingProxyType(
     }
 )
 
-# What the deadline, or somebody who gives the generation up, puts an end to. Not what is durable
-# here already: it only waits for the log.
+# What the deadline, or somebody who gives the generation up, puts an end to. Not what this replica
+# restarts from: it was completed once.
 ENDED_BY_DEADLINE: Final = frozenset(
     {
         Situation(_ASKED, _NOTHING, False),
         Situation(_CUT, _NOTHING, False),
         Situation(_CUT, _FROZEN, False),
+        Situation(_CUT, _BROKEN, False),
+        Situation(_CUT, _DURABLE, False),
     }
 )
 
 
-def decide(situation: Situation, is_overdue: bool) -> Action:
-    """Return what to do; `is_overdue` if the generation is to be given up by now."""
+def decide(situation: Situation, is_overdue: bool, is_agreed: bool = False) -> Action:
+    """Return what to do.
+
+    `is_overdue` if the generation is to be given up by now; `is_agreed` if a majority of the
+    replicas has reported it with the same root, as only the primary knows.
+    """
+    if situation.catalog is _CUT and is_agreed and DECISIONS[situation] is not Action.IMPOSSIBLE:
+        return Action.COMPLETE
     if is_overdue and situation in ENDED_BY_DEADLINE:
         return Action.FAIL
     return DECISIONS[situation]

@@ -64,5 +64,10 @@ class GenerationDamaged(SnapshotFilesError):
         )
 
 
+class TransferFailed(SnapshotFilesError):
+    """A generation could not be brought here; the message says what is in the way. It is tried
+    again."""
+
+
 class CompactionFailed(SnapshotFilesError):
     """A chain could not be merged. The chain itself is as it was and stays in use."""

@@ -39,6 +39,7 @@ from coordinator.snapshot.garbage import (
     layers_of,
     stored_generations,
 )
+from coordinator.snapshot.incoming import IncomingGeneration
 from coordinator.snapshot.layout import (
     equality_check,
     layer_file,
@@ -131,6 +132,8 @@ class SnapshotFiles:
             copies = CopiesApart(storage, directories.paths, report, TAG, process)
             self._copies, near = copies, copies.merge
         self._reserve = Reserve(storage, self._copies, reserve_bytes_min)
+        # Generations that come from another replica, which nobody here may delete.
+        self._incoming: set[int] = set()
         self._compactor = compactor or CompactorApart(report, near=near)
         self._pins = Pins()
         self._merged: dict[int, MergedBase] = {}
@@ -158,6 +161,42 @@ class SnapshotFiles:
     def begin(self, generation: int) -> GenerationWriter:
         """Begin to write a generation, or begin once more after giving up."""
         return GenerationWriter(self, generation)
+
+    def incoming(self, manifest: SnapshotManifest) -> IncomingGeneration:
+        """Begin to take in a generation of another replica, which keeps it until that is closed.
+
+        If it is here already, equal in its root, then it goes on from what is here. Raises
+        ConflictingManifest if the same cut led to another root here.
+        """
+        manifest = self._known_as(manifest)
+        with self._pins.mutex:
+            self._incoming.add(manifest.generation)
+        return IncomingGeneration(
+            self._copies,
+            manifest,
+            self._pins,
+            self._reserve.give_up,
+            self._finish_incoming,
+            self._incoming.discard,
+        )
+
+    def _finish_incoming(self, manifest: SnapshotManifest) -> None:
+        self.begin(manifest.generation).write_manifest(manifest)
+        self.load(manifest.generation).close()
+
+    def _known_as(self, manifest: SnapshotManifest) -> SnapshotManifest:
+        """Return the manifest of the same generation that is here, or else the one given."""
+        stored = self.stored_manifest(manifest.generation)
+        if stored is None or stored.root == manifest.root:
+            return stored or manifest
+        if stored.cut_checksum == manifest.cut_checksum:
+            raise ConflictingManifest(
+                f"generation {manifest.generation} is stored with root {stored.root.hex()}, but"
+                f" another replica has {manifest.root.hex()} of the same cut: one of them has"
+                " diverged. Keep this replica's directory for whoever looks for the reason"
+            )
+        self.delete(manifest.generation)  # cut at an entry that was never committed
+        return manifest
 
     def chain(self, stage: int, section: SectionManifest) -> list[LayerReference]:
         """The layers that the next generation's chain begins with: those of the last adopted
@@ -252,9 +291,11 @@ class SnapshotFiles:
     def delete(self, generation: int) -> None:
         """Remove the manifest of a generation that failed or was abandoned; layers go as garbage.
 
-        Never of the one that the superblock names.
+        Never of the one that the superblock names. One that is being taken in stays.
         """
         with self._pins.mutex:
+            if generation in self._incoming:
+                return
             self._copies.delete([manifest_file(generation)])
             self._pins.release(generation)
             self._named.pop(generation, None)

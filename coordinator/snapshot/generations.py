@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.mux.catalog_types import Snapshot, SnapshotState
+from coordinator.mux.catalog_types import CutTaken, Snapshot, SnapshotState, TaskSnapshot
 from coordinator.mux.stage import Stage
 from coordinator.snapshot import values
+from coordinator.snapshot.agreement import DurableReport
 from coordinator.snapshot.decisions import Action, CatalogState, LocalState, Situation, decide
 from coordinator.snapshot.work import Durable, LocalCut
 
@@ -22,7 +23,8 @@ class FrozenHere:
     tasks: tuple[Stage, ...]
     base_generation: int  # adopted when it was cut
     snapshot: Snapshot  # with the tasks that were reported here
-    root: bytes = b""  # set once it is durable
+    root: bytes = b""  # set once it is durable, as are
+    durable_tasks: tuple[TaskSnapshot, ...] = ()  # those of this replica, whatever was decided
     broken: str = ""  # why writing it has failed
     broken_at_ms: int = 0
     running: asyncio.Task[None] | None = None
@@ -89,10 +91,19 @@ class Generations:
             return self.adopted
         work = self.works[generation]
         cut = work.cut
-        return Durable(generation, cut.taken.op, cut.checksum, work.root, work.snapshot.tasks)
+        return Durable(generation, cut.taken.op, cut.checksum, work.root, work.durable_tasks)
+
+    def report(self, generation: int) -> DurableReport | None:
+        """Return what this replica says of a generation, None unless it is durable here."""
+        if self.local_state(generation) is not LocalState.DURABLE:
+            return None
+        durable = self.durable(generation)
+        return DurableReport(durable.root, durable.tasks)
 
     def what_lacks(self, generation: int) -> str:
-        """Return, for people, why an undecided generation is not durable here."""
+        """Return, for people, why an undecided generation is not durable here; empty if it is."""
+        if self.local_state(generation) is LocalState.DURABLE:
+            return ""
         work = self.works.get(generation)
         if work is not None:
             return work.what_lacks()
@@ -122,6 +133,17 @@ class Generations:
     def is_to_be_adopted(self, generation: int) -> bool:
         """Whether nothing is left to do but to adopt it."""
         return decide(self.situation(generation), is_overdue=False) is Action.ADOPT
+
+
+def created_by(taken: CutTaken) -> Snapshot:
+    """Return what the catalog says of a cut, as far as the cut itself tells."""
+    return Snapshot(
+        generation=taken.generation,
+        state=SnapshotState.CREATED,
+        cut_op=taken.op,
+        cut_revision=taken.revision,
+        created_at=taken.timestamp,
+    )
 
 
 _DECIDED: Final = {

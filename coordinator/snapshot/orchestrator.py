@@ -6,6 +6,11 @@ decide. What to do next is always a look into one table (`decisions`), by one ta
 actions are in order, and adoption happens once.
 
 Everything is called on the event loop. During a replay nothing is proposed; local work goes on.
+
+Of several replicas each does the local work by itself, and tells the primary what is durable with
+it, again and again until the log has decided. Only the primary proposes: to complete a generation
+once a majority has the same root (`agreement`), to give it up at its deadline. A replica that has
+another root than was decided has diverged, and ends.
 """
 
 from __future__ import annotations
@@ -26,9 +31,11 @@ from coordinator.mux.catalog_types import (
     TaskSnapshot,
 )
 from coordinator.mux.stage import Stage
-from coordinator.snapshot import values
-from coordinator.snapshot.decisions import Action, LocalState, decide
-from coordinator.snapshot.generations import FrozenHere, Generations
+from coordinator.snapshot import agreement, values
+from coordinator.snapshot.agreement import Agreed, Disagreed, DurableReport, Reports, Waiting
+from coordinator.snapshot.decisions import Action, CatalogState, LocalState, decide
+from coordinator.snapshot.divergence import check_root, nobody_is_right, words_about
+from coordinator.snapshot.generations import FrozenHere, Generations, created_by
 from coordinator.snapshot.sections import GenerationFailed
 from coordinator.snapshot.triggers import Load, SnapshotTriggers
 from coordinator.snapshot.work import Durable, LocalCut, Report
@@ -40,6 +47,8 @@ CHECK_INTERVAL_MS: Final = 1_000
 REWRITE_DELAY_MS: Final = 5_000
 # A reason is for people; what a disk or a service said can be long.
 REASON_CHARACTERS_MAX: Final = 500
+
+_UNDECIDED: Final = (CatalogState.ABSENT, CatalogState.ASKED, CatalogState.CUT)
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +76,9 @@ class Ports:
     `adopt` makes a generation the one to restart from (superblock, releases, truncation, garbage);
     it is awaited once for each, in order, and what it raises ends the process. `propose` sequences
     an internal command, unless the same one is pending. `publish` shows what was reported so far.
-    `next_generation` is the number that BeginSnapshot must have.
+    `next_generation` is the number that BeginSnapshot must have. `tell_primary` sends what is
+    durable here to the primary, if there is one and it is another. `diverged` raises an alarm about
+    another replica.
     """
 
     work: Work
@@ -78,6 +89,8 @@ class Ports:
     load: Callable[[], Load]
     failed: Callable[[str], None]  # an alarm
     completed: Callable[[int], None]  # its end
+    tell_primary: Callable[[Durable], None] = lambda _: None
+    diverged: Callable[[int, str], None] = lambda *_: None
 
 
 class LocalSnapshotOrchestrator:
@@ -85,6 +98,7 @@ class LocalSnapshotOrchestrator:
 
     `adopted` is what the replica was restored from, None for the empty state; `snapshots` are the
     generations of its catalog section. The log behind the cut is replayed through the same calls.
+    `reports` say which replica this is, of how many.
     """
 
     def __init__(
@@ -95,12 +109,14 @@ class LocalSnapshotOrchestrator:
         adopted: Durable | None = None,
         snapshots: Iterable[Snapshot] = (),
         deadline_ms: int = SNAPSHOT_DEADLINE_MS,
+        reports: Reports | None = None,
     ) -> None:
         self._ports = ports
         self._triggers = triggers
         self._clock_ms = clock_ms
         self._deadline_ms = deadline_ms
         self._generations = Generations(adopted, snapshots)
+        self._reports = reports or Reports()
         self._abandoned: list[FrozenHere] = []
         self._given_up: dict[int, str] = {}
         self._begun_ms: dict[int, int] = {}
@@ -110,6 +126,7 @@ class LocalSnapshotOrchestrator:
             Action.NONE: self._wait,
             Action.BEGIN: self._begin,
             Action.WRITE: self._write,
+            Action.REPORT: self._report,
             Action.COMPLETE: self._complete,
             Action.FAIL: self._fail,
             Action.ADOPT: self._adopt,
@@ -166,7 +183,7 @@ class LocalSnapshotOrchestrator:
             LocalCut(taken, checksum, self._generations.latest_completed()),
             values.expected_tasks(taken.feature_level),
             self.adopted_generation,
-            self._generations.catalog.get(taken.generation, _created_by(taken)),
+            self._generations.catalog.get(taken.generation, created_by(taken)),
         )
         self._triggers.cut_taken(taken.generation, taken.revision, self._ports.load())
         self.wake()
@@ -197,6 +214,18 @@ class LocalSnapshotOrchestrator:
     def deactivate(self) -> None:
         """Propose nothing more: another replica is the primary."""
         self._is_primary = False
+        self._reports.clear()
+
+    # --- From the other replicas ---
+
+    def durable_elsewhere(self, replica: int, generation: int, report: DurableReport) -> None:
+        """Take in that a generation is durable with another replica."""
+        self._reports.take(replica, generation, report)
+        decided = self._generations.catalog.get(generation)
+        if decided is None or decided.state is SnapshotState.CREATED:
+            self.wake()
+        elif decided.state is SnapshotState.COMPLETED:
+            self._compare(decided, replica, report)
 
     # --- For the rest of the replica ---
 
@@ -242,7 +271,9 @@ class LocalSnapshotOrchestrator:
         for generation in self._generations.at_hand():
             self._raise_failure(generation)
             action = decide(
-                self._generations.situation(generation), self._reason_to_fail(generation) != ""
+                self._generations.situation(generation),
+                self._reason_to_fail(generation) != "",
+                isinstance(self._verdict(generation), Agreed),
             )
             await self._carry_out[action](generation)
         self._consider()
@@ -274,24 +305,28 @@ class LocalSnapshotOrchestrator:
             )
         except (GenerationFailed, values.ReportRefused) as error:
             _log.error("generation %d cannot be made durable here: %s", generation, error)
-            self._give_up(generation, str(error))
+            self._break_off(generation, str(error))
             return
         missing = values.missing_tasks(work.snapshot, work.tasks)
         if missing:
             raise OrchestrationError(f"generation {generation} is durable without {missing}")
-        work.root = root
+        work.durable_tasks, work.root = work.snapshot.tasks, root
 
     def _take_in(self, work: FrozenHere, generation: int, tasks: Sequence[TaskSnapshot]) -> None:
         updated = values.with_reports(work.snapshot, generation, tasks, work.tasks)
         if updated != work.snapshot:
             work.snapshot = updated
-            self._ports.publish(updated)
+            if self._generations.catalog_state(generation) in _UNDECIDED:
+                self._ports.publish(updated)
+
+    async def _report(self, generation: int) -> None:
+        if not self._is_primary:
+            self._ports.tell_primary(self._generations.durable(generation))
 
     async def _complete(self, generation: int) -> None:
-        if not self._is_primary:
-            return
-        durable = self._generations.durable(generation)
-        command = CompleteSnapshot(generation, durable.root, durable.tasks)
+        verdict = self._verdict(generation)
+        assert isinstance(verdict, Agreed), f"generation {generation} is agreed upon: {verdict}"
+        command = CompleteSnapshot(generation, verdict.report.root, verdict.report.tasks)
         request = codec.complete_snapshot_request(command)
         self._ports.propose(codec.COMPLETE_SNAPSHOT_CODE, request)
 
@@ -307,7 +342,7 @@ class LocalSnapshotOrchestrator:
                 f"generation {generation} is to be adopted after {self.adopted_generation}"
             )
         durable = self._generations.durable(generation)
-        _check_root(durable, self._generations.catalog[generation])
+        check_root(durable, self._generations.catalog[generation])
         await self._ports.adopt(generation)
         self._generations.adopted = durable
         del self._generations.works[generation]
@@ -347,9 +382,23 @@ class LocalSnapshotOrchestrator:
             return given_up
         if self._clock_ms() - begun_ms < self._deadline_ms:
             return ""
-        return (
-            f"not durable within {self._deadline_ms} ms: {self._generations.what_lacks(generation)}"
-        )
+        lacks = self._generations.what_lacks(generation)
+        if not lacks and isinstance(verdict := self._verdict(generation), Waiting):
+            lacks = f"replicas {verdict.reported} have it; {verdict.needed} equal ones are needed"
+        return f"not durable within {self._deadline_ms} ms: {lacks}"
+
+    def _verdict(self, generation: int) -> agreement.Verdict | None:
+        """Return what the replicas' reports add up to; None if that is not for us to say.
+
+        Raises DivergedError if there will never be a majority.
+        """
+        is_cut = self._generations.catalog_state(generation) is CatalogState.CUT
+        if not self._is_primary or not is_cut:
+            return None
+        verdict = self._reports.judge(generation, self._generations.report(generation))
+        if isinstance(verdict, Disagreed):
+            raise nobody_is_right(generation, verdict)
+        return verdict
 
     # --- Changes of state ---
 
@@ -364,6 +413,8 @@ class LocalSnapshotOrchestrator:
         work = self._generations.works.get(snapshot.generation)
         if work is not None and work.root:
             work.snapshot = snapshot
+        for replica, report in self._reports.of(snapshot.generation).items():
+            self._compare(snapshot, replica, report)
         self._triggers.completed(snapshot.generation)
         self._ports.completed(snapshot.generation)
 
@@ -381,9 +432,23 @@ class LocalSnapshotOrchestrator:
         SnapshotState.FAILED: _failed,
     }
 
+    def _compare(self, decided: Snapshot, replica: int, report: DurableReport) -> None:
+        if report.root != decided.root:
+            self._ports.diverged(replica, words_about(replica, report.tasks, decided))
+
     def _give_up(self, generation: int, reason: str) -> None:
         if generation in self._generations.undecided():
             self._given_up.setdefault(generation, reason)
+        self._mark_broken(generation, reason)
+
+    def _break_off(self, generation: int, reason: str) -> None:
+        """Note that it cannot be written here; others may complete it until its deadline."""
+        if self._reports.others_suffice:
+            self._mark_broken(generation, reason)
+        else:
+            self._give_up(generation, reason)
+
+    def _mark_broken(self, generation: int, reason: str) -> None:
         work = self._generations.works.get(generation)
         if work is not None and not work.root:
             work.broken, work.broken_at_ms = reason, self._clock_ms()
@@ -420,26 +485,6 @@ class LocalSnapshotOrchestrator:
         work = self._generations.works.get(generation)
         if work is not None and work.running is not None and work.running.done():
             work.running.result()
-
-
-def _created_by(taken: CutTaken) -> Snapshot:
-    """Return what the catalog says of a cut, as far as the cut itself tells."""
-    return Snapshot(
-        generation=taken.generation,
-        state=SnapshotState.CREATED,
-        cut_op=taken.op,
-        cut_revision=taken.revision,
-        created_at=taken.timestamp,
-    )
-
-
-def _check_root(durable: Durable, snapshot: Snapshot) -> None:
-    if durable.root != snapshot.root:
-        raise OrchestrationError(
-            f"generation {snapshot.generation} was completed with the root {snapshot.root.hex()},"
-            f" and this replica has {durable.root.hex()}: it has diverged from the others and must"
-            " not go on; restore it from them"
-        )
 
 
 async def _ended(running: asyncio.Task[None] | None) -> None:

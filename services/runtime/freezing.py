@@ -6,7 +6,9 @@ that a section is encoded at leisure: as a delta against the last generation tha
 its state digest as the digest of that generation minus the old values, plus the new ones.
 
 A cut that was never released (its snapshot failed, or was overtaken) is folded into the next one,
-old values of the older one first, so that a chain of layers never has a hole.
+old values of the older one first, so that a chain of layers never has a hole. What each of them
+took is kept beside that: a replica may adopt the older one only after the newer was cut, and from
+then on the newer one is against it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import islice
 from typing import Any, Final, Generic
 
@@ -23,6 +26,9 @@ from viewstamp.format.section import Change, SectionTally
 
 # Keys that are sorted at once: about as long as a slice of encoding may take.
 SORTED_AT_ONCE: Final = 256
+# Cuts that are kept apart until they are released; of more the oldest become one. Of those not
+# released all but the last have failed, or are about to be adopted.
+CUTS_MAX: Final = 8
 
 
 class CutError(Exception):
@@ -82,6 +88,17 @@ class Frozen(Generic[State]):
             yield from _whole(kind, table) if kind.whole_table else _rows(kind, table)
 
 
+@dataclass(slots=True)
+class _Cut(Generic[State]):
+    """A cut that was not released: what changed since the one before it.
+
+    `total` is what the section adds up to at it, once that was counted.
+    """
+
+    own: Frozen[State]
+    total: Base | None = None
+
+
 class Freezer(Generic[State]):
     """Follows what changes in one state, and freezes it at cuts.
 
@@ -93,9 +110,9 @@ class Freezer(Generic[State]):
         self.frozen: Frozen[State] | None = None
         self._kinds = tuple(section.kinds)
         self._tables: list[Table[Any, Any]] = [kind.table(state) for kind in section.kinds]
+        self._cuts: list[_Cut[State]] = []  # oldest first
         # A released cut whose digest was never asked for: it is behind the base.
         self._uncounted: Frozen[State] | None = None
-        self._tally: tuple[Frozen[State], Base] | None = None
         self._base = base or Base()
         for table in self._tables:
             table.changed = {} if base is not None else dict.fromkeys(table.rows, ABSENT)
@@ -114,21 +131,32 @@ class Freezer(Generic[State]):
         last = self.base_generation if older is None else older.generation
         if generation <= last:
             raise CutError(f"cut {generation} comes after cut {last}: generations ascend")
-        tables = [_freeze(*pair) for pair in zip(self._kinds, self._tables, strict=True)]
-        if older is not None:
-            tables = [new.behind(old) for new, old in zip(tables, older.tables, strict=True)]
-        self.frozen = Frozen(generation, self.base_generation, revision, self._kinds, tuple(tables))
+        tables = tuple(_freeze(*pair) for pair in zip(self._kinds, self._tables, strict=True))
+        own = Frozen(generation, last, revision, self._kinds, tables)
+        self._cuts.append(_Cut(own))
+        if len(self._cuts) > CUTS_MAX:
+            oldest, second = self._cuts[:2]
+            self._cuts[:2] = [_Cut(_folded(second.own, oldest.own), second.total)]
+        self.frozen = _folded(own, older)
 
     def release(self, generation: int) -> None:
-        """Make a frozen generation the base, and forget what was frozen; ignore any other."""
-        frozen = self.frozen
-        if frozen is None or frozen.generation != generation:
-            return
-        self.frozen = None
-        if self._tally is not None and self._tally[0] is frozen:
-            self._base, self._uncounted, self._tally = self._tally[1], None, None
+        """Make a frozen generation the base, and forget what was frozen up to it; ignore any other.
+
+        A cut that came after it is against it from now on.
+        """
+        for position, cut in enumerate(self._cuts):
+            if cut.own.generation == generation:
+                self._release(position + 1)
+                return
+
+    def _release(self, count: int) -> None:
+        released, self._cuts = self._cuts[:count], self._cuts[count:]
+        total = released[-1].total
+        if total is not None:
+            self._base, self._uncounted = total, None
         else:
-            self._uncounted = _folded(frozen, self._uncounted)
+            self._uncounted = reduce(_behind, released, self._uncounted)
+        self.frozen = reduce(_behind, self._cuts, None)
 
     def behind_base(self) -> Frozen[State] | None:
         """Return what must be counted before a cut is: a released one that nobody has read."""
@@ -144,7 +172,11 @@ class Freezer(Generic[State]):
         if frozen is self._uncounted:
             self._base, self._uncounted = base, None
         elif frozen is self.frozen:
-            self._tally = frozen, base
+            self._cuts[-1].total = base
+
+
+def _behind(older: Frozen[State] | None, cut: _Cut[State]) -> Frozen[State]:
+    return _folded(cut.own, older)
 
 
 def _folded(newer: Frozen[State], older: Frozen[State] | None) -> Frozen[State]:

@@ -38,6 +38,7 @@ def test_ago_counts_from_now() -> None:
     [
         (["--since", "yesterday"], "is no time: write 15m"),
         (["--compare", "2026-01-01", "2026-01-02"], "write two periods as FROM/TO"),
+        (["--png", "page.png", "--no-report", "--traces", "x"], "a picture is taken of the report"),
         (["--compare", "2026-01-02/2026-01-01", "2026-01-02/2026-01-03"], "is empty: end it later"),
     ],
 )
@@ -58,11 +59,14 @@ def test_nothing_to_analyse_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_traces_become_tables_and_a_page(spark: SparkSession, tmp_path: Path) -> None:
-    """Every table of traces is there, readable, and on the page; each step tells its time."""
+    """Every table of traces is there and readable; page and picture too; steps tell their time."""
     made = generate.generate(tmp_path / "traces", generate.Load(spans=2_000, seed=3))
     steps: list[str] = []
     request = job.Request(
-        output=tmp_path / "out", traces=(tmp_path / "traces",), report=tmp_path / "page.html"
+        output=tmp_path / "out",
+        traces=(tmp_path / "traces",),
+        report=tmp_path / "page.html",
+        picture=tmp_path / "page.png",
     )
 
     outcome = job.run(spark, request, lambda step, seconds: steps.append(step))
@@ -76,4 +80,5 @@ def test_traces_become_tables_and_a_page(spark: SparkSession, tmp_path: Path) ->
     assert any(metric.startswith("trace_") for metric in quality)
     assert outcome.report == tmp_path / "page.html"
     assert "CreateTopic" in outcome.report.read_text()
+    assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
     assert steps == [step for name in outcome.seconds for step in (name, name)]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from analytics import report
+from analytics.report import __main__ as report_command
 from analytics.report import browser, image
 from analytics.report.browser import Browser
 from tests.analytics import report_pages, report_tables
@@ -206,7 +207,7 @@ def test_plots_become_pictures(chromium: Browser, page: Path) -> None:
         return made;
       })()
     """)
-    assert len(pictures) == 12
+    assert len(pictures) == 14
     for name, kind, width, colours in pictures:
         assert kind == "image/png", name
         assert width == (1600 if name in WIDE_PLOTS else 760), name
@@ -235,6 +236,28 @@ def test_page_becomes_a_picture(page: Path) -> None:
     width, height = struct.unpack(">II", written[16:24])
     assert width == 800
     assert height > 2_000
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_command_takes_the_picture(tables: Path, tmp_path: Path, dark: bool) -> None:
+    """`python -m analytics.report … --png` writes page and picture, in the colours asked for."""
+    picture = tmp_path / "report.png"
+    command = [str(tables), str(tmp_path / "report.html"), "--png", str(picture)]
+    assert report_command.main([*command, *(["--dark"] if dark else [])]) == 0
+    written = picture.read_bytes()
+    assert (tmp_path / "report.html").is_file()
+    assert struct.unpack(">II", written[16:24])[0] == image.WIDTH_PX
+    taken = image.write(tmp_path / "report.html", tmp_path / "other.png", dark=not dark)
+    assert taken.read_bytes() != written
+
+
+def test_picture_that_cannot_be_written(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command ends with 1 and one line that names the file."""
+    command = [str(tables), str(tmp_path / "report.html"), "--png", str(tmp_path / "no" / "x.png")]
+    assert report_command.main(command) == 1
+    assert "x.png cannot be written (No such file or directory)" in capsys.readouterr().err
 
 
 def test_page_is_read_without_script(chromium: Browser, page: Path) -> None:

@@ -32,6 +32,8 @@ def rows_of(spans: list[Span]) -> list[pa.RecordBatch]:
             "reason": one["span_id"],
             "rpc": one["rpc"],
             "duration_us": one["duration_us"],
+            "call": one["kind"] != "INTERNAL",
+            "op": one.get("op"),
         }
         for one in sorted(spans, key=lambda one: (one["trace_id"], one["span_id"]))
     ]
@@ -81,3 +83,29 @@ def test_many_traces_are_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) 
         # Nobody's child: two that are each other's parents.
         spans += [span(f"circle-{number}", f"c{at}", f"c{1 - at}", at, 10 - at) for at in range(2)]
     assert walked(spans, together=True) == walked(spans, together=False)
+
+
+def test_fan_outs_a_second_time() -> None:
+    """The slowest and the median call of each fan-out are what a loop over spans finds."""
+    spans = random_traces(5, 300)
+    chance = random.Random(5)
+    for one in spans:
+        one |= {"op": chance.choice((None, 3, 7)), "duration_us": float(chance.randrange(4))}
+    calls: dict[tuple[str, str], list[Span]] = {}
+    for one in spans:
+        if one["kind"] != "INTERNAL" and one["parent_span_id"]:
+            calls.setdefault((one["trace_id"], one["parent_span_id"]), []).append(one)
+    expected = {}
+    for key, some in calls.items():
+        if len(some) > 1:
+            ranked = sorted((one["duration_us"], trace_oracle.stage(one)) for one in some)
+            op = max((one["op"] for one in some if one["op"] is not None), default=None)
+            median_us = ranked[(len(ranked) - 1) // 2][0]
+            expected[key] = (op, ranked[-1][1], ranked[-1][0], median_us)
+    found = {
+        (row["trace_id"], one["parent_id"]): tuple(one.values())[1:]
+        for row in walked(spans, together=True)
+        for one in row["fan_outs"]
+    }
+    assert found == expected
+    assert len(found) > 100

@@ -12,14 +12,15 @@ from analytics.traces import walk
 
 NAMES = (
     *("trace_id", "span_id", "parent_id", "start_us", "end_us", "host", "synchronous"),
-    *("stage", "service", "error", "reason", "rpc", "duration_us"),
+    *("stage", "service", "error", "reason", "rpc", "duration_us", "call", "op"),
 )
 
 
 def row(trace_id: str, span_id: str, parent: str | None, start: int, end: int) -> tuple[Any, ...]:
     """Return a span as Python gets it."""
     names = (trace_id, span_id, parent)
-    return (*names, start, end, "h", False, span_id, "a", False, None, "rpc", float(end - start))
+    more = ("h", False, span_id, "a", False, None, "rpc", float(end - start), False, None)
+    return (*names, start, end, *more)
 
 
 def results(rows: list[tuple[Any, ...]], batch_rows: int) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from coordinator.vsr import (
     InvariantViolation,
     PersistPrepares,
     PersistSuperblock,
+    RecordId,
     Send,
     SendCommitted,
     SnapshotNeeded,
@@ -22,6 +23,7 @@ from coordinator.vsr import (
     SuperblockState,
 )
 from coordinator.vsr.effects import Effect
+from coordinator.vsr.log import Entry, LogTail
 from coordinator.vsr.messages import (
     AdmissionMessage,
     CommitMessage,
@@ -399,7 +401,9 @@ def test_the_superblock_tells_of_no_commit_that_is_not_durable() -> None:
     """A crash could leave another entry there, which the commit would then be taken to mean."""
     cluster = quiet(3)
     cluster.batch(0)
-    cluster.deliver(1)
+    for index in (0, 1):
+        cluster.deliver(0)
+        cluster.sync(index)
     entry = cluster.machines[2].writes[0]
     assert isinstance(entry, Prepare)
     cluster.receive(2, CommitMessage(CLUSTER_ID, 0, 0, 2, entry.checksum, 0))
@@ -420,3 +424,22 @@ def test_a_restarted_primary_does_not_lead_its_view() -> None:
 
     assert rules(voted) == [DropRule.RESTARTED_PRIMARY]
     assert rules(asked) == [DropRule.NOT_INSTALLED]
+
+
+def test_a_write_that_was_discarded_does_not_make_its_entry_durable() -> None:
+    """The same entry is written once more; only that write stays on the disk."""
+    prepare = founded(1).machines[0].journal[0]
+    log, first, again = (
+        LogTail(),
+        Entry(prepare.header, prepare, 0),
+        Entry(prepare.header, prepare, 0),
+    )
+    record = RecordId(1, prepare.checksum)
+    log.append(first)
+    log.discard_after(0)
+    log.append(again)
+
+    assert log.finish_write(record) is None
+    assert not again.durable
+    assert log.finish_write(record) is again
+    assert again.durable

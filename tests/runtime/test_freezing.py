@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from services.runtime.freezing import CUTS_MAX
 from tests.runtime import echo
 from tests.runtime.echo import PUT, REMOVE, batch, command, message, put_request
 from tests.runtime.snapshot_trial import SnapshotTrial, entries, read_section
@@ -89,3 +90,54 @@ def test_taken_back_is_in_no_layer() -> None:
     trial.cut()
     trial.read()
     assert [(entry.kind, entry.key) for entry in entries(trial.cuts[2].blocks)] == [(2, b"")]
+
+
+def test_release_of_an_overtaken_cut() -> None:
+    """A cut released after the next one was taken is the base of that one, and of later ones."""
+    trial = restarted()
+    put(trial, "d")
+    trial.cut()
+    trial.release(2)
+    assert trial.machine.freezer.base_generation == 2
+    trial.read()
+    summary = trial.cuts[3].summary
+    assert summary is not None
+    assert summary.base_generation == 2
+    assert [entry.key for entry in entries(trial.cuts[3].blocks)] == [b"d", b""]
+    trial.release(3)
+    remove(trial, "d")
+    trial.cut()
+    trial.read()
+    gone = [entry.key for entry in entries(trial.cuts[4].blocks) if entry.canonical is None]
+    assert gone == [b"d"]
+
+
+def test_release_of_the_older_of_two_that_were_read() -> None:
+    """What an overtaken cut added up to is remembered: its release costs no second count."""
+    trial = SnapshotTrial(echo.DOMAIN)
+    for name in ("a", "b"):
+        put(trial, name)
+        trial.cut()
+        trial.read()
+    trial.release(1)
+    assert trial.machine.freezer.behind_base() is None
+    trial.read()
+    summary = trial.cuts[2].summary
+    assert summary is not None
+    assert (summary.base_generation, summary.state_digest) == (1, trial.cuts[2].digest)
+
+
+def test_many_cuts_that_are_never_released() -> None:
+    """Cuts of snapshots that fail one after the other are not kept apart for ever."""
+    trial = SnapshotTrial(echo.DOMAIN)
+    for number in range(2 * CUTS_MAX):
+        put(trial, f"word-{number}")
+        trial.cut()
+        trial.read()
+    trial.release(CUTS_MAX)  # became one with later ones: ignored
+    assert trial.machine.freezer.base_generation == 0
+    trial.release(2 * CUTS_MAX - 1)
+    trial.read()
+    summary = trial.cuts[2 * CUTS_MAX].summary
+    assert summary is not None
+    assert summary.base_generation == 2 * CUTS_MAX - 1

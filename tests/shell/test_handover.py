@@ -16,10 +16,19 @@ from viewstamp.format.prepare import Prepare, seal
 
 
 def prepare(op: int) -> Prepare:
+    """Return an entry of an op; its parent is not looked at here."""
     return seal(
-        parent=bytes([min(op - 1, 1)]) * 16, cluster_id=bytes(16), view=0, op=op, commit=0, first_revision=op,
-        command_count=1, feature_level=1, timestamp=op, body=b"",
-    )  # fmt: skip
+        parent=bytes([min(op - 1, 1)]) * 16,
+        cluster_id=bytes(16),
+        view=0,
+        op=op,
+        commit=0,
+        first_revision=op,
+        command_count=1,
+        feature_level=1,
+        timestamp=op,
+        body=b"",
+    )
 
 
 class Journal:
@@ -89,6 +98,19 @@ async def test_what_was_handed_over_is_not_handed_over_again() -> None:
     journal.commit(2, prepare)
     await journal.settle()
     assert journal.handed_over == [1, 2]
+
+
+async def test_an_entry_that_waits_is_replaced_by_its_second_commit() -> None:
+    """Damage found behind an entry that is being fetched changes neither order nor number."""
+    journal = Journal(range(1, 4), frozenset({1, 2}))
+    for op in (1, 2, 3):
+        journal.commit(op)
+    await journal.settle()
+    journal.commit(2, prepare)
+    assert journal.handed_over == []
+    journal.commit(1, prepare)
+    await journal.settle()
+    assert journal.handed_over == [1, 2, 3]
 
 
 async def test_a_committed_entry_that_is_nowhere_ends_the_process() -> None:

@@ -103,7 +103,7 @@ async def test_a_replay_proposes_nothing() -> None:
 
 
 async def test_who_is_no_longer_the_primary_proposes_nothing() -> None:
-    """What waited is forgotten, what is refused now is not tried again, and later all begins anew."""
+    """What waited is forgotten, what is refused is not tried again, and later all begins anew."""
     sequencer = Sequencer()
     proposals = Proposals(sequencer, lambda: 1_000_000)
     proposals.activate()

@@ -15,9 +15,10 @@ from typing import Final
 
 from coordinator import vsr
 from coordinator.journal.segment import segment_path
+from coordinator.journal.superblock import COPY_BYTES
 from tests.simulation.checkers import Broken
 from tests.simulation.history import held_ops
-from tests.simulation.machine import JOURNAL, Machine
+from tests.simulation.machine import JOURNAL, SUPERBLOCK, Machine
 from tests.simulation.network import between, partition
 from tests.simulation.options import Options, Scale, draw
 from tests.simulation.simulation import Failure, Simulation, seeded_entropy
@@ -206,6 +207,11 @@ class Scenario:
         for offset in range(place.offset, place.offset + place.extent_bytes, 512):
             machine.disk.flip(segment_path(JOURNAL, place.segment), offset)
 
+    def rot_superblock(self, who: str) -> None:
+        """Damage one copy of the superblock."""
+        disk = self.who(who).disk
+        disk.rot(SUPERBLOCK, 2 * COPY_BYTES, COPY_BYTES, self.simulation._random("rot"))
+
     def cut(self, shape: str, who: str) -> None:
         """Partition: `isolate`, `deaf` (hears nobody), `mute` (nobody hears it), `bridge`."""
         chosen = self.who(who).index
@@ -269,6 +275,7 @@ STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"fill disk (\w+)", Scenario.fill_disk),
     (r"lose disk (\w+)", Scenario.lose_disk),
     (r"rot (\w+) on (\w+)", Scenario.rot),
+    (r"rot superblock of (\w+)", Scenario.rot_superblock),
     (r"(isolate|deaf|mute|bridge) (\w+)", Scenario.cut),
     (r"cut ([\w,]+) from ([\w,]+)", Scenario.cut_between),
     (r"mend", Scenario.mend),

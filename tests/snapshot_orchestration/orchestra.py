@@ -19,6 +19,7 @@ from coordinator.mux.catalog_types import (
 )
 from coordinator.mux.sessions import Applied, Refused
 from coordinator.mux.stage import STAGES, Stage
+from coordinator.snapshot.agreement import Reports
 from coordinator.snapshot.decisions import LocalState
 from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports, Work
 from coordinator.snapshot.sections import GenerationFailed, SectionHead, SectionUnavailable
@@ -205,8 +206,12 @@ class World:
         machine: CatalogMachine | None = None,
         adopted: Durable | None = None,
         work: Work | None = None,
+        reports: Reports | None = None,
     ) -> None:
-        """Begin as the primary of an empty cluster, or behind what was adopted."""
+        """Begin as the primary of an empty cluster, or behind what was adopted.
+
+        `reports` say which of several replicas it is; else it is alone.
+        """
         self.now_ms = 0
         self.op = self.revision = 10
         self.machine = machine or CatalogMachine(ProtobufCodec())
@@ -219,6 +224,8 @@ class World:
         self.proposed: list[tuple[int, bytes]] = []
         self.published: list[Snapshot] = []
         self.alarms: list[str] = []
+        self.told: list[Durable] = []  # the primary, of what is durable here
+        self.diverged: list[str] = []  # alarms about other replicas
         self.disk_full = False
         self.item_log_bytes = self.journal_bytes = 0
         self.triggers = SnapshotTriggers(settings or TriggerSettings())
@@ -234,6 +241,7 @@ class World:
             lambda: self.now_ms,
             adopted,
             self.machine.list_after(0, 1000),
+            reports=reports,
         )
 
     def _ports(self) -> Ports:
@@ -246,6 +254,8 @@ class World:
             load=self.load,
             failed=self.alarms.append,
             completed=lambda _: self.alarms.clear(),
+            tell_primary=self.told.append,
+            diverged=lambda _, why: self.diverged.append(why),
         )
 
     async def adopt(self, generation: int) -> None:

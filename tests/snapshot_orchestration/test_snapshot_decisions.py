@@ -35,7 +35,7 @@ def test_what_is_adopted_stays() -> None:
         if situation.is_adopted:
             for is_overdue in (False, True):
                 action = decide(situation, is_overdue)
-                assert action in (Action.NONE, Action.COMPLETE, Action.IMPOSSIBLE), situation
+                assert action in (Action.NONE, Action.REPORT, Action.IMPOSSIBLE), situation
 
 
 def test_the_log_is_not_contradicted() -> None:
@@ -48,12 +48,25 @@ def test_the_log_is_not_contradicted() -> None:
 
 
 def test_deadline_ends_what_would_wait_for_ever() -> None:
-    """A generation that is undecided is failed at its deadline, unless it is durable here."""
+    """A generation that is undecided is failed at its deadline, unless this replica began with it.
+
+    Nor if it is agreed upon: then it is completed, whatever is here.
+    """
     for situation in ALL:
         is_open = situation.catalog in (CatalogState.ASKED, CatalogState.CUT)
         if is_open and DECISIONS[situation] is not Action.IMPOSSIBLE:
-            is_durable = situation.local is LocalState.DURABLE
-            wanted = Action.COMPLETE if is_durable else Action.FAIL
+            wanted = Action.REPORT if situation.is_adopted else Action.FAIL
             assert decide(situation, is_overdue=True) is wanted, situation
         else:
             assert decide(situation, is_overdue=True) is DECISIONS[situation]
+
+
+def test_agreement_completes_what_is_cut() -> None:
+    """What a majority has is completed, also if it is late and not here; nothing else changes."""
+    for situation in ALL:
+        is_cut = situation.catalog is CatalogState.CUT
+        is_open = is_cut and DECISIONS[situation] is not Action.IMPOSSIBLE
+        for is_overdue in (False, True):
+            action = decide(situation, is_overdue, is_agreed=True)
+            wanted = Action.COMPLETE if is_open else decide(situation, is_overdue)
+            assert action is wanted, situation

@@ -16,6 +16,7 @@ from coordinator.mux.catalog_types import (
     SetRetention,
 )
 from coordinator.mux.stage import STAGES, Stage
+from coordinator.snapshot.divergence import DivergedError
 from coordinator.snapshot.orchestrator import REWRITE_DELAY_MS, OrchestrationError
 from coordinator.snapshot.triggers import TriggerSettings
 from coordinator.snapshot.values import AlreadyDecided
@@ -138,7 +139,7 @@ async def test_other_root_stops_the_replica() -> None:
     world.begin(1)
     await world.until_durable(1)
     world.command(CompleteSnapshot(1, b"x" * 32, tasks()))
-    with pytest.raises(OrchestrationError, match="diverged"):
+    with pytest.raises(DivergedError, match="must not go on"):
         await world.settle()
 
 

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -48,6 +48,9 @@ def analyze(
             help="What changed between two periods, each FROM/TO.", metavar="BEFORE AFTER"
         ),
     ] = None,
+    png: Annotated[
+        Path | None, typer.Option(help="A picture of the report to write; needs chromium.")
+    ] = None,
     master: Annotated[
         str | None, typer.Option(help="Spark's address; default: this machine alone.")
     ] = None,
@@ -79,15 +82,17 @@ def analyze(
     if not sources:
         what = "neither traces nor snapshots were found" if data_directory else "nothing was named"
         fail(settings, "NO_DATA", what, "give --data-directory, --traces, --snapshots or --exports")
-    command = [*ANALYTICS, *sources, "--output", str(output)]
-    pace = None if refresh_seconds is None else str(refresh_seconds)
-    for name, value in (("--since", since), ("--master", master), ("--refresh-seconds", pace)):
-        command += [name, value] if value else []
-    command += ["--follow"] if follow else []
-    command += ["--compare", *compare] if compare else []
-    command += ["--accept-bad-data"] if accept_bad_data else []
-    command += ["--json"] if settings.as_json else []
-    _become(command)
+    given: dict[str, Any] = {"--output": output, "--since": since, "--master": master, "--png": png}
+    given |= {"--refresh-seconds": refresh_seconds}
+    chosen = {"--accept-bad-data": accept_bad_data, "--follow": follow, "--json": settings.as_json}
+    periods = ["--compare", *compare] if compare else []
+    _become([*ANALYTICS, *sources, *_arguments(given, chosen), *periods])
+
+
+def _arguments(given: dict[str, Any], chosen: dict[str, bool]) -> list[str]:
+    """Return the options that have a value, with it, and those that are chosen."""
+    valued = [(name, str(value)) for name, value in given.items() if value is not None]
+    return [part for pair in valued for part in pair] + [name for name in chosen if chosen[name]]
 
 
 def _become(command: list[str]) -> NoReturn:

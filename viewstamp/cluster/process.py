@@ -23,6 +23,8 @@ RESTART_PAUSE_MAX_S: Final = 2.0
 FAILED_STARTS_MAX: Final = 5
 # What our programs exit with when another try cannot help.
 EXIT_CANNOT_START: Final = 2
+# What they exit with to be started again at once: that is no death.
+EXIT_RESTART: Final = 3
 LOG_LINES_SHOWN: Final = 5
 # Of a longer line its end is shown: there a traceback says what went wrong.
 LOG_LINE_CHARACTERS_SHOWN: Final = 1000
@@ -112,7 +114,8 @@ class Supervised:
                     return
                 self.restarts += 1
                 logger.warning("%s %s: restarting", self.program.name, _said(exit_code))
-                await asyncio.sleep(self._pause_s())
+                if exit_code != EXIT_RESTART:
+                    await asyncio.sleep(self._pause_s())
         except OSError as error:
             self._fail(f"{self.program.name} cannot be started: {error}")
 
@@ -156,6 +159,8 @@ class Supervised:
                 self._changed()
 
     def _gave_up(self, exit_code: int) -> bool:
+        if exit_code == EXIT_RESTART:
+            return False
         self._failed_starts = 0 if self._was_ready_now else self._failed_starts + 1
         is_hopeless = exit_code == EXIT_CANNOT_START and not self._has_been_ready
         if not is_hopeless and self._failed_starts < FAILED_STARTS_MAX:

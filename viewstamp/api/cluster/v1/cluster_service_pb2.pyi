@@ -81,6 +81,12 @@ class _AlarmKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AlarmKind.V
     """No vote of any replica settles what an entry of the log is; the message says which."""
     ALARM_KIND_PEER_REFUSED: _AlarmKind.ValueType  # 10
     """Another replica refuses this one; the message says why."""
+    ALARM_KIND_REPLICA_DIVERGED: _AlarmKind.ValueType  # 11
+    """Another replica has another state than the majority; the message says in which section."""
+    ALARM_KIND_STATE_TRANSFER: _AlarmKind.ValueType  # 12
+    """This replica is too far behind and fetches a snapshot from its peers; the message says how far
+    it is, and what it waits for.
+    """
 
 class AlarmKind(_AlarmKind, metaclass=_AlarmKindEnumTypeWrapper):
     """What is wrong."""
@@ -107,6 +113,12 @@ ALARM_KIND_STUCK: AlarmKind.ValueType  # 9
 """No vote of any replica settles what an entry of the log is; the message says which."""
 ALARM_KIND_PEER_REFUSED: AlarmKind.ValueType  # 10
 """Another replica refuses this one; the message says why."""
+ALARM_KIND_REPLICA_DIVERGED: AlarmKind.ValueType  # 11
+"""Another replica has another state than the majority; the message says in which section."""
+ALARM_KIND_STATE_TRANSFER: AlarmKind.ValueType  # 12
+"""This replica is too far behind and fetches a snapshot from its peers; the message says how far
+it is, and what it waits for.
+"""
 Global___AlarmKind: _TypeAlias = AlarmKind  # noqa: Y015
 
 @_typing.final

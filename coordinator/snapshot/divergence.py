@@ -1,0 +1,53 @@
+"""What is said when replicas' states differ, and who must not go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from coordinator.mux.catalog_types import Snapshot, TaskSnapshot
+from coordinator.replica.errors import HaltedError
+from coordinator.snapshot.agreement import Disagreed, different_sections
+from coordinator.snapshot.work import Durable
+
+
+class DivergedError(HaltedError):
+    """The replicas' states differ. The message says in what, and what to do."""
+
+
+def check_root(durable: Durable, decided: Snapshot) -> None:
+    """Raise DivergedError if this replica has another root than was decided."""
+    if durable.root != decided.root:
+        raise DivergedError(
+            f"generation {decided.generation} was completed with the root {decided.root.hex()}, and"
+            f" this replica has {durable.root.hex()}: {_words(durable.tasks, decided.tasks)}. It"
+            " has diverged from the others and must not go on: keep its directory for whoever looks"
+            " for the reason, and start it with an empty one"
+        )
+
+
+def nobody_is_right(generation: int, found: Disagreed) -> DivergedError:
+    """Return what ends a primary that has the reports of all, and no majority among them."""
+    roots = ", ".join(f"replica {replica}: {root.hex()}" for replica, root in found.roots)
+    return DivergedError(
+        f"generation {generation} has no root with a majority ({roots}): {_named(found.sections)}."
+        " Nobody knows which replica is right: keep the directories of all for whoever looks for"
+        " the reason, and restore a backup"
+    )
+
+
+def words_about(replica: int, tasks: Iterable[TaskSnapshot], decided: Snapshot) -> str:
+    """Return the text of the alarm about another replica."""
+    return (
+        f"replica {replica} has diverged: its root of generation {decided.generation} is not that"
+        f" of the majority; {_words(tasks, decided.tasks)}. It ends by itself; see its log"
+    )
+
+
+def _words(ours: Iterable[TaskSnapshot], theirs: Iterable[TaskSnapshot]) -> str:
+    return _named(different_sections(ours, theirs))
+
+
+def _named(sections: tuple[str, ...]) -> str:
+    if not sections:
+        return "the cut itself or a section's version differs"
+    return f"the state of {' and '.join(sections)} differs"

@@ -1,0 +1,83 @@
+"""A generation of another replica on its way to the disk: its layers, then its manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from coordinator.snapshot.copies import Copies, MakeRoom
+from coordinator.snapshot.errors import AllCopiesBad
+from coordinator.snapshot.garbage import Pins
+from coordinator.snapshot.layout import LAYERS, layer_check, layer_file
+from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
+from viewstamp.format.manifest import sections
+
+
+class IncomingGeneration:
+    """Keeps what it brings until `close`; after `finish` the generation is like one made here.
+
+    All methods block. Layers may be added in any order.
+    """
+
+    def __init__(
+        self,
+        copies: Copies,
+        manifest: SnapshotManifest,
+        pins: Pins,
+        make_room: MakeRoom,
+        write: Callable[[SnapshotManifest], None],
+        ended: Callable[[int], None],
+    ) -> None:
+        """Use `SnapshotFiles.incoming`."""
+        self.manifest = manifest
+        self._copies = copies
+        self._pins = pins
+        self._make_room = make_room
+        self._write = write
+        self._ended = ended
+        pins.add_generation(self, manifest)
+
+    def lacking(self) -> list[LayerReference]:
+        """The layers of which there is no intact copy here; of others bad copies are repaired."""
+        references = {
+            reference.digest: reference
+            for _, section in sections(self.manifest)
+            for reference in section.layers
+        }
+        return [reference for reference in references.values() if not self._holds(reference)]
+
+    def _holds(self, reference: LayerReference) -> bool:
+        name = layer_file(reference.digest)
+        if not self._copies.has(name):
+            return False
+        try:
+            self._copies.scrub(name, layer_check(reference))
+        except AllCopiesBad:
+            return False
+        return True
+
+    def add_layer(self, reference: LayerReference, chunks: Iterable[bytes]) -> None:
+        """Return once a layer is durable and verified in every directory, by its digest.
+
+        Raises SnapshotNoSpace once the reserve is given up, CopyNotWritten, CopiesFailed.
+        """
+        label = f"{LAYERS}/incoming-{reference.digest.hex()}"
+        staged = self._copies.stage(label, self._make_room)
+        try:
+            for chunk in chunks:
+                staged.append(chunk)
+            staged.place(layer_file(reference.digest), layer_check(reference))
+        finally:
+            staged.discard()
+
+    def finish(self) -> None:
+        """Return once the generation is durable here, all of it read back and found to fit.
+
+        Raises GenerationDamaged, AllCopiesBad, and what `GenerationWriter.write_manifest` does.
+        """
+        self._write(self.manifest)
+
+    def close(self) -> None:
+        """Let it go to garbage, and be deleted, like any other. Closing twice is harmless."""
+        with self._pins.mutex:
+            self._ended(self.manifest.generation)
+            self._pins.release(self)

@@ -1,0 +1,349 @@
+"""State transfer: a peer's snapshot brought here, for a log that no peer can continue any more.
+
+The manifest comes first, and is verified; then the layers that are lacking, each known by its
+digest, from several peers in turn. What was fetched of a layer stays in a partial file, so that a
+process that dies goes on where it was. Then the generation is written like one that was made here,
+the superblock names it, and the process restarts from it: that is the same start as after any other
+snapshot, and needs no second way for a running one.
+
+One generation is brought at a time. Until the superblock names it nothing of what is here is
+touched; whatever fails before is said, and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from coordinator import vsr
+from coordinator.peers.fetch import PeerFileUnavailable
+from coordinator.snapshot.errors import CopiesFailed, SnapshotFilesError, TransferFailed
+from coordinator.snapshot.files import SnapshotFiles
+from coordinator.snapshot.incoming import IncomingGeneration
+from coordinator.snapshot.work import in_thread
+from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
+from viewstamp.format import FormatError
+from viewstamp.format.layer import file_digest
+from viewstamp.format.manifest import decode_manifest
+from viewstamp.limits import MIB
+from viewstamp.telemetry import fields
+
+RETRY_FIRST_MS: Final = 500
+RETRY_MAX_MS: Final = 30_000
+CHUNK_BYTES: Final = 1 * MIB
+PARTIAL_SUFFIX: Final = ".part"
+MANIFEST_FILE: Final = "manifest"
+
+_log = logging.getLogger(__name__)
+
+
+class RestartNeeded(Exception):  # noqa: N818  How a process ends in good order.
+    """The superblock names a newer snapshot: this process is to be started again, at once."""
+
+
+class Fetcher(Protocol):
+    """Files of peers (`peers.fetch.SnapshotFetcher`)."""
+
+    async def manifest(self, replica: int, generation: int) -> bytes:
+        """Return a peer's manifest file. Raises PeerFileUnavailable."""
+        ...
+
+    def layer(
+        self,
+        replicas: Sequence[int],
+        generation: int,
+        digest: bytes,
+        size_bytes: int,
+        offset: int = 0,
+    ) -> AsyncGenerator[bytes]:
+        """Yield a layer from `offset` on, from these peers in turn. Raises PeerFileUnavailable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TransferPorts:
+    """What a transfer acts upon.
+
+    `committed_op` is how far this replica is by itself. `record` makes (generation, cut op) durable
+    in the superblock; it blocks. `say` shows people where the transfer is, `ended` that there is
+    none any more.
+    """
+
+    fetcher: Fetcher
+    replicas: Sequence[int]
+    cluster_id: bytes
+    committed_op: Callable[[], int]
+    record: Callable[[int, int], None]
+    say: Callable[[str], None]
+    ended: Callable[[], None]
+
+
+class StateTransfer:
+    """Brings a generation of a peer here; `run` raises RestartNeeded once it is."""
+
+    def __init__(self, ports: TransferPorts, files: SnapshotFiles, directory: Path) -> None:
+        """Keep what is fetched in `directory` until it is whole; it need not be there."""
+        self._ports = ports
+        self._files = files
+        self._directory = directory
+        self._target: vsr.SnapshotNeeded | None = None
+        self._changed = asyncio.Event()
+        self._fetched_bytes = 0
+
+    def needed(self, effect: vsr.SnapshotNeeded) -> None:
+        """Bring this generation, or a newer one; one that is being brought is not given up."""
+        if self._target is None or effect.generation > self._target.generation:
+            self._target = effect
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Bring what is needed, until cancelled. Raises RestartNeeded, CopiesFailed."""
+        await self._drop_leftovers()
+        pause_ms = RETRY_FIRST_MS
+        while True:
+            target = self._target
+            if target is None:
+                await self._changed.wait()
+                pause_ms = RETRY_FIRST_MS
+                continue
+            self._changed.clear()
+            try:
+                await self._bring(target)
+            except _PASSING as error:
+                if isinstance(error, CopiesFailed):
+                    raise
+                self._tell_failure(target, error, pause_ms)
+                await self._pause(pause_ms)
+                pause_ms = min(2 * pause_ms, RETRY_MAX_MS)
+            else:  # it was not needed any more
+                self._forget(target)
+
+    async def _pause(self, pause_ms: int) -> None:
+        """Wait, but not once a newer generation can be had."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_ms / 1000):
+                await self._changed.wait()
+
+    def _forget(self, target: vsr.SnapshotNeeded) -> None:
+        if self._target is target:
+            self._target = None
+        self._ports.ended()
+
+    def _tell_failure(
+        self, target: vsr.SnapshotNeeded, error: BaseException, pause_ms: int
+    ) -> None:
+        self._ports.say(
+            f"snapshot {target.generation} cannot be fetched just now: {error}. It is tried again;"
+            " until then this replica stays behind"
+        )
+        _log.warning(
+            "state transfer failed, and is tried again",
+            extra=fields(generation=target.generation, why=str(error), pause_ms=pause_ms),
+        )
+
+    async def _drop_leftovers(self) -> None:
+        """Remove what an earlier process has fetched, unless it is still of use."""
+        try:
+            manifest = decode_manifest(
+                await in_thread((self._directory / MANIFEST_FILE).read_bytes)
+            )
+        except (OSError, FormatError):
+            return  # the next transfer fetches another one
+        if self._is_moot(manifest):
+            await self._remove_directory()
+
+    async def _remove_directory(self) -> None:
+        await in_thread(lambda: shutil.rmtree(self._directory, ignore_errors=True))
+
+    # --- One attempt ---
+
+    async def _bring(self, target: vsr.SnapshotNeeded) -> None:
+        """Raise RestartNeeded once the generation is here; return if it is not needed any more."""
+        manifest = await self._manifest(target)
+        is_here = not self._is_moot(manifest) and await self._take_in(manifest, target)
+        await self._remove_directory()
+        if not is_here:
+            return
+        _log.info(
+            "state transfer done: the process restarts from it",
+            extra=fields(
+                generation=target.generation,
+                cut_op=manifest.cut_op,
+                fetched_bytes=self._fetched_bytes,
+            ),
+        )
+        raise RestartNeeded(f"restart from snapshot {target.generation}, fetched from peers")
+
+    async def _take_in(self, manifest: SnapshotManifest, target: vsr.SnapshotNeeded) -> bool:
+        """Return whether the superblock names the generation now; if not it was not needed."""
+        incoming = await in_thread(self._files.incoming, manifest)
+        try:
+            if not await self._fill(incoming, target):
+                return False
+            await in_thread(incoming.finish)
+            if self._is_moot(manifest):
+                return False
+            await in_thread(self._ports.record, target.generation, manifest.cut_op)
+        finally:
+            await in_thread(incoming.close)
+        return True
+
+    def _is_moot(self, manifest: SnapshotManifest) -> bool:
+        """Whether the log has come as far by itself: some peer still had the entries."""
+        return self._ports.committed_op() >= manifest.cut_op
+
+    async def _manifest(self, target: vsr.SnapshotNeeded) -> SnapshotManifest:
+        """Return the manifest: the one that was fetched before, or else that of some peer."""
+        path = self._directory / MANIFEST_FILE
+        with suppress(FileNotFoundError, FormatError):
+            known = decode_manifest(await in_thread(path.read_bytes))
+            if (known.cluster_id, known.generation) == (self._ports.cluster_id, target.generation):
+                return known
+        data, manifest = await self._fetched_manifest(target)
+        await in_thread(self._begin_anew, path, data)
+        return manifest
+
+    def _begin_anew(self, path: Path, data: bytes) -> None:
+        """Write the manifest; what there is of layers may be of use, and stays."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+    async def _fetched_manifest(self, target: vsr.SnapshotNeeded) -> tuple[bytes, SnapshotManifest]:
+        failures = []
+        for replica in self._peers(target, 0):
+            try:
+                data = await self._ports.fetcher.manifest(replica, target.generation)
+                manifest = decode_manifest(data)
+                self._check(manifest, target)
+            except (PeerFileUnavailable, FormatError, TransferFailed) as error:
+                failures.append(f"replica {replica}: {error}")
+            else:
+                self._fetched_bytes += len(data)
+                return data, manifest
+        raise TransferFailed("no peer has a manifest that can be used: " + "; ".join(failures))
+
+    def _check(self, manifest: SnapshotManifest, target: vsr.SnapshotNeeded) -> None:
+        if manifest.cluster_id != self._ports.cluster_id:
+            raise TransferFailed(
+                f"the manifest is of cluster {manifest.cluster_id.hex()}, not of"
+                f" {self._ports.cluster_id.hex()}"
+            )
+        if manifest.generation != target.generation:
+            raise TransferFailed(
+                f"the manifest is of generation {manifest.generation}, not {target.generation}"
+            )
+
+    def _peers(self, target: vsr.SnapshotNeeded, turn: int) -> list[int]:
+        """Return the peers in the order in which they are asked; each turn begins elsewhere."""
+        others = [replica for replica in self._ports.replicas if replica != target.from_replica]
+        peers = [target.from_replica, *others]
+        begin = turn % len(peers)
+        return peers[begin:] + peers[:begin]
+
+    async def _fill(self, incoming: IncomingGeneration, target: vsr.SnapshotNeeded) -> bool:
+        """Bring the layers that are lacking; return False if they are not needed any more."""
+        lacking = await in_thread(incoming.lacking)
+        total_bytes = sum(reference.size_bytes for reference in lacking)
+        _log.info(
+            "state transfer begun",
+            extra=fields(
+                generation=target.generation, layers=len(lacking), lacking_bytes=total_bytes
+            ),
+        )
+        left_bytes = total_bytes
+        for turn, reference in enumerate(lacking):
+            self._ports.say(
+                f"this replica is too far behind for the logs of its peers: of snapshot"
+                f" {target.generation} it has yet to fetch {left_bytes} of {total_bytes} bytes;"
+                " then it restarts from that"
+            )
+            if self._is_moot(incoming.manifest):
+                return False
+            await self._bring_layer(incoming, reference, self._peers(target, turn), target)
+            left_bytes -= reference.size_bytes
+        return True
+
+    async def _bring_layer(
+        self,
+        incoming: IncomingGeneration,
+        reference: LayerReference,
+        peers: Sequence[int],
+        target: vsr.SnapshotNeeded,
+    ) -> None:
+        partial = self._directory / f"{reference.digest.hex()}{PARTIAL_SUFFIX}"
+        fetched_bytes = await self._fetch(partial, reference, peers, target)
+        found = await in_thread(lambda: file_digest(_chunks(partial)))
+        if found != reference.digest:
+            await in_thread(partial.unlink)
+            raise TransferFailed(
+                f"layer {reference.digest.hex()} came with the digest {found.hex()}: it is fetched"
+                " anew"
+            )
+        await in_thread(lambda: incoming.add_layer(reference, _chunks(partial)))
+        await in_thread(partial.unlink)
+        _log.info(
+            "layer fetched",
+            extra=fields(
+                generation=target.generation,
+                layer=reference.digest.hex(),
+                bytes=reference.size_bytes,
+                fetched_bytes=fetched_bytes,
+            ),
+        )
+
+    async def _fetch(
+        self,
+        partial: Path,
+        reference: LayerReference,
+        peers: Sequence[int],
+        target: vsr.SnapshotNeeded,
+    ) -> int:
+        """Complete a partial file; return how many bytes that took."""
+        offset = await in_thread(_opened_bytes, partial, reference.size_bytes)
+        begun = offset
+        chunks = self._ports.fetcher.layer(
+            peers, target.generation, reference.digest, reference.size_bytes, offset
+        )
+        try:
+            async with aclosing(chunks):
+                async for data in chunks:
+                    await in_thread(_append, partial, data)
+                    offset += len(data)
+                    self._fetched_bytes += len(data)
+        except PeerFileUnavailable:
+            # The peers may have layered it otherwise since: the next manifest says how.
+            await in_thread(lambda: (self._directory / MANIFEST_FILE).unlink(missing_ok=True))
+            raise
+        return offset - begun
+
+
+# Each is said to the operator, and tried again.
+_PASSING: Final = (PeerFileUnavailable, FormatError, SnapshotFilesError, OSError)
+
+
+def _opened_bytes(path: Path, size_bytes: int) -> int:
+    """Return how much of a partial file is here; one that is too long is begun anew."""
+    if not path.exists():
+        return 0
+    found = path.stat().st_size
+    if found > size_bytes:
+        path.unlink()
+        return 0
+    return found
+
+
+def _append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk

@@ -1,0 +1,413 @@
+"""A peer's snapshot brought here: only what lacks, resumed, verified, and recorded at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from coordinator.peers.fetch import PeerFileUnavailable
+from coordinator.snapshot import transfer as transfer_module
+from coordinator.snapshot.errors import CopiesFailed, TransferFailed
+from coordinator.snapshot.files import SnapshotFiles
+from coordinator.snapshot.layout import layer_file, manifest_file
+from coordinator.snapshot.transfer import RestartNeeded, StateTransfer, TransferPorts
+from coordinator.vsr import SnapshotNeeded
+from tests.journal.builders import CLUSTER_ID, OTHER_CLUSTER_ID
+from tests.journal.memory_storage import MemoryStorage
+from tests.snapshot_files.generation_builders import (
+    COPY_DIRECTORIES,
+    Sections,
+    entities,
+    loaded_state,
+    memory,
+    open_files,
+)
+from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
+from viewstamp.format.manifest import encode_manifest, root_of, section_of, sections
+
+CHUNK_BYTES = 700
+NEWEST = 2
+ROUNDS_MAX = 20_000
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try again at once."""
+    monkeypatch.setattr(transfer_module, "RETRY_FIRST_MS", 0)
+    monkeypatch.setattr(transfer_module, "RETRY_MAX_MS", 0)
+
+
+class Peer:
+    """A replica with two generations, and what goes wrong with it."""
+
+    def __init__(self) -> None:
+        """Write them."""
+        self.storage = memory()
+        self.files = open_files(self.storage)
+        self.sections = Sections(self.files)
+        self.sections.write(1, entities(1, 8))
+        self.manifest = self.sections.write(NEWEST, {2: {(1, b"000100"): b"new" * 300}})
+        self.manifests = {g: self._manifest(g) for g in (1, NEWEST)}
+
+    def _manifest(self, generation: int) -> bytes:
+        return self.storage.content(f"{COPY_DIRECTORIES[0]}/{manifest_file(generation)}")
+
+    def layer(self, digest: bytes) -> bytes:
+        """Return the bytes of a layer."""
+        return self.storage.content(f"{COPY_DIRECTORIES[0]}/{layer_file(digest)}")
+
+    @property
+    def references(self) -> dict[bytes, int]:
+        """The layers of the newest generation, with their sizes."""
+        return {
+            each.digest: each.size_bytes
+            for _, section in sections(self.manifest)
+            for each in section.layers
+        }
+
+
+@dataclass
+class FakeFetcher:
+    """Reads from one peer's disk whoever is asked; `chunks_left` sends fail once they are used."""
+
+    peer: Peer
+    asked: list[tuple[str, tuple[int, ...], int, int]] = field(default_factory=list)
+    bytes_sent: int = 0
+    chunks_left: int = 1_000_000
+    gone: set[int] = field(default_factory=set)  # replicas without a manifest
+    flipped: set[bytes] = field(default_factory=set)  # layers that come damaged, once
+    before_layer: Callable[[], None] = lambda: None
+
+    async def manifest(self, replica: int, generation: int) -> bytes:
+        """Return a manifest."""
+        self.asked.append(("manifest", (replica,), generation, 0))
+        if replica in self.gone or generation not in self.peer.manifests:
+            raise PeerFileUnavailable(f"replica {replica}: SNAPSHOT_NOT_FOUND")
+        return self.peer.manifests[generation]
+
+    async def layer(
+        self,
+        replicas: Sequence[int],
+        generation: int,
+        digest: bytes,
+        size_bytes: int,
+        offset: int = 0,
+    ) -> AsyncGenerator[bytes]:
+        """Yield a layer."""
+        self.asked.append(("layer", tuple(replicas), generation, offset))
+        self.before_layer()
+        data = self.peer.layer(digest)
+        assert len(data) == size_bytes
+        if digest in self.flipped:
+            self.flipped.remove(digest)
+            data = data[:-1] + bytes([data[-1] ^ 1])
+        for begin in range(offset, size_bytes, CHUNK_BYTES):
+            if not self.chunks_left:
+                self.chunks_left = 1_000_000  # the next attempt is better off
+                raise PeerFileUnavailable(f"layer {digest.hex()}: nobody sends it")
+            self.chunks_left -= 1
+            chunk = data[begin : begin + CHUNK_BYTES]
+            self.bytes_sent += len(chunk)
+            yield chunk
+
+
+class Trial:
+    """A replica that is behind, with a peer that is not."""
+
+    def __init__(self, directory: Path, storage: MemoryStorage | None = None) -> None:
+        """Begin empty, or with what is on a disk."""
+        self.peer = Peer()
+        self.fetcher = FakeFetcher(self.peer)
+        self.storage = storage or memory()
+        self.files: SnapshotFiles = open_files(self.storage, replica_id=2)
+        self.directory = directory / "transfer"
+        self.committed_op = 5
+        self.recorded: list[tuple[int, int]] = []
+        self.refusing: list[Exception] = []
+        self.said: list[str] = []
+        self.ended = 0
+        self.transfer = self.begin()
+
+    def begin(self) -> StateTransfer:
+        """Return what a new process has."""
+        ports = TransferPorts(
+            fetcher=self.fetcher,
+            replicas=(0, 1),
+            cluster_id=CLUSTER_ID,
+            committed_op=lambda: self.committed_op,
+            record=self._record,
+            say=self.said.append,
+            ended=self._end,
+        )
+        return StateTransfer(ports, self.files, self.directory)
+
+    def _record(self, generation: int, cut_op: int) -> None:
+        if self.refusing:
+            raise self.refusing.pop()
+        assert loaded_state(self.files, generation), "recorded before it was durable"
+        self.recorded.append((generation, cut_op))
+
+    def _end(self) -> None:
+        self.ended += 1
+
+    async def run(self, generation: int = NEWEST) -> None:
+        """Need a generation, and go on until it is here."""
+        self.transfer.needed(SnapshotNeeded(1, generation, 10 * generation))
+        with pytest.raises(RestartNeeded):
+            async with asyncio.timeout(30):
+                await self.transfer.run()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Run the transfer until something holds."""
+        running = asyncio.ensure_future(self.transfer.run())
+        for _ in range(ROUNDS_MAX):
+            if condition():
+                break
+            await asyncio.sleep(0.001)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert condition(), "it never came to that"
+
+
+async def test_everything_is_fetched(tmp_path: Path) -> None:
+    """An empty replica gets all layers and the manifest in three copies, and records it once."""
+    trial = Trial(tmp_path)
+    await trial.run()
+    assert trial.recorded == [(NEWEST, 10 * NEWEST)]
+    assert loaded_state(trial.files, NEWEST) == trial.peer.sections.state
+    assert trial.files.problems(NEWEST) == []
+    assert trial.fetcher.bytes_sent == sum(trial.peer.references.values())
+    for directory in COPY_DIRECTORIES:
+        name = f"{directory}/{manifest_file(NEWEST)}"
+        assert trial.storage.content(name) == trial.peer.manifests[NEWEST]
+    assert not trial.directory.exists()
+    # The layers were asked for in turns that begin with different peers.
+    turns = {peers for what, peers, _, _ in trial.fetcher.asked if what == "layer"}
+    assert turns == {(0, 1), (1, 0)}
+
+
+async def test_only_what_lacks_is_fetched(tmp_path: Path) -> None:
+    """Layers that are here already do not travel; bad copies of them are repaired."""
+    trial = Trial(tmp_path)
+    Sections(trial.files).write(1, entities(1, 8))  # the same state: the same layers
+    (base, delta) = section_of(trial.peer.manifest, 2).layers
+    damaged = f"{COPY_DIRECTORIES[1]}/{layer_file(base.digest)}"
+    trial.storage.unlink(damaged)
+    await trial.run()
+    assert trial.fetcher.bytes_sent == delta.size_bytes
+    assert trial.storage.content(damaged) == trial.peer.layer(base.digest)
+
+
+async def test_goes_on_where_it_was(tmp_path: Path) -> None:
+    """A fetch that breaks off, and a process that dies, cost no byte twice."""
+    trial = Trial(tmp_path)
+    trial.fetcher.chunks_left = 1
+    trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
+    await trial.until(lambda: len(trial.fetcher.asked) >= 2 and bool(trial.said))
+    trial.files.close()
+    trial.files = open_files(trial.storage, replica_id=2)
+    trial.transfer = trial.begin()
+    await trial.run()
+    assert trial.fetcher.bytes_sent == sum(trial.peer.references.values())
+    offsets = [offset for what, _, _, offset in trial.fetcher.asked if what == "layer"]
+    assert any(offsets)
+
+
+async def test_damaged_layer_is_fetched_anew(tmp_path: Path) -> None:
+    """A layer whose bytes do not have its digest never gets its name, and is fetched again."""
+    trial = Trial(tmp_path)
+    digest = next(iter(trial.peer.references))
+    trial.fetcher.flipped.add(digest)
+    await trial.run()
+    assert any("came with the digest" in each for each in trial.said)
+    assert loaded_state(trial.files, NEWEST) == trial.peer.sections.state
+    assert (
+        trial.fetcher.bytes_sent
+        == sum(trial.peer.references.values()) + (trial.peer.references[digest])
+    )
+
+
+async def test_next_peer_has_the_manifest(tmp_path: Path) -> None:
+    """Where the peer that was named has no such manifest any more, the others are asked."""
+    trial = Trial(tmp_path)
+    trial.fetcher.gone = {1}
+    await trial.run()
+    asked = [peers for what, peers, _, _ in trial.fetcher.asked if what == "manifest"]
+    assert asked == [(1,), (0,)]
+
+
+def other_cluster(manifest: SnapshotManifest) -> None:
+    """Make it a manifest of another cluster."""
+    manifest.cluster_id = OTHER_CLUSTER_ID
+
+
+def other_generation(manifest: SnapshotManifest) -> None:
+    """Make it a manifest of another generation."""
+    manifest.generation = 7
+    manifest.root = root_of(manifest)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (other_cluster, "is of cluster"),
+        (other_generation, "is of generation 7"),
+        (None, "checksum"),
+    ],
+)
+async def test_wrong_manifest(
+    tmp_path: Path, change: Callable[[SnapshotManifest], None] | None, words: str
+) -> None:
+    """A manifest that is damaged or of something else is refused by name; nothing is fetched."""
+    trial = Trial(tmp_path)
+    good = trial.peer.manifests[NEWEST]
+    if change is None:
+        trial.peer.manifests[NEWEST] = good[:-1] + bytes([good[-1] ^ 1])
+    else:
+        changed = SnapshotManifest()
+        changed.CopyFrom(trial.peer.manifest)
+        change(changed)
+        trial.peer.manifests[NEWEST] = encode_manifest(changed)
+    trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
+    await trial.until(lambda: bool(trial.said))
+    assert words in trial.said[0]
+    assert trial.fetcher.bytes_sent == 0
+    assert trial.recorded == []
+    trial.peer.manifests[NEWEST] = good
+    await trial.run()
+
+
+async def test_newer_generation_replaces_one_that_is_gone(tmp_path: Path) -> None:
+    """Once peers have deleted a generation, and tell of a newer one, that one is brought."""
+    trial = Trial(tmp_path)
+    del trial.peer.manifests[1]
+    trial.transfer.needed(SnapshotNeeded(1, 1, 10))
+    await trial.until(lambda: bool(trial.said))
+    assert "snapshot 1 cannot be fetched" in trial.said[0]
+    await trial.run(NEWEST)
+    assert trial.recorded == [(NEWEST, 20)]
+
+
+async def test_older_generation_is_ignored(tmp_path: Path) -> None:
+    """A peer that is behind others does not turn a transfer back."""
+    trial = Trial(tmp_path)
+    trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
+    trial.transfer.needed(SnapshotNeeded(1, 1, 10))
+    await trial.run()
+    assert trial.recorded == [(NEWEST, 20)]
+
+
+async def test_log_that_catches_up_needs_no_snapshot(tmp_path: Path) -> None:
+    """If some peer had the entries after all, the transfer ends, and nothing is recorded."""
+    trial = Trial(tmp_path)
+
+    def caught_up() -> None:
+        trial.committed_op = 20
+
+    trial.fetcher.before_layer = caught_up
+    trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
+    await trial.until(lambda: trial.ended == 1)
+    assert trial.recorded == []
+    assert not trial.directory.exists()
+    # Layers that came in the meantime are garbage like any other.
+    Sections(trial.files).write(9, entities(9, 1))
+    trial.files.collect_garbage([], 9)
+    assert trial.files.generations() == [9]
+
+
+async def test_leftovers_of_no_use_are_removed(tmp_path: Path) -> None:
+    """What an earlier process has fetched goes once the log has come as far by itself."""
+    trial = Trial(tmp_path)
+    trial.fetcher.chunks_left = 1
+    trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
+    await trial.until(lambda: any("nobody sends" in each for each in trial.said))
+    trial.directory.mkdir(exist_ok=True)
+    (trial.directory / "manifest").write_bytes(trial.peer.manifests[NEWEST])
+    trial.committed_op = 20
+    trial.transfer = trial.begin()
+    await trial.until(lambda: not trial.directory.exists())
+
+
+async def test_garbage_and_deletions_leave_it_alone(tmp_path: Path) -> None:
+    """Neither garbage collection nor an abandoned cut of that number take what is on its way."""
+    trial = Trial(tmp_path)
+    Sections(trial.files).write(1, entities(7, 2))
+
+    def collect() -> None:
+        trial.files.collect_garbage([1], 1)
+        trial.files.delete(NEWEST)
+
+    trial.fetcher.before_layer = collect
+    await trial.run()
+    assert loaded_state(trial.files, NEWEST) == trial.peer.sections.state
+
+
+async def test_generation_of_a_cut_that_was_never_committed(tmp_path: Path) -> None:
+    """A generation of this number that was cut at another entry makes way for the peers' one."""
+    trial = Trial(tmp_path)
+    mine = Sections(trial.files)
+    mine.write(1, entities(7, 2))
+    manifest = trial.files.written_manifest(1)
+    assert manifest is not None
+    # Another entry at the same op, as an uncommitted suffix may have had.
+    trial.files.delete(1)
+    other = SnapshotManifest()
+    other.CopyFrom(manifest)
+    other.generation, other.cut_checksum = NEWEST, b"o" * 16
+    other.root = root_of(other)
+    trial.files.begin(NEWEST).write_manifest(other)
+    await trial.run()
+    assert loaded_state(trial.files, NEWEST) == trial.peer.sections.state
+
+
+async def test_same_cut_with_another_root_is_divergence(tmp_path: Path) -> None:
+    """What this replica itself made of the same cut is not thrown away; the operator is told."""
+    trial = Trial(tmp_path)
+    mine = Sections(trial.files)
+    mine.write(1, entities(1, 8))
+    mine.write(NEWEST, {2: {(1, b"000100"): b"other" * 100}})
+    trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
+    await trial.until(lambda: bool(trial.said))
+    assert "has diverged" in trial.said[0]
+    assert trial.recorded == []
+    assert loaded_state(trial.files, NEWEST) == mine.state
+
+
+async def test_superblock_that_cannot_be_written_yet(tmp_path: Path) -> None:
+    """If recording is refused, it is said and tried again; no layer travels twice."""
+    trial = Trial(tmp_path)
+    trial.refusing = [TransferFailed("no superblock yet")]
+    await trial.run()
+    assert any("no superblock yet" in each for each in trial.said)
+    assert trial.fetcher.bytes_sent == sum(trial.peer.references.values())
+
+
+async def test_full_disk(tmp_path: Path) -> None:
+    """A full disk is named, what is here stays, and the transfer goes on once there is room."""
+    storage = memory()
+    trial = Trial(tmp_path, storage)
+    mine = Sections(trial.files)
+    mine.write(1, entities(7, 2))
+    storage.capacity_bytes -= storage.free_bytes("")
+    trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
+    await trial.until(lambda: any("free space" in each for each in trial.said))
+    assert loaded_state(trial.files, 1) == mine.state
+    storage.capacity_bytes = 1 << 40
+    await trial.run()
+    assert loaded_state(trial.files, NEWEST) == trial.peer.sections.state
+
+
+async def test_failed_sync_ends_the_process(tmp_path: Path) -> None:
+    """What is durable is unknown after a failed sync: that is not tried again."""
+    storage = memory()
+    trial = Trial(tmp_path, storage)
+    storage.failing_syncs.add(storage.syncs)
+    trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
+    with pytest.raises(CopiesFailed):
+        async with asyncio.timeout(30):
+            await trial.transfer.run()
+    assert trial.recorded == []
