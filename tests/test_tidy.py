@@ -133,7 +133,7 @@ def test_locks_agree(smaller: str, larger: str) -> None:
     """Whatever a lock pins, the next larger one pins to the same version and hashes."""
     names = [f"requirements{kind}.lock" for kind in (smaller, larger)]
     texts = [(ROOT / name).read_text() for name in names]
-    check(text_rules.lock_disagreements(*texts, names[1]))
+    check(text_rules.lock_disagreements(*texts, name=names[1]))
 
 
 def buf_lint(directory: Path) -> list[str]:

@@ -21,7 +21,7 @@ def on_records_durable(state: State, event: RecordsDurable) -> None:
         entry = state.log.finish_write(record)
         if entry is not None:
             acknowledge(state, entry)
-            commit.deliver_again(state, entry)
+        commit.deliver_again(state, record.op)
 
 
 def demand_records(state: State, event: RecordsDurable) -> None:

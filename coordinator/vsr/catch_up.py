@@ -30,7 +30,7 @@ def on_committed(state: State, message: CommittedMessage) -> None:
     """Take a committed entry that is lacking here."""
     state.hear_commit(message.commit, message.from_replica)
     header = message.prepare.header
-    if header.op in state.log.faulty:
+    if header.op in state.log.faulty and continues(state, message.prepare):
         if not state.log.is_being_written(header.op):
             state.write(message.prepare, fills=True)
     else:
@@ -39,12 +39,18 @@ def on_committed(state: State, message: CommittedMessage) -> None:
     state.peers_asked = 0
 
 
+def continues(state: State, prepare: Prepare) -> bool:
+    """Whether what the log has after this entry is its child; if not, that was never committed."""
+    following = state.log.get(prepare.op + 1)
+    return following is None or following.header.parent == prepare.checksum
+
+
 def hold(state: State, prepare: Prepare) -> None:
     """Make sure that the log has this committed entry after the last one that it has."""
     held = state.log.get(prepare.op)
     if held is not None and held.header.checksum == prepare.checksum:
         return
-    if held is not None:
+    if prepare.op <= state.log.op:
         check(
             state.status is not Status.NORMAL,
             "a log of this view holds what is committed",

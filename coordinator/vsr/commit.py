@@ -8,7 +8,6 @@ from __future__ import annotations
 from coordinator.vsr.effects import Commit, Status
 from coordinator.vsr.errors import InvariantViolation, demand
 from coordinator.vsr.events import PrepareRetired
-from coordinator.vsr.log import Entry
 from coordinator.vsr.state import State
 from coordinator.vsr.timeouts import TimeoutName
 from viewstamp.limits import UNRETIRED_PREPARES_MAX
@@ -70,11 +69,15 @@ def may_deliver(state: State) -> bool:
     return state.acts_in_view or (state.replica_count > 1 and state.status in MEMBER_STATUSES)
 
 
-def deliver_again(state: State, entry: Entry) -> None:
-    """Hand out anew what the driver could not read, now that it is written anew."""
-    if entry.header.op in state.redeliver:
-        state.redeliver.discard(entry.header.op)
-        state.emit(Commit(entry.header.op, entry.prepare))
+def deliver_again(state: State, op: int) -> None:
+    """Hand out anew what the driver could not read, now that it is written anew.
+
+    One that has left the tail is read from the journal.
+    """
+    if op in state.redeliver and op not in state.log.faulty:
+        state.redeliver.discard(op)
+        entry = state.log.get(op)
+        state.emit(Commit(op, entry.prepare if entry else None))
 
 
 def on_prepare_retired(state: State, event: PrepareRetired) -> None:

@@ -212,8 +212,10 @@ def repair_gap(state: State, message: RepairMessage) -> bool:
 
 
 def snapshot_not_needed(state: State, message: CommittedGoneMessage) -> bool:
-    """That snapshot has nothing that is lacking here."""
-    return message.cut_op <= state.commit_max
+    """That snapshot has nothing that is lacking here, or damaged and truncated elsewhere."""
+    covered = min(message.cut_op, message.first_held_op - 1)
+    is_damage_covered = any(op <= covered for op in state.log.faulty)
+    return message.cut_op <= state.commit_max and not is_damage_covered
 
 
 def prepare_unknown(state: State, message: PrepareOkMessage) -> bool:

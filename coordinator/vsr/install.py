@@ -63,16 +63,29 @@ def lacking(state: State, installation: Installation) -> list[PrepareHeader]:
 
 
 def discard_conflict(state: State, installation: Installation) -> None:
-    """Discard from the first entry on that is another than the chosen log's."""
+    """Discard from the first entry on that is not of the chosen log, as far as that can be told.
+
+    An entry is not if the chosen log has another in its place, or one after it of another parent.
+    """
     for header in lacking(state, installation):
-        if header.op <= state.log.op and header.op not in state.log.faulty:
-            check(
-                state.log_view < state.view,
-                "two logs of one view hold the same entries",
-                (state.view, header.op),
-            )
-            state.discard_after(header.op - 1)
+        before = state.log.get(header.op - 1)
+        is_other_parent = before is not None and before.header.checksum != header.parent
+        if is_other_parent and header.op - 1 > state.commit_max:
+            discard_from(state, header.op - 1)
             return
+        if header.op <= state.log.op and header.op not in state.log.faulty:
+            discard_from(state, header.op)
+            return
+
+
+def discard_from(state: State, op: int) -> None:
+    """Discard an entry that the chosen log does not have, and all after it."""
+    check(
+        state.log_view < state.view,
+        "two logs of one view hold the same entries",
+        (state.view, op),
+    )
+    state.discard_after(op - 1)
 
 
 def discard_rest(state: State, installation: Installation) -> None:

@@ -152,12 +152,12 @@ def on_record_faulty(state: State, event: RecordFaulty) -> None:
     """Write the record anew, from memory or from a peer; hand it out once more if it was lost."""
     demand(state.replica_count > 1, "a lone replica ends at a damaged record", event.op)
     demand(0 < event.op <= state.log.op, "a damaged record is one of the log", event.op)
+    if state.retired_op < event.op <= state.commit_min:
+        state.redeliver.add(event.op)
     if state.log.is_being_written(event.op):
         return
     entry = state.log.mark_faulty(event.op)
     if entry is not None:
         entry.acks.discard(state.replica)
-    if state.retired_op < event.op <= state.commit_min:
-        state.redeliver.add(event.op)
     if entry is not None and entry.prepare is not None:
         state.write(entry.prepare, fills=True)

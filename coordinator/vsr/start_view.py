@@ -31,7 +31,7 @@ def recover(state: State) -> None:
         wishes.suspect(state, state.view + 1)
     else:
         wishes.arm_suspicion(state)
-        ask(state, state.view)
+    ask(state, state.view)
 
 
 def ask(state: State, view: int) -> None:
@@ -41,18 +41,27 @@ def ask(state: State, view: int) -> None:
     state.asked_view = view
     primary = view % state.replica_count
     if primary != state.replica:
-        message = RequestStartViewMessage(
-            state.configuration.cluster_id, state.replica, view, state.boot_nonce
-        )
-        state.send(primary, message)
-        state.timeouts.arm(TimeoutName.START_VIEW_REQUEST, state.now_ticks)
+        state.send(primary, question(state, view))
+    state.timeouts.arm(TimeoutName.START_VIEW_REQUEST, state.now_ticks)
+
+
+def question(state: State, view: int) -> RequestStartViewMessage:
+    """The request for the log of `view`, recognizable as one of this boot."""
+    return RequestStartViewMessage(
+        state.configuration.cluster_id, state.replica, view, state.boot_nonce
+    )
 
 
 def on_request_timeout(state: State) -> None:
-    """Ask again while recovering; anyone else asks when it hears of the view again."""
+    """Ask again while recovering, now all; anyone else asks when it hears of the view again.
+
+    The others may live in an earlier view, in which this replica can take part no more. They learn
+    from the question that the later one is due.
+    """
     state.timeouts.stop(TimeoutName.START_VIEW_REQUEST)
     if state.status is Status.RECOVERING and state.installation is None:
-        ask(state, max(state.view, state.asked_view))
+        state.broadcast(question(state, max(state.view, state.asked_view)))
+        state.timeouts.arm(TimeoutName.START_VIEW_REQUEST, state.now_ticks)
 
 
 def on_newer_view(state: State, message: PrepareMessage | CommitMessage) -> None:

@@ -155,6 +155,20 @@ def test_a_backup_vouches_for_what_is_uncommitted_when_it_takes_the_log_up() -> 
     assert sent(cluster.sync_superblock(2), PrepareOkMessage) == [1]
 
 
+def test_a_backup_that_knows_of_more_commits_still_vouches_for_them() -> None:
+    """The primary of the new view does not know yet, and counts copies."""
+    cluster = quiet(3)
+    cluster.batch(0)
+    cluster.pass_time(100)
+    header = cluster.machines[2].journal[-1].header
+    assert cluster.machines[2].replica.marks.commit_max == 2
+
+    cluster.receive(2, StartViewMessage(CLUSTER_ID, 1, 1, NONCE, 1, 2, (header,)))
+    cluster.sync_superblock(2)
+
+    assert sent(cluster.sync_superblock(2), PrepareOkMessage) == [1]
+
+
 def test_a_recovering_replica_does_not_take_part_in_normal_operation() -> None:
     """It neither journals nor acknowledges, but asks for the log of its view."""
     cluster = quiet(3)
@@ -443,3 +457,17 @@ def test_a_write_that_was_discarded_does_not_make_its_entry_durable() -> None:
     assert not again.durable
     assert log.finish_write(record) is again
     assert again.durable
+
+
+def test_a_restarted_primary_of_a_later_view_makes_the_others_follow() -> None:
+    """It can take part in no earlier view; who lives in one learns that the later one is due."""
+    cluster = quiet(3)
+    cluster.machines[2].superblock = SuperblockState(2, 0, 1)
+    cluster.start(2)
+
+    cluster.pass_time(1_000)
+
+    replicas = [machine.replica for machine in cluster.machines]
+    assert {replica.status for replica in replicas} == {Status.NORMAL}
+    assert len({replica.view for replica in replicas}) == 1
+    assert replicas[2].view >= 2

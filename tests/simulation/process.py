@@ -407,8 +407,11 @@ class Process:
         peers = [first, *(each for each in machines if each not in (first, self.machine))]
 
         def restart() -> None:
-            raise ProcessEnded("restarts from a peer's snapshot")
+            raise ProcessEnded("restarts from a snapshot")
 
+        if self.snapshots.cut_op >= effect.cut_op:
+            # Its own covers as much: what is damaged lies behind it at the next start.
+            restart()
         self.snapshots.fetch(lambda: [each.process for each in peers], restart)
 
     def _nothing(self, effect: Any) -> None:

@@ -170,8 +170,7 @@ class Snapshots:
 
     def _fetch(self, peers: Callable[[], list[Process | None]], restart: Callable[[], Any]) -> None:
         self._is_fetching = False
-        here = self._process.application.op
-        newer = [p for p in peers() if p is not None and p.snapshots.cut_op > here]
+        newer = [p for p in peers() if p is not None and p.snapshots.cut_op > self.cut_op]
         if not newer:
             self.fetch(peers, restart)
             return
