@@ -1,8 +1,9 @@
-"""Commands and reads of one replica against one etcd node: prints one JSON object.
+"""Commands and reads against etcd, one replica and node or several: prints one JSON object.
 
-`python -m benchmarks.commands [--quick] [--rounds N] [--seconds S] [--only WORKLOAD ...]`. Both are
-started here, on loopback, anew for each round, with their data in one temporary directory, and
-measured in turns, so that whatever else the machine does meets both. Progress goes to stderr.
+`python -m benchmarks.commands [--replicas N] [--quick] [--rounds N] [--seconds S] [--only WORKLOAD
+...]`. Both are started here, on loopback, anew for each round, with their data in one temporary
+directory, and measured in turns, so that whatever else the machine does meets both. Progress goes
+to stderr.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import zip_longest
 from pathlib import Path
@@ -24,10 +26,11 @@ from typing import Any, Final
 
 import psutil
 
-from benchmarks.etcd_server import EtcdServer
+from benchmarks.etcd_server import EtcdCluster, EtcdServer
 from benchmarks.load import WORKLOADS
-from benchmarks.targets import TARGETS, Figures, judge
-from viewstamp.cluster import LocalCluster
+from benchmarks.targets import REPLICATED_TARGETS, TARGETS, Figures, judge
+from viewstamp.client import connect
+from viewstamp.cluster import LocalCluster, LocalReplicas
 
 ETCD_PREFIX: Final = "etcd_"
 SECONDS: Final = 5.0
@@ -36,14 +39,22 @@ QUICK_SECONDS: Final = 1.5
 QUICK_ROUNDS: Final = 1
 
 
-class Bench:
-    """Both systems, running, and how to measure either."""
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both systems, running: where their leaders are, and their processes by name."""
 
-    def __init__(
-        self, cluster: LocalCluster, etcd: EtcdServer, options: argparse.Namespace
-    ) -> None:
-        self._cluster = cluster
-        self._etcd = etcd
+    address: str
+    password_file: Path
+    etcd: EtcdServer
+    pids: Callable[[], dict[str, int]]
+    etcd_pids: Callable[[], dict[str, int]]
+
+
+class Bench:
+    """How to measure either system."""
+
+    def __init__(self, pair: Pair, options: argparse.Namespace) -> None:
+        self._pair = pair
         self._options = options
 
     def command(self, workload: str) -> list[str]:
@@ -51,9 +62,9 @@ class Bench:
         command = [sys.executable, "-m", "benchmarks.load", workload]
         command += ["--seconds", str(self._options.seconds)]
         if workload.startswith(ETCD_PREFIX):
-            return [*command, "--address", self._etcd.address]
-        password = self._cluster.root_password_path
-        command += ["--address", self._cluster.address, "--password-file", str(password)]
+            return [*command, "--address", self._pair.etcd.address]
+        password = self._pair.password_file
+        command += ["--address", self._pair.address, "--password-file", str(password)]
         return [*command, "--request-bytes", str(self._options.request_bytes)]
 
     async def measure(self, workload: str) -> dict[str, Any]:
@@ -74,19 +85,18 @@ class Bench:
         """Return where, what and how was measured."""
         return {
             "machine": machine(),
-            "versions": versions(self._etcd),
+            "versions": versions(self._pair.etcd),
             "commands": {
                 "benchmark": portable(sys.orig_argv),
-                "etcd": portable(self._etcd.command),
+                "etcd": portable(self._pair.etcd.command),
                 **{workload: portable(self.command(workload)) for workload in WORKLOADS},
             },
         }
 
     def _cpu_seconds(self, workload: str) -> dict[str, float]:
-        pids = self._cluster.pids
-        if workload.startswith(ETCD_PREFIX):
-            pids = {"etcd": self._etcd.pid}
-        times = {name: psutil.Process(pid).cpu_times() for name, pid in pids.items()}
+        is_etcd = workload.startswith(ETCD_PREFIX)
+        pids = self._pair.etcd_pids if is_etcd else self._pair.pids
+        times = {name: psutil.Process(pid).cpu_times() for name, pid in pids().items()}
         return {name: spent.user + spent.system for name, spent in times.items()}
 
 
@@ -151,7 +161,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
                 rounds[workload].append(figures)
                 print(f"round {number + 1} {workload}: {figures}", file=sys.stderr, flush=True)
             about = bench.about()
-    return report(rounds) | about
+    return report(rounds, options.replicas) | about
 
 
 @asynccontextmanager
@@ -159,16 +169,52 @@ async def both(options: argparse.Namespace) -> AsyncIterator[Bench]:
     """Start both systems with empty data directories; end them and delete the data."""
     with tempfile.TemporaryDirectory(prefix="viewstamp-benchmark-") as name:
         directory = Path(name)
-        cluster = LocalCluster(directory / "viewstamp", "127.0.0.1:0")
-        async with EtcdServer(directory / "etcd") as etcd, cluster:
-            yield Bench(cluster, etcd, options)
+        pairs = lone_pair(directory) if options.replicas == 1 else group(directory, options)
+        async with pairs as pair:
+            yield Bench(pair, options)
 
 
-def report(rounds: Mapping[str, list[Figures]]) -> dict[str, Any]:
+@asynccontextmanager
+async def lone_pair(directory: Path) -> AsyncIterator[Pair]:
+    """Start one replica, and one node of etcd."""
+    cluster = LocalCluster(directory / "viewstamp", "127.0.0.1:0")
+    async with EtcdServer(directory / "etcd") as etcd, cluster:
+        yield Pair(
+            cluster.address,
+            cluster.root_password_path,
+            etcd,
+            lambda: cluster.pids,
+            lambda: etcd.pids,
+        )
+
+
+@asynccontextmanager
+async def group(directory: Path, options: argparse.Namespace) -> AsyncIterator[Pair]:
+    """Start several replicas, and as many nodes of etcd. Load goes to those who lead."""
+    replicas = LocalReplicas(directory / "viewstamp", options.replicas, "127.0.0.1:0")
+    etcd = EtcdCluster(directory / "etcd", options.replicas)
+    async with etcd, replicas:
+        password = replicas.root_password_path.read_text().strip()
+        async with await connect(replicas.addresses, username="root", password=password) as client:
+            primary = (await client.status()).primary
+        yield Pair(
+            replicas.addresses[primary],
+            replicas.root_password_path,
+            await etcd.leader(),
+            lambda: {
+                f"{name}-{number}": pid
+                for number, replica in enumerate(replicas.replicas)
+                for name, pid in replica.pids.items()
+            },
+            lambda: etcd.pids,
+        )
+
+
+def report(rounds: Mapping[str, list[Figures]], replicas: int) -> dict[str, Any]:
     """Return what follows from the figures, and the figures."""
     judged = [
         target
-        for target in TARGETS
+        for target in (TARGETS if replicas == 1 else REPLICATED_TARGETS)
         if target.workload in rounds and (target.peer is None or target.peer in rounds)
     ]
     return {
@@ -182,6 +228,7 @@ def parse() -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.commands", description=__doc__)
     add = parser.add_argument
+    add("--replicas", type=int, choices=(1, 3, 5), default=1, help="and as many nodes of etcd")
     add("--quick", action="store_true", help="one short round, to see that everything runs")
     add("--rounds", type=int, help=f"how often each workload is measured (default {ROUNDS})")
     add("--seconds", type=float, help=f"how long, each time (default {SECONDS})")

@@ -1,4 +1,4 @@
-"""The part of etcd's gRPC face that is measured: Put, Range, Txn, and Snapshot of Maintenance.
+"""The part of etcd's gRPC face that is used: Put, Range, Txn; Snapshot, Status of Maintenance.
 
 The messages are built from their field numbers, so that nothing of etcd's own is needed. Only what
 the benchmark sends is described; what etcd answers beside it is skipped as unknown fields.
@@ -6,12 +6,14 @@ the benchmark sends is described; what etcd answers beside it is skipped as unkn
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import grpc.aio
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 PACKAGE: Final = "etcdserverpb"
+STATUS_TIMEOUT_S: Final = 1.0
 _Field = descriptor_pb2.FieldDescriptorProto
 _BYTES: Final = _Field.TYPE_BYTES
 _INT64: Final = _Field.TYPE_INT64
@@ -20,7 +22,10 @@ _BOOL: Final = _Field.TYPE_BOOL
 # Message -> its fields (name, number, scalar type or message name, repeated), then its oneof.
 _MESSAGES: Final[dict[str, tuple[tuple[tuple[str, int, int | str, bool], ...], str]]] = {
     "PutRequest": ((("key", 1, _BYTES, False), ("value", 2, _BYTES, False)), ""),
-    "ResponseHeader": ((("revision", 3, _INT64, False),), ""),
+    "ResponseHeader": (
+        (("member_id", 2, _UINT64, False), ("revision", 3, _INT64, False)),
+        "",
+    ),
     "PutResponse": ((("header", 1, "ResponseHeader", False),), ""),
     "RangeRequest": ((("key", 1, _BYTES, False), ("serializable", 7, _BOOL, False)), ""),
     "KeyValue": ((("key", 1, _BYTES, False), ("value", 5, _BYTES, False)), ""),
@@ -32,6 +37,11 @@ _MESSAGES: Final[dict[str, tuple[tuple[tuple[str, int, int | str, bool], ...], s
     "TxnRequest": ((("success", 2, "RequestOp", True),), ""),
     "TxnResponse": (
         (("header", 1, "ResponseHeader", False), ("succeeded", 2, _BOOL, False)),
+        "",
+    ),
+    "StatusRequest": ((), ""),
+    "StatusResponse": (
+        (("header", 1, "ResponseHeader", False), ("leader", 4, _UINT64, False)),
         "",
     ),
     "SnapshotRequest": ((), ""),
@@ -88,11 +98,12 @@ SnapshotRequest: Final = CLASSES["SnapshotRequest"]
 class EtcdClient:
     """One connection to etcd; calls return awaitables of the response messages."""
 
-    def __init__(self, address: str) -> None:
-        self._channel = grpc.aio.insecure_channel(address)
+    def __init__(self, address: str, options: Sequence[tuple[str, Any]] = ()) -> None:
+        self._channel = grpc.aio.insecure_channel(address, options=options)
         self.put = self._method("Put", "PutRequest", "PutResponse")
         self.range = self._method("Range", "RangeRequest", "RangeResponse")
         self.transact = self._method("Txn", "TxnRequest", "TxnResponse")
+        self._status = self._method("Status", "StatusRequest", "StatusResponse", "Maintenance")
         # Takes the request encoded.
         self.transact_encoded: Any = self._channel.unary_unary(
             path("Txn"), response_deserializer=CLASSES["TxnResponse"].FromString
@@ -104,13 +115,17 @@ class EtcdClient:
             response_deserializer=CLASSES["SnapshotResponse"].FromString,
         )
 
+    async def status(self) -> Any:
+        """Return what the node says of itself: who it is, and who leads."""
+        return await self._status(CLASSES["StatusRequest"](), timeout=STATUS_TIMEOUT_S)
+
     async def close(self) -> None:
         """Close the connection."""
         await self._channel.close()
 
-    def _method(self, name: str, request: str, response: str) -> Any:
+    def _method(self, name: str, request: str, response: str, service: str = "KV") -> Any:
         return self._channel.unary_unary(
-            path(name),
+            path(name, service),
             request_serializer=CLASSES[request].SerializeToString,
             response_deserializer=CLASSES[response].FromString,
         )

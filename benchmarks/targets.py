@@ -108,6 +108,60 @@ TARGETS: Final = (
     ),
 )
 
+# Three replicas beside three nodes of etcd. Batches and reads have no budget of their own there: the
+# ratios are those of one replica beside one node.
+REPLICATED_TARGETS: Final = (
+    Target(
+        "3 replicas: CreateTopic, 256 callers through our client, against puts/s",
+        "create_concurrent",
+        "etcd_put_concurrent",
+        "commands_per_s",
+        must=4.0,
+        aim=7.0,
+    ),
+    Target(
+        "3 replicas: the same with a client in Python on both sides, against puts/s",
+        "create_concurrent",
+        "etcd_put_by_clients",
+        "commands_per_s",
+        must=4.0,
+        aim=7.0,
+    ),
+    *(
+        Target(
+            f"3 replicas: Submit in batches of {size}, against puts/s in transactions of 128",
+            f"submit_batches_{size}",
+            "etcd_put_transactions",
+            "commands_per_s",
+            must,
+            aim,
+        )
+        for size, must, aim in ((100, 1.5, 2.0), (1000, 2.5, 4.0))
+    ),
+    *(
+        Target(
+            f"3 replicas: sequential CreateTopic{how}, p50 in ms",
+            workload,
+            None,
+            "p50_ms",
+            3.0,
+            2.0,
+        )
+        for how, workload in (
+            (" on Submit", "create_sequential"),
+            (", unary", "create_sequential_unary"),
+        )
+    ),
+    Target(
+        "3 replicas: linearizable GetTopic, 256 callers through our client, against gets/s",
+        "read_concurrent",
+        "etcd_get_concurrent",
+        "commands_per_s",
+        must=2.0,
+        aim=4.0,
+    ),
+)
+
 # The state: 1,000,000 partitions in 100,000 topics, 10,000 groups, 1,000 users.
 SNAPSHOT_TARGETS: Final = (
     Target("restart to the first command, s", "restart", None, "first_command_s", 3.5, 1.5),
@@ -149,6 +203,26 @@ SNAPSHOT_TARGETS: Final = (
             ("a snapshot each second", "paced"),
         )
         for load in ("light", "saturated")
+    ),
+)
+
+# Three replicas at default settings, their primary killed again and again.
+FAILOVER_TARGETS: Final = (
+    Target(
+        "no answer after a SIGKILL of the primary, worst, s",
+        "failover",
+        None,
+        "worst_window_s",
+        1.0,
+        1.0,
+    ),
+    Target(
+        "no answer after a SIGKILL of the primary, median, s",
+        "failover",
+        None,
+        "median_window_s",
+        1.0,
+        0.3,
     ),
 )
 

@@ -208,6 +208,9 @@ class Members:
         )
 
     def _link_changed(self, status: PeerStatus) -> None:
+        if status.state is LinkState.CONNECTING and not status.is_heard:
+            # As when its process dies, which the kernel tells long before its silence does.
+            self._step(vsr.Suspect(status.replica))
         key = str(status.replica)
         if status.state is LinkState.REFUSED:
             self._ports.alarms.raise_alarm(

@@ -65,6 +65,10 @@ class ListenerEvents(Protocol):
         """A message came in; what this raises ends the process."""
         ...
 
+    def fell_silent(self, replica: int) -> None:
+        """The stream of a peer ended, and no newer one took its place."""
+        ...
+
     def failed(self, error: BaseException) -> None:
         """Going on would be wrong."""
         ...
@@ -160,6 +164,7 @@ class Listener:
         finally:
             if heard.stream is stream:
                 heard.stream = None
+                self._events.fell_silent(replica)
 
     async def _read(self, replica: int, stream: _Stream, context: _Context) -> None:
         heard = self.heard[replica]

@@ -46,8 +46,8 @@ class PeersConfig:
 class PeerEvents:
     """What the shell is told, on the event loop.
 
-    `message`: a verified message came in; what the callback raises goes to `failed`. `state`: the
-    status of a peer's link changed. `failed`: a defect; the process must end.
+    `message`: a verified message came in; what the callback raises goes to `failed`. `state`: a
+    peer's link changed, or its stream to us ended. `failed`: a defect; the process must end.
     """
 
     message: Callable[[PeerMessage], None]
@@ -83,6 +83,7 @@ class Peers:
         self._snapshots = snapshots
         self._tasks: list[asyncio.Task[None]] = []
         self._server: grpc.aio.Server | None = None
+        self._is_stopping = False
         self.fetcher = SnapshotFetcher(own, config.settings.addresses, self._channel_credentials)
         """Reads snapshot files of peers."""
 
@@ -106,6 +107,7 @@ class Peers:
 
     async def stop(self) -> None:
         """Close every stream. Nothing is received or sent any more."""
+        self._is_stopping = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -137,6 +139,17 @@ class Peers:
     def received(self, message: PeerMessage) -> None:
         """Hand a message to the shell."""
         self._events.message(message)
+
+    def fell_silent(self, replica: int) -> None:
+        """A peer's stream to us has ended: tell the shell, unless this replica ends them all."""
+        if self._is_stopping:
+            return
+        try:
+            self._events.state(self._status(replica))
+        except Exception as error:
+            # gRPC would log it and go on; a defect of the core must end the process.
+            self._events.failed(error)
+            raise
 
     def failed(self, error: BaseException) -> None:
         """Pass on that going on would be wrong."""

@@ -35,9 +35,10 @@ The caller's duties
 10. Ask `batch_refusal()` before taking a batch together, so that a refusal costs nothing.
 11. Give `Abdicate` to a primary that is not to lead any more, or cannot: its stages do not answer,
     its disk is full, it is about to be stopped.
-12. On `SnapshotNeeded` fetch that snapshot, write its generation to the superblock, and start the
+12. Give `Suspect` when a replica's process seems to be gone. It saves time, and does no harm.
+13. On `SnapshotNeeded` fetch that snapshot, write its generation to the superblock, and start the
     process anew with its op as the base. On `Stuck` call people.
-13. On `InvariantViolation`, or any error but `CallerError`, end the process. After `CallerError`
+14. On `InvariantViolation`, or any error but `CallerError`, end the process. After `CallerError`
     nothing changed, and the driver has a bug.
 
 The driver cannot send too early, because nothing that needs durability is handed to it before: the
@@ -141,6 +142,7 @@ from coordinator.vsr.events import (
     RecordsDurable,
     Start,
     SuperblockDurable,
+    Suspect,
     Tick,
 )
 from coordinator.vsr.invariants import Marks
@@ -174,6 +176,7 @@ __all__ = [
     "PersistPrepares",
     "PersistSuperblock",
     "SuperblockState",
+    "Suspect",
     "NOT_ADMITTED",
     "DiscardAfter",
     "SendCommitted",

@@ -113,6 +113,16 @@ class Abdicate:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspect:
+    """The process of this replica seems to be gone: both of its connections to here broke.
+
+    It may be wrong, and may be left out: it saves the time in which silence would say the same.
+    """
+
+    replica: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadIndexRequested:
     """A linearizable read wants to know how far the log must be applied; the token is echoed."""
 
@@ -131,5 +141,6 @@ Event: TypeAlias = (
     | Discarded
     | RecordFaulty
     | Abdicate
+    | Suspect
     | ReadIndexRequested
 )

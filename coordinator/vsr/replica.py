@@ -37,6 +37,7 @@ from coordinator.vsr.events import (
     RecordsDurable,
     Start,
     SuperblockDurable,
+    Suspect,
     Tick,
 )
 from coordinator.vsr.invariants import Marks, check_step
@@ -198,6 +199,13 @@ def on_found(state: State, event: Found) -> None:
     founding.on_found(state, event)
 
 
+def on_suspect(state: State, event: Suspect) -> None:
+    """Only members who follow that replica have anything to suspect it of."""
+    demand(event.replica != state.replica, "nobody suspects itself", event.replica)
+    if state.status in commit.MEMBER_STATUSES and event.replica == state.primary:
+        wishes.lost_primary(state)
+
+
 EVENT_HANDLERS: dict[type, Handler] = {
     Start: startup.on_start,
     Tick: on_tick,
@@ -210,6 +218,7 @@ EVENT_HANDLERS: dict[type, Handler] = {
     Discarded: acknowledge.on_discarded,
     RecordFaulty: repair.on_record_faulty,
     Abdicate: abdication.on_abdicate,
+    Suspect: on_suspect,
     ReadIndexRequested: reads.on_read_index_requested,
 }
 

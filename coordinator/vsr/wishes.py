@@ -1,9 +1,10 @@
 """Leaving a view: nobody does so alone. A replica wishes, and moves when a quorum wishes.
 
-A backup that hears nothing from its primary wishes for the next view, says so to all, and goes on
-serving the primary meanwhile. One replica that is cut off, or hears nothing through a fault of its
-own, therefore disturbs nobody: those that hear the primary do not share its wish. A wish counts as
-long as it is repeated, so that doubts of yesterday do not add up with those of today.
+A backup that hears nothing from its primary, or is told that its process seems to be gone, wishes
+for the next view, says so to all, and goes on serving the primary meanwhile. One replica that is
+cut off, or hears nothing through a fault of its own, therefore disturbs nobody: those that hear the
+primary do not share its wish. A wish counts as long as it is repeated, so that doubts of yesterday
+do not add up with those of today.
 """
 
 from __future__ import annotations
@@ -38,6 +39,14 @@ def on_suspicion_timeout(state: State) -> None:
         remaining = patience_ticks - silent_ticks + (ticks(remaining_ms) if remaining_ms else 0)
         state.timeouts.arm(TimeoutName.SUSPICION, state.now_ticks, remaining)
         return
+    lost_primary(state)
+
+
+def lost_primary(state: State) -> None:
+    """The primary's process seems to be gone: wish for the next view without waiting.
+
+    A wish alone does nothing, and is withdrawn as soon as the primary is heard again.
+    """
     state.timeouts.stop(TimeoutName.SUSPICION)
     suspect(state, state.view + 1)
 

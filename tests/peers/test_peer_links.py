@@ -372,6 +372,20 @@ async def test_a_newer_stream_replaces_the_older() -> None:
         await trial.until(lambda: len(trial.messages) == 1)
 
 
+async def test_the_end_of_a_stream_is_told() -> None:
+    """The shell learns that a peer's last stream ended, and not of one that a newer replaced."""
+    async with replica_0() as (trial, opened, theirs):
+        older, newer = opened(), opened()
+        for stream in (older, newer):
+            assert not (await stream.greet(hello_of(theirs, 0))).detail
+        await older.ended()
+        assert trial.states == []
+        newer.call.cancel()
+        await trial.until(lambda: trial.states != [])
+        (told,) = trial.states
+        assert (told.replica, told.is_heard, told.state) == (1, False, LinkState.CONNECTING)
+
+
 async def test_a_silent_process_is_replaced() -> None:
     """A new process of a replica whose stream has been silent for long is accepted."""
     now_ms = 0

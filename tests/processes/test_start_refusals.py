@@ -17,6 +17,8 @@ from viewstamp.format.record import SECTOR_BYTES
 pytestmark = pytest.mark.xdist_group("processes-start")
 
 STREAMS = [f"stream-{number}" for number in range(12)]
+OF_THREE = ("--replica-count", "3", "--peer-listen", "127.0.0.1:0")
+OTHER_TWO = ("--peer=1=127.0.0.1:7411", "--peer=2=127.0.0.1:7412")
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +77,12 @@ def flip(path: Path, offset: int) -> None:
         (("--cluster-id", "zz"), r"--cluster-id is 'zz': it has 32 hex digits"),
         (("--replica-id", "1"), r"--replica-id is 1: it counts from 0"),
         (("--replica-count", "3"), r"--peer-listen is missing: 3 replicas must be reachable"),
+        (("--peer-listen", "127.0.0.1:0"), r"need --replica-count of at least 2"),
+        ((*OF_THREE, "--peer=1=127.0.0.1:7411"), r"names replicas \[1\]: give each of \[1, 2\] once"),
+        ((*OF_THREE, "--peer=0=127.0.0.1:7410"), r"names replicas \[0\]: give each of \[1, 2\] once"),
+        ((*OF_THREE, "--peer=x=127.0.0.1:7411"), r"write ID=HOST:PORT"),
+        ((*OF_THREE, *OTHER_TWO), r"was founded for 1 replicas, not 3"),
+        ((*OF_THREE, *OTHER_TWO, "--peer-tls-key=k"), r"--peer-tls-ca go together: give all three"),
         (("--replica-count", "0"), r"1 to 6 are possible"),
         (("--journal-segment-bytes", "5"), r"at least 4194304"),
         (("--listen", "7400"), r"give HOST:PORT"),
@@ -89,7 +97,7 @@ def test_wrong_flags(copy: Replica, flags: tuple[str, ...], says: str) -> None:
 
 def test_directory_of_another_replica(copy: Replica) -> None:
     """A directory that was founded for another replica or another count is refused."""
-    # A lone replica is there to be copied, so the superblock is made to say otherwise.
+    # The superblock is made to say what another replica's would.
     from coordinator.journal.superblock import Superblock, SuperblockState
     from coordinator.storage import FileStorage
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from coordinator.vsr import Abdicate, ReadIndexRequested, Status
+from coordinator.vsr import Abdicate, ReadIndexRequested, Status, Suspect
 from tests.replication.cluster_harness import Machine, founded
 from viewstamp.limits import TICK_MS
 
@@ -40,6 +40,7 @@ class Storm:
             (2 * rough, self.lose),
             (2 * rough, self.duplicate),
             (10, self.read),
+            (rough, self.suspect),
             (rough, self.partition),
             (rough, self.crash),
             (3 * rough, self.restart),
@@ -174,6 +175,11 @@ class Storm:
 
     def abdicate(self, machine: Machine) -> None:
         self.cluster.step(machine.index, Abdicate("asked to"))
+
+    def suspect(self, machine: Machine) -> None:
+        """Rightly or wrongly tell a replica that another one's process seems to be gone."""
+        others = [each.index for each in self.cluster.machines if each is not machine]
+        self.cluster.step(machine.index, Suspect(self.random.choice(others)))
 
     def calm(self) -> None:
         """Heal all; within bounded time one view is normal everywhere, with one log, retired."""

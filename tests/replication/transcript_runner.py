@@ -22,6 +22,7 @@ checksums are left out.
     damage I op=N [hidden=1]  let a record rot; hidden: not even its op can be told
     stop I                    kill the process; what is sent to it is lost
     abdicate I                ask a primary to resign
+    suspect I J               tell I that the process of J seems to be gone
     pass ms=N                 let time pass, unseen, while all that is under way happens at once
     settle                    let everything under way happen, unseen, then show the state
     state
@@ -59,6 +60,7 @@ from coordinator.vsr import (
     SnapshotNeeded,
     StatusChanged,
     Stuck,
+    Suspect,
 )
 from coordinator.vsr.messages import (
     PARENT_OF_FIRST,
@@ -391,6 +393,10 @@ class Runner:
     def do_abdicate(self, words: list[str], options: dict[str, int]) -> list[str]:
         index = int(words[0])
         return self.trace(index, self.cluster.step(index, Abdicate("asked to")))
+
+    def do_suspect(self, words: list[str], options: dict[str, int]) -> list[str]:
+        index, suspected = map(int, words)
+        return self.trace(index, self.cluster.step(index, Suspect(suspected)))
 
     def do_pass(self, words: list[str], options: dict[str, int]) -> list[str]:
         self.cluster.pass_time(options["ms"])
