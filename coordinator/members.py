@@ -136,6 +136,7 @@ class Members:
             replicas=self._others,
             cluster_id=self._cluster_id,
             committed_op=self._committed_op,
+            own_cut_op=lambda: self._ports.position().cut_op,
             record=files.record_transferred,
             say=lambda text: alarms.tell(kind, text),
             ended=lambda: alarms.clear(kind),

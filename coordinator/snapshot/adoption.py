@@ -91,6 +91,11 @@ class Adoption:
         """Begin with what the replica was restored from."""
         self._adopted = manifest
 
+    @property
+    def adopted(self) -> SnapshotManifest | None:
+        """What this process would restart from, None for the empty state."""
+        return self._adopted
+
     async def adopt(self, generation: int) -> None:
         """Restart from `generation` from now on. What it raises must end the process."""
         ports = self._ports

@@ -130,7 +130,10 @@ class Snapshots:
         self.orchestrator.durable_elsewhere(message.from_replica, message.generation, report)
 
     def cut_op(self, generation: int) -> int:
-        """Return the op at which a generation was cut; 0 for one that the catalog does not know."""
+        """Return the op at which a generation was cut; 0 for one that is not known here."""
+        adopted = self._adoption.adopted
+        if adopted is not None and adopted.generation == generation:
+            return adopted.cut_op  # also once the catalog has deleted it
         snapshot = self._catalog.get(generation)
         return 0 if snapshot is None else snapshot.cut_op
 

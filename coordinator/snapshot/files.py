@@ -31,7 +31,7 @@ from coordinator.snapshot.compaction import (
     needs_compaction,
 )
 from coordinator.snapshot.copies import Copies, Report
-from coordinator.snapshot.errors import ConflictingManifest, CopyNotWritten
+from coordinator.snapshot.errors import AllCopiesBad, ConflictingManifest, CopyNotWritten
 from coordinator.snapshot.garbage import (
     Collected,
     Pins,
@@ -186,7 +186,11 @@ class SnapshotFiles:
 
     def _known_as(self, manifest: SnapshotManifest) -> SnapshotManifest:
         """Return the manifest of the same generation that is here, or else the one given."""
-        stored = self.stored_manifest(manifest.generation)
+        try:
+            stored = self.stored_manifest(manifest.generation)
+        except AllCopiesBad:
+            self.delete(manifest.generation)
+            stored = None
         if stored is None or stored.root == manifest.root:
             return stored or manifest
         if stored.cut_checksum == manifest.cut_checksum:

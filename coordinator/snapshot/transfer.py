@@ -6,6 +6,9 @@ process that dies goes on where it was. Then the generation is written like one 
 the superblock names it, and the process restarts from it: that is the same start as after any other
 snapshot, and needs no second way for a running one.
 
+A replica may also need one because entries are damaged here that all peers have truncated, though
+it has applied them. Then the snapshot that it has itself is as good, if it reaches as far.
+
 One generation is brought at a time. Until the superblock names it nothing of what is here is
 touched; whatever fails before is said, and tried again.
 """
@@ -70,15 +73,17 @@ class Fetcher(Protocol):
 class TransferPorts:
     """What a transfer acts upon.
 
-    `committed_op` is how far this replica is by itself. `record` makes (generation, cut op) durable
-    in the superblock; it blocks. `say` shows people where the transfer is, `ended` that there is
-    none any more.
+    `committed_op` is how far this replica is by itself; `own_cut_op` where the snapshot was cut
+    that it would restart from, 0 for none. `record` makes (generation, cut op) durable in the
+    superblock; it blocks. `say` shows people where the transfer is, `ended` that there is none any
+    more.
     """
 
     fetcher: Fetcher
     replicas: Sequence[int]
     cluster_id: bytes
     committed_op: Callable[[], int]
+    own_cut_op: Callable[[], int]
     record: Callable[[int, int], None]
     say: Callable[[str], None]
     ended: Callable[[], None]
@@ -93,6 +98,7 @@ class StateTransfer:
         self._files = files
         self._directory = directory
         self._target: vsr.SnapshotNeeded | None = None
+        self._is_for_damage = False
         self._changed = asyncio.Event()
         self._fetched_bytes = 0
 
@@ -100,6 +106,8 @@ class StateTransfer:
         """Bring this generation, or a newer one; one that is being brought is not given up."""
         if self._target is None or effect.generation > self._target.generation:
             self._target = effect
+            # Entries that it has already are needed only if they are damaged on its disk.
+            self._is_for_damage = self._ports.committed_op() >= effect.cut_op
             self._changed.set()
 
     async def run(self) -> None:
@@ -165,6 +173,8 @@ class StateTransfer:
 
     async def _bring(self, target: vsr.SnapshotNeeded) -> None:
         """Raise RestartNeeded once the generation is here; return if it is not needed any more."""
+        if self._is_for_damage and self._ports.own_cut_op() >= target.cut_op:
+            raise RestartNeeded("restart from the own snapshot, which covers what is damaged")
         manifest = await self._manifest(target)
         is_here = not self._is_moot(manifest) and await self._take_in(manifest, target)
         await self._remove_directory()
@@ -196,7 +206,7 @@ class StateTransfer:
 
     def _is_moot(self, manifest: SnapshotManifest) -> bool:
         """Whether the log has come as far by itself: some peer still had the entries."""
-        return self._ports.committed_op() >= manifest.cut_op
+        return not self._is_for_damage and self._ports.committed_op() >= manifest.cut_op
 
     async def _manifest(self, target: vsr.SnapshotNeeded) -> SnapshotManifest:
         """Return the manifest: the one that was fetched before, or else that of some peer."""

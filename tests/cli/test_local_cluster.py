@@ -15,7 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from coordinator import __main__ as coordinator_main
 from viewstamp.cluster import ClusterFailed, LocalCluster, PreflightError, Program
+from viewstamp.cluster.process import EXIT_RESTART, FAILED_STARTS_MAX
 
 READY = "import json, signal, time; print(json.dumps({'ready': True}), flush=True)"
 SERVE = f"{READY}; signal.pause()"
@@ -93,6 +95,23 @@ async def test_wrong_configuration_is_not_retried(tmp_path: Path) -> None:
         await failing.wait()
     assert failing.restarts == {"coordinator": 0}
     await failing.stop()
+
+
+async def test_restart_that_is_asked_for_is_no_failure(tmp_path: Path) -> None:
+    """A process that ends to be started again is, at once and however often, and not given up."""
+    assert EXIT_RESTART == coordinator_main.EXIT_RESTART
+    times = 2 * FAILED_STARTS_MAX
+    code = f"""
+import pathlib, sys
+count = pathlib.Path({str(tmp_path / "count")!r})
+done = int(count.read_text()) if count.exists() else 0
+count.write_text(str(done + 1))
+if done < {times}:
+    sys.exit({EXIT_RESTART})
+{SERVE}
+"""
+    async with cluster(tmp_path, users=SERVE, coordinator=code) as running:
+        assert running.restarts == {"coordinator": times, "users": 0}
 
 
 async def test_late_process_is_named(tmp_path: Path) -> None:

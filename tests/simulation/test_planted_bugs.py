@@ -39,23 +39,15 @@ def commit_without_quorum(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(replica, "check_step", lambda before, state: None)
 
 
-def hand_out_twice(patch: pytest.MonkeyPatch) -> None:
-    """Every tenth entry is handed out twice."""
-    real = commit.deliver
+def hand_over_twice(patch: pytest.MonkeyPatch) -> None:
+    """Every tenth entry is given to the stages twice."""
 
-    def deliver(state: State) -> None:
-        real(state)
-        for effect in [e for e in state.effects if isinstance(e, vsr.Commit) and e.op % 10 == 0]:
-            state.emit(effect)
+    def committed(self: Process, effect: vsr.Commit) -> None:
+        times = 2 if effect.op % 10 == 0 else 1
+        self._commits.extend([effect] * times)
+        self._hand_over()
 
-    rules = tuple(deliver if rule is real else rule for rule in replica.SETTLE_RULES)
-    patch.setattr(replica, "SETTLE_RULES", rules)
-    patch.setitem(HANDLERS, vsr.Commit, _commit_all)
-
-
-def _commit_all(self: Process, effect: vsr.Commit) -> None:
-    self._commits.append(effect)
-    self._hand_over()
+    patch.setitem(HANDLERS, vsr.Commit, committed)
 
 
 def write_without_sync(patch: pytest.MonkeyPatch) -> None:
@@ -213,7 +205,7 @@ class Plant(NamedTuple):
 
 PLANTS: Final = (
     Plant("OneHistory", commit_without_quorum, PARTITIONS),
-    Plant("ExecutedInOrder", hand_out_twice),
+    Plant("ExecutedInOrder", hand_over_twice),
     Plant("CommittedOnQuorum", commit_without_quorum, NETWORK),
     Plant("DurableIsDurable", write_without_sync),
     Plant("RestartKeeps", forget_the_head, CRASHES),

@@ -126,8 +126,10 @@ class Trial:
         self.files: SnapshotFiles = open_files(self.storage, replica_id=2)
         self.directory = directory / "transfer"
         self.committed_op = 5
+        self.own_cut_op = 0
         self.recorded: list[tuple[int, int]] = []
         self.refusing: list[Exception] = []
+        self.before_record: Callable[[], None] = lambda: None
         self.said: list[str] = []
         self.ended = 0
         self.transfer = self.begin()
@@ -139,6 +141,7 @@ class Trial:
             replicas=(0, 1),
             cluster_id=CLUSTER_ID,
             committed_op=lambda: self.committed_op,
+            own_cut_op=lambda: self.own_cut_op,
             record=self._record,
             say=self.said.append,
             ended=self._end,
@@ -148,6 +151,7 @@ class Trial:
     def _record(self, generation: int, cut_op: int) -> None:
         if self.refusing:
             raise self.refusing.pop()
+        self.before_record()
         assert loaded_state(self.files, generation), "recorded before it was durable"
         self.recorded.append((generation, cut_op))
 
@@ -200,6 +204,21 @@ async def test_only_what_lacks_is_fetched(tmp_path: Path) -> None:
     await trial.run()
     assert trial.fetcher.bytes_sent == delta.size_bytes
     assert trial.storage.content(damaged) == trial.peer.layer(base.digest)
+
+
+async def test_what_is_damaged_in_every_copy_is_fetched_anew(tmp_path: Path) -> None:
+    """Neither a layer nor a manifest here that nobody can read keeps the peers' one away."""
+    trial = Trial(tmp_path)
+    mine = Sections(trial.files)
+    mine.write(1, entities(1, 8))
+    mine.write(NEWEST, {2: {(1, b"000100"): b"new" * 300}})
+    (base, _) = section_of(trial.peer.manifest, 2).layers
+    for directory in COPY_DIRECTORIES:
+        trial.storage.flip(f"{directory}/{layer_file(base.digest)}", 100)
+        trial.storage.flip(f"{directory}/{manifest_file(NEWEST)}", 100)
+    await trial.run()
+    assert trial.fetcher.bytes_sent == base.size_bytes
+    assert loaded_state(trial.files, NEWEST) == trial.peer.sections.state
 
 
 async def test_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -319,6 +338,23 @@ async def test_log_that_catches_up_needs_no_snapshot(tmp_path: Path) -> None:
     assert trial.files.generations() == [9]
 
 
+async def test_damage_that_peers_have_truncated(tmp_path: Path) -> None:
+    """Entries that are damaged here, though applied, are no reason to call the transfer off."""
+    trial = Trial(tmp_path)
+    trial.committed_op, trial.own_cut_op = 50, 10
+    await trial.run()
+    assert trial.recorded == [(NEWEST, 20)]
+
+
+async def test_own_snapshot_covers_the_damage(tmp_path: Path) -> None:
+    """Where the own snapshot reaches as far as the peer's, a restart from that is enough."""
+    trial = Trial(tmp_path)
+    trial.committed_op, trial.own_cut_op = 50, 20
+    await trial.run()
+    assert trial.recorded == []
+    assert trial.fetcher.asked == []
+
+
 async def test_leftovers_of_no_use_are_removed(tmp_path: Path) -> None:
     """What an earlier process has fetched goes once the log has come as far by itself."""
     trial = Trial(tmp_path)
@@ -341,7 +377,7 @@ async def test_garbage_and_deletions_leave_it_alone(tmp_path: Path) -> None:
         trial.files.collect_garbage([1], 1)
         trial.files.delete(NEWEST)
 
-    trial.fetcher.before_layer = collect
+    trial.fetcher.before_layer = trial.before_record = collect
     await trial.run()
     assert loaded_state(trial.files, NEWEST) == trial.peer.sections.state
 

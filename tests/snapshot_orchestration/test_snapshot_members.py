@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from coordinator.mux.catalog_types import CompleteSnapshot, FailSnapshot
@@ -124,6 +126,44 @@ async def test_writing_late_does_not_show_a_completed_one_as_under_way() -> None
     world.services.release()
     await world.until(lambda: world.adopted == [1])
     assert len(world.published) == published
+
+
+async def test_slow_backup_abandons_a_generation_at_the_next_cut() -> None:
+    """What is completed and not durable here by the next cut is never adopted; the next one is."""
+    world = one_of_three(1)
+    world.services.hold()
+    world.begin(1)
+    await world.settle()
+    world.command(CompleteSnapshot(1, SAME, report().tasks))
+    world.begin(2)
+    await world.settle()
+    assert world.orchestrator.local_state(1) is LocalState.NOTHING
+    assert world.files.deleted == [1]
+    world.services.release()
+    await world.until_durable(2)
+    world.command(CompleteSnapshot(2, SAME, report().tasks))
+    await world.until(lambda: world.adopted == [2])
+    assert world.orchestrator.pins() == {2}
+
+
+async def test_cut_while_the_one_before_is_being_adopted() -> None:
+    """The next cut does not take away what is about to be adopted, nor what its files need."""
+    world = one_of_three(1)
+    world.begin(1)
+    await world.until_durable(1)
+    world.adopting.clear()
+    world.command(CompleteSnapshot(1, SAME, report().tasks))
+    settling = asyncio.ensure_future(world.settle())
+    await asyncio.sleep(0)
+    world.begin(2)
+    assert world.orchestrator.local_state(1) is LocalState.DURABLE
+    world.adopting.set()
+    await settling
+    assert world.adopted == [1]
+    await world.until_durable(2)
+    world.command(CompleteSnapshot(2, SAME, report().tasks))
+    await world.until(lambda: world.adopted == [1, 2])
+    assert world.files.deleted == []
 
 
 async def test_deadline_fails_what_has_no_majority() -> None:
