@@ -14,7 +14,7 @@ def members(addresses: dict[int, str], stepped: list[vsr.Event]) -> Members:
     """Return replica 0's members, whose core only remembers what it is told."""
     names = MemberPorts.__dataclass_fields__
     made = Members(config(addresses, 0), MemberPorts(**{name: MagicMock() for name in names}))
-    made.connect(Mock(step=stepped.append))
+    made.connect(Mock(step=stepped.append), lambda: 0)
     return made
 
 
