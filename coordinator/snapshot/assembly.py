@@ -141,9 +141,9 @@ class Snapshots:
 
     def cut_taken(self, taken: CutTaken) -> None:
         """All stages are frozen."""
-        header = self._around.files.journal.header(taken.op)
-        assert header is not None, f"op {taken.op} retires and is not in the journal"
-        self.orchestrator.cut_taken(taken, header.checksum)
+        # Not from the journal: a quorum without this replica may have committed the cut, and its
+        # own record be on its way to the disk still.
+        self.orchestrator.cut_taken(taken, self._around.driver.checksum_of(taken.op))
 
     def catalog_changed(self, changed: CatalogChanged) -> None:
         """A prepare that retires has changed the catalog."""
