@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help preflight preflight-analytics preflight-dev up demo test test-long lint format generate lock \
-        simulate crash-test benchmark benchmark-snapshots clean
+        simulate crash-test cluster-test benchmark benchmark-snapshots benchmark-failover clean
 
 help: ## Explain the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -98,11 +98,17 @@ simulate: $(DEV) ## Simulate clusters under faults: SEED=first COUNT=how many, r
 crash-test: $(DEV) ## Kill processes of a loaded cluster and check what it promised
 	$(PYTHON) tests/crash/crash_test.py
 
+cluster-test: $(DEV) ## Kill the primary of three loaded replicas, and judge what callers saw
+	PYTHONPATH=. $(PYTHON) tests/replicas/cluster_test.py
+
 benchmark: $(DEV) ## Measure commands against the peers
 	$(PYTHON) -m benchmarks.commands
 
 benchmark-snapshots: $(DEV) ## Measure snapshots of a million partitions, beside etcd's
 	$(PYTHON) -m benchmarks.snapshots
+
+benchmark-failover: $(DEV) ## Measure how long nobody is answered when the primary dies, beside etcd
+	$(PYTHON) -m benchmarks.failover
 
 clean: ## Remove the environment, caches and results
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .simulation.jsonl .coverage .coverage.* htmlcov

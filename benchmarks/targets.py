@@ -108,8 +108,8 @@ TARGETS: Final = (
     ),
 )
 
-# Three replicas beside three nodes of etcd. Batches and reads have no budget of their own there: the
-# ratios are those of one replica beside one node.
+# Three replicas beside three nodes of etcd. Batches and reads have no budget of their own there:
+# the ratios are those of one replica beside one node.
 REPLICATED_TARGETS: Final = (
     Target(
         "3 replicas: CreateTopic, 256 callers through our client, against puts/s",

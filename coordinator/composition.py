@@ -193,13 +193,11 @@ class Coordinator:
             await client.close()
         await self._snapshots.stop()
         if grace_ms:
-            await self._writer.call(self._record_commit)
+            committed_op = self.driver.progress.committed_op
+            await self._writer.call(lambda: self._files.record_commit(committed_op))
         self._writer.close()
         self._files.close()
         (self._config.data_directory / READY_FILE).unlink(missing_ok=True)
-
-    def _record_commit(self) -> None:
-        self._files.record_commit(self.driver.progress.committed_op)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -235,10 +233,12 @@ class Coordinator:
 
     def _persisting(self, prepares: Sequence[Prepare]) -> None:
         self._space.sent(prepares)
+        self._snapshots.persisting(prepares)
         self._telemetry.persisting(prepares, self.driver.batch_of)
 
     def _persisted(self, prepares: Sequence[Prepare]) -> None:
         self._space.written(prepares)
+        self._snapshots.persisted(prepares)
         self._telemetry.persisted(prepares)
 
     def _cut_taken(self, taken: mux_types.CutTaken) -> None:

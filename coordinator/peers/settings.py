@@ -36,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ID=HOST:PORT",
-        help="the --peer-listen address of another replica, once for each",
+        help="the --peer-listen address of another replica, once for each; this one's own may be"
+        " among them, so that all replicas can be given the same flags",
     )
     add(
         "--peer-tls-certificate",
@@ -75,11 +76,11 @@ def _addresses(values: Sequence[str], replica_id: int, replica_count: int) -> di
             raise ValueError(f"--peer {value}: replica {number} was given an address already")
         addresses[int(number)] = address
     due = set(range(replica_count)) - {replica_id}
-    if addresses.keys() != due:
+    if addresses.keys() - {replica_id} != due:
         raise ValueError(
             f"--peer names replicas {sorted(addresses)}: give each of {sorted(due)} once"
         )
-    return addresses
+    return {replica: addresses[replica] for replica in sorted(due)}
 
 
 def _check_address(flag: str, address: str) -> None:

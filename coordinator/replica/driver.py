@@ -76,7 +76,6 @@ class Driver:
         self._carrying_out = False
         self._batch: Batch | None = None  # of the step under way
         self._in_log: dict[int, Batch] = {}
-        self._checksums: dict[int, bytes] = {}  # of what the mux has and has not retired, by op
         self._has_failed = False
         self._tick_timer: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[None]] = set()
@@ -272,10 +271,6 @@ class Driver:
         """Return what waits for an op; None if it came from a replay, or has retired."""
         return self._in_log.get(op)
 
-    def checksum_of(self, op: int) -> bytes:
-        """Return the checksum of an entry that retires; the journal may not hold it yet."""
-        return self._checksums[op]
-
     def _admitted(self, effect: vsr.Admitted) -> None:
         self.progress.op = effect.op
         if self._batch is not None:  # the founding entry has none
@@ -409,7 +404,6 @@ class Driver:
             else codec.logged_requests(batch.requests)
         )
         header = prepare.header
-        self._checksums[header.op] = header.checksum
         effects = self.mux.commit(
             mux_types.Prepare(
                 op=header.op,
@@ -467,7 +461,6 @@ class Driver:
         batch = self._in_log.pop(retired.op, None)
         if batch is not None:
             answer(batch, retired.replies)
-        del self._checksums[retired.op]
         self._events.retired(retired)
         self.step(vsr.PrepareRetired(retired.op))
         self.pump()

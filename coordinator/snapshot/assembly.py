@@ -31,6 +31,7 @@ from coordinator.snapshot.work import Durable, LocalWork
 from coordinator.stages.client import StageClient
 from coordinator.telemetry.snapshots import SnapshotWatch
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.format.prepare import Prepare
 
 CATALOG_VIEW_FILE: Final = "catalog.sqlite"
 
@@ -81,6 +82,7 @@ class Snapshots:
         self._loop = asyncio.get_running_loop()
         manifest = None if around.files.base is None else around.files.base.manifest
         snapshots = around.mux.catalog.list_after(0, around.mux.catalog.last_generation)
+        self._unwritten: dict[int, bytes] = {}  # checksums by op
         self._catalog = {snapshot.generation: snapshot for snapshot in snapshots}
         self.store = SnapshotStore(
             data_directory / CATALOG_VIEW_FILE, self._view_is_stale, self._view_is_current
@@ -139,11 +141,28 @@ class Snapshots:
 
     # --- From the log ---
 
+    def persisting(self, prepares: Sequence[Prepare]) -> None:
+        """These are on their way to the journal. What others hold may be executed before that."""
+        self._unwritten.update((prepare.op, prepare.checksum) for prepare in prepares)
+
+    def persisted(self, prepares: Sequence[Prepare]) -> None:
+        """The journal has these, unless others took their place since."""
+        for prepare in prepares:
+            if self._unwritten.get(prepare.op) == prepare.checksum:
+                del self._unwritten[prepare.op]
+
     def cut_taken(self, taken: CutTaken) -> None:
         """All stages are frozen."""
-        # Not from the journal: a quorum without this replica may have committed the cut, and its
-        # own record be on its way to the disk still.
-        self.orchestrator.cut_taken(taken, self._around.driver.checksum_of(taken.op))
+        self.orchestrator.cut_taken(taken, self._checksum(taken.op))
+
+    def _checksum(self, op: int) -> bytes:
+        # The journal may still have another entry there, which is about to be discarded.
+        checksum = self._unwritten.get(op)
+        if checksum is not None:
+            return checksum
+        header = self._around.files.journal.header(op)
+        assert header is not None, f"op {op} retires and is neither in the journal nor on its way"
+        return header.checksum
 
     def catalog_changed(self, changed: CatalogChanged) -> None:
         """A prepare that retires has changed the catalog."""

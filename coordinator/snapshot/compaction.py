@@ -1,6 +1,11 @@
-"""Merging a chain of layers into a new base, so that chains stay short and cheap to read.
+"""Merging layers of a chain into one, so that chains stay short and cheap to read.
 
-The merged base is one more file that nobody names yet: the next generation begins its chain with
+Deltas that have grown beyond their part of the base are merged with it into a new base. As long as
+they have not, but are many, the last of them are merged with each other, so that a large base is
+not written anew for small changes: how often an entity is written grows with the logarithm of the
+size, as in trees of sorted tables.
+
+The merged layer is one more file that nobody names yet: the next generation begins its chain with
 it. The chain that it was made of stays as it is, for the generations that name it.
 
 Merging is done from files, block by block, in bounded memory. It takes seconds of computing where a
@@ -47,16 +52,27 @@ COMPACT_HERE_BYTES_MAX: Final = LAYER_BLOCK_BYTES_MAX
 # As low as it goes: the event loop of the coordinator shares the machine.
 NICENESS: Final = 19
 _PERCENT: Final = 100
+# A delta goes with those behind it if it is at most so many times as large as all of them.
+TAIL_FACTOR: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionJob:
-    """A section to be merged, as its manifest has it."""
+    """A section whose layers from `first` on are to be merged, as its manifest has it.
+
+    With `first` 0 they become a base, else a delta against what comes before them.
+    """
 
     cluster_id: bytes
     stage: int
     feature_level: int
     section: SectionManifest
+    first: int = 0
+
+    @property
+    def layers(self) -> Sequence[LayerReference]:
+        """The layers to be merged."""
+        return self.section.layers[self.first :]
 
     def to_json(self, directories: Sequence[str]) -> str:
         """The job for another process, with the copy directories."""
@@ -67,6 +83,7 @@ class CompactionJob:
                 "stage": self.stage,
                 "feature_level": self.feature_level,
                 "section": self.section.SerializeToString(deterministic=True).hex(),
+                "first": self.first,
             }
         )
 
@@ -76,63 +93,88 @@ def job_from_json(text: str) -> tuple[CompactionJob, list[str]]:
     fields = json.loads(text)
     section = SectionManifest.FromString(bytes.fromhex(fields["section"]))
     cluster_id = bytes.fromhex(fields["cluster_id"])
-    job = CompactionJob(cluster_id, fields["stage"], fields["feature_level"], section)
+    job = CompactionJob(
+        cluster_id, fields["stage"], fields["feature_level"], section, fields["first"]
+    )
     return job, fields["directories"]
 
 
-def needs_compaction(section: SectionManifest, bytes_min: int = COMPACT_DELTAS_BYTES_MIN) -> bool:
-    """Whether the deltas have grown beyond their part of the base, or are too many.
+def first_to_merge(
+    section: SectionManifest, bytes_min: int = COMPACT_DELTAS_BYTES_MIN
+) -> int | None:
+    """From which layer on a chain is to be merged: 0 for all of it, None for not yet.
 
-    Up to `bytes_min` only their number counts.
+    Deltas count as grown beyond `COMPACT_DELTAS_PERCENT` of the base; up to `bytes_min` only their
+    number counts.
     """
     if len(section.layers) < 2:
-        return False
+        return None
     base_bytes = section.layers[0].size_bytes
     deltas_bytes = sum(layer.size_bytes for layer in section.layers[1:])
     has_grown = deltas_bytes * _PERCENT > base_bytes * COMPACT_DELTAS_PERCENT
-    return len(section.layers) >= COMPACT_LAYERS_MAX or (has_grown and deltas_bytes > bytes_min)
+    is_long = len(section.layers) >= COMPACT_LAYERS_MAX
+    if has_grown and (is_long or deltas_bytes > bytes_min):
+        return 0
+    return _first_of_tail(section.layers) if is_long else None
+
+
+def _first_of_tail(layers: Sequence[LayerReference]) -> int:
+    """The deltas at the end that are not much larger than all behind them; at least half of all."""
+    first = len(layers) - 1
+    behind_bytes = layers[first].size_bytes
+    while first > 1 and layers[first - 1].size_bytes <= TAIL_FACTOR * behind_bytes:
+        first -= 1
+        behind_bytes += layers[first].size_bytes
+    return max(1, min(first, len(layers) - COMPACT_LAYERS_MAX // 2))
 
 
 def merge_chain(copies: Copies, job: CompactionJob) -> LayerReference:
-    """Write the base that a whole chain adds up to; return once it is durable in every directory.
+    """Write the layer that a job's layers add up to; return once it is durable in every directory.
 
-    Raises CompactionFailed if the chain does not add up to the section's digest and counts,
+    Raises CompactionFailed if a whole chain does not add up to the section's digest and counts,
     AllCopiesBad, SnapshotNoSpace, CopyNotWritten, CopiesFailed.
     """
-    chain: list[StoredLayer] = []
+    opened: list[StoredLayer] = []
     try:
-        for reference in job.section.layers:
-            chain.append(open_layer(copies, reference))
-        return _write_base(
-            copies, job, merge([each.entries() for each in chain], keep_tombstones=False)
-        )
+        for reference in job.layers:
+            opened.append(open_layer(copies, reference))
+        entries = merge([each.entries() for each in opened], keep_tombstones=job.first > 0)
+        return _write(copies, job, entries)
     except FormatError as error:
         raise CompactionFailed(f"section of stage {job.stage}: {error}") from error
     finally:
-        for layer in chain:
+        for layer in opened:
             layer.close()
 
 
-def _write_base(copies: Copies, job: CompactionJob, entries: Iterable[Entry]) -> LayerReference:
+def _write(copies: Copies, job: CompactionJob, entries: Iterable[Entry]) -> LayerReference:
     header = LayerHeader(
         cluster_id=job.cluster_id,
         stage=job.stage,
         section_version=job.section.version,
         generation=reached_by(job.section.layers),
-        base_generation=0,
+        base_generation=reached_by(job.section.layers[: job.first]),
         feature_level=job.feature_level,
     )
-    tally = SectionTally()
     # Unnamed until the caller names it: while a compaction is under way no layer is collected.
-    writer = SectionWriter(copies, f"base-{job.stage}", header, no_room, pin=lambda digest: None)
+    writer = SectionWriter(copies, f"merged-{job.stage}", header, no_room, pin=lambda digest: None)
     try:
-        writer.append_entries(_counted(entries, tally))
-        wrong = difference(job.section, tally)
-        if wrong is not None:
-            raise CompactionFailed(f"section of stage {job.stage}: {wrong}")
+        if job.first > 0:
+            writer.append_entries(entries)
+        else:
+            _append_all(writer, job, entries)
         return writer.finish()
     finally:
         writer.discard()
+
+
+def _append_all(writer: SectionWriter, job: CompactionJob, entries: Iterable[Entry]) -> None:
+    """Append a whole section, and hold it to what the manifest says of it."""
+    tally = SectionTally()
+    writer.append_entries(_counted(entries, tally))
+    wrong = difference(job.section, tally)
+    if wrong is not None:
+        raise CompactionFailed(f"section of stage {job.stage}: {wrong}")
 
 
 def _counted(entries: Iterable[Entry], tally: SectionTally) -> Iterator[Entry]:
@@ -187,7 +229,7 @@ class CompactorApart:
 
     def merge(self, copies: Copies, job: CompactionJob) -> LayerReference:
         """As `merge_chain`; CompactionFailed stands for whatever else went wrong over there."""
-        if sum(layer.raw_bytes for layer in job.section.layers) <= self._here_bytes_max:
+        if sum(layer.raw_bytes for layer in job.layers) <= self._here_bytes_max:
             self._check_running()
             if self._near is None:
                 return merge_chain(copies, job)

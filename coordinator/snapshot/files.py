@@ -28,7 +28,7 @@ from coordinator.snapshot.compaction import (
     CompactionJob,
     Compactor,
     CompactorApart,
-    needs_compaction,
+    first_to_merge,
 )
 from coordinator.snapshot.copies import Copies, Report
 from coordinator.snapshot.errors import AllCopiesBad, ConflictingManifest, CopyNotWritten
@@ -80,11 +80,11 @@ class SnapshotDirectories:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MergedBase:
-    """A base that stands for the first layers of a chain, though no manifest names it yet."""
+class Merged:
+    """Layers that stand for the first ones of a chain; the last is not named by a manifest yet."""
 
     prefix: tuple[bytes, ...]
-    layer: LayerReference
+    layers: tuple[LayerReference, ...]
 
 
 class SnapshotFiles:
@@ -136,7 +136,7 @@ class SnapshotFiles:
         self._incoming: set[int] = set()
         self._compactor = compactor or CompactorApart(report, near=near)
         self._pins = Pins()
-        self._merged: dict[int, MergedBase] = {}
+        self._merged: dict[int, Merged] = {}
         self._compacting = 0
         self._compact_bytes_min = compact_bytes_min
         # Manifests do not change, so what a kept one names is read once...
@@ -204,13 +204,13 @@ class SnapshotFiles:
 
     def chain(self, stage: int, section: SectionManifest) -> list[LayerReference]:
         """The layers that the next generation's chain begins with: those of the last adopted
-        generation's section, or the base that was merged from them."""
+        generation's section, or what they were merged into."""
         layers = list(section.layers)
         with self._pins.mutex:
             merged = self._merged.get(stage)
             if merged is None or not _begins_with(layers, merged.prefix):
                 return layers
-            return [merged.layer, *layers[len(merged.prefix) :]]
+            return [*merged.layers, *layers[len(merged.prefix) :]]
 
     def _keep_chain(self, generation: int, base: Sequence[LayerReference]) -> None:
         """Pin a chain for a generation that goes on from it, if it is still there."""
@@ -312,7 +312,7 @@ class SnapshotFiles:
         Raises AllCopiesBad, with no layer removed, if a manifest that is kept cannot be read.
         """
         with self._pins.mutex:
-            self._forget_named_bases(adopted)
+            self._forget_named(adopted)
             return collect(
                 self._copies,
                 self._cluster_id,
@@ -323,8 +323,8 @@ class SnapshotFiles:
                 is_compacting=self._compacting > 0,
             )
 
-    def _forget_named_bases(self, adopted: int) -> None:
-        """Let go of merged bases that the adopted generation names, or can no longer use."""
+    def _forget_named(self, adopted: int) -> None:
+        """Let go of merged layers that the adopted generation names, or can no longer use."""
         if not self._merged:
             return
         manifest = read_manifest(self._copies, self._cluster_id, adopted)
@@ -341,37 +341,42 @@ class SnapshotFiles:
         return [
             stage
             for stage, section in sections(manifest)
-            if needs_compaction(
-                SectionManifest(layers=self.chain(stage, section)), self._compact_bytes_min
-            )
+            if self._first_to_merge(self.chain(stage, section)) is not None
         ]
 
+    def _first_to_merge(self, layers: Sequence[LayerReference]) -> int | None:
+        return first_to_merge(SectionManifest(layers=layers), self._compact_bytes_min)
+
     def compact(self, manifest: SnapshotManifest, stage: int) -> LayerReference:
-        """Merge a section's chain into a base, which `chain` answers from now on.
+        """Merge layers of a section's chain into one, which `chain` answers from now on.
+
+        The layer is a base unless it is enough to merge the last deltas.
 
         Takes long; raises CompactionFailed, AllCopiesBad, SnapshotNoSpace, CopyNotWritten,
         CopiesFailed. The chain stays as it is whatever happens.
         """
         section = dict(sections(manifest))[stage]
-        job = CompactionJob(self._cluster_id, stage, manifest.feature_level, section)
+        first = self._first_to_merge(section.layers) or 0
+        job = CompactionJob(self._cluster_id, stage, manifest.feature_level, section, first)
         owner = object()
         with self._pins.mutex:
             self._compacting += 1
             self._pins.add(owner, layers_of(manifest))
         try:
             layer = self._compactor.merge(self._copies, job)
-            self._keep_base(stage, MergedBase(tuple(each.digest for each in section.layers), layer))
+            prefix = tuple(each.digest for each in section.layers)
+            self._keep_merged(stage, Merged(prefix, (*section.layers[:first], layer)))
         finally:
             with self._pins.mutex:
                 self._compacting -= 1
                 self._pins.release(owner)
         return layer
 
-    def _keep_base(self, stage: int, merged: MergedBase) -> None:
+    def _keep_merged(self, stage: int, merged: Merged) -> None:
         with self._pins.mutex:
             before = self._merged.get(stage)
             self._merged[stage] = merged
-            self._pins.add(merged, [merged.layer.digest])
+            self._pins.add(merged, [each.digest for each in merged.layers])
             if before is not None:
                 self._pins.release(before)
 

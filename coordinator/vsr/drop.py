@@ -187,6 +187,8 @@ def head_damaged(state: State, message: CommittedMessage | RepairMessage) -> boo
     stays = held is not None and held.header.checksum == header.checksum
     if header.op == 1 or stays or header.op in state.log.faulty:
         return False
+    if state.log.is_at_base and header.op == state.log.base_op + 1:
+        return False
     return state.log.get(header.op - 1) is None
 
 
@@ -214,7 +216,7 @@ def repair_gap(state: State, message: RepairMessage) -> bool:
 def snapshot_not_needed(state: State, message: CommittedGoneMessage) -> bool:
     """That snapshot has nothing that is lacking here, or damaged and truncated elsewhere."""
     covered = min(message.cut_op, message.first_held_op - 1)
-    is_damage_covered = any(op <= covered for op in state.log.faulty)
+    is_damage_covered = any(op <= covered for op in state.log.faulty if op != state.log.base_op)
     return message.cut_op <= state.commit_max and not is_damage_covered
 
 

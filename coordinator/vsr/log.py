@@ -48,6 +48,8 @@ class LogTail:
         self.op = 0
         """The op of the head; 0 for the empty log."""
         self.head: PrepareHeader | None = None
+        self.base_op = 0
+        """What a snapshot stood for when the log was begun behind it; 0 if it was not."""
         """The header at `op`; None for the empty log, or if that record is damaged."""
         self.durable_op = 0
         """Every entry up to this op is durable here, but for the faulty ones."""
@@ -113,7 +115,10 @@ class LogTail:
         """Make `entry` the head, to be written; it must continue the hash chain."""
         check(self.has_room, "only durable entries leave the tail", self.op)
         check(entry.header.op == self.op + 1, "ops have no gap", (self.op, entry.header.op))
-        check(entry.header.parent == self.checksum, "entries chain by parent", entry.header.op)
+        follows = self.is_at_base or entry.header.parent == self.checksum
+        check(follows, "entries chain by parent", entry.header.op)
+        if self.is_at_base:
+            self.faulty.discard(self.base_op)
         self._entries.pop(self.op + 1 - LOG_TAIL_PREPARES, None)
         self._entries[entry.header.op] = entry
         self.op, self.head = entry.header.op, entry.header
@@ -150,9 +155,18 @@ class LogTail:
     def begin_after(self, base_op: int) -> None:
         """Hold a log whose entries up to `base_op` a snapshot stands for; the head is fetched."""
         self._entries.clear()
-        self.op = self.durable_op = base_op
+        self.op = self.durable_op = self.base_op = base_op
         self.head = None
         self.faulty = {base_op}
+
+    @property
+    def is_at_base(self) -> bool:
+        """Whether nothing is held but what a snapshot stands for, of which no header is known.
+
+        Its last entry is fetched for its header; but peers may have it no more, and then the next
+        one does, which whoever lets it in knows to be committed.
+        """
+        return self.head is None and 0 < self.op == self.base_op
 
     def awaits_write(self, record: RecordId) -> bool:
         """Whether the record is under way to the disk."""

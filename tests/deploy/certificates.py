@@ -13,13 +13,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 CERTIFICATE_NAME = "viewstamp"
 
 
-def self_signed(path: Path) -> tuple[bytes, bytes]:
-    """Write a certificate for CERTIFICATE_NAME and 127.0.0.1; return its key and itself, in PEM."""
+def self_signed(path: Path, *others: str) -> tuple[bytes, bytes]:
+    """Write a certificate for CERTIFICATE_NAME, 127.0.0.1 and other names.
+
+    Return its key and itself, in PEM.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, CERTIFICATE_NAME)])
     names: list[x509.GeneralName] = [
         x509.DNSName(CERTIFICATE_NAME),
         x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+        *map(x509.DNSName, others),
     ]
     certificate = (
         x509.CertificateBuilder()

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
 from tests.deploy.kustomize import Key, Object, render
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-OVERLAYS: Final = ("local", "production")
+LONE: Final = ("local", "production")
+REPLICATED: Final = "replicated"
+OVERLAYS: Final = (*LONE, REPLICATED)
 SIDECARS: Final = ("users", "streams", "consumer-groups")
 # Kubernetes starts native sidecars by itself from this version on.
 KUBERNETES_MIN: Final = "1.29"
+NAMESPACE: Final = "viewstamp"
+CLUSTER_ID: Final = "ab" * 16
+# What the operator makes: config map and key, to value.
+CONFIG_MAPS: Final = {("viewstamp-cluster", "cluster-id"): CLUSTER_ID}
 
 
 def overlay(name: str) -> dict[Key, Object]:
@@ -30,6 +37,26 @@ def coordinator(objects: dict[Key, Object]) -> Object:
     (container,) = pod_spec(objects)["containers"]
     found: Object = container
     return found
+
+
+def arguments(container: Object, replica: int) -> list[str]:
+    """Return a container's arguments as Kubernetes expands them in the pod of that number."""
+    fields = {
+        "metadata.name": f"viewstamp-{replica}",
+        "metadata.namespace": NAMESPACE,
+        "metadata.labels['apps.kubernetes.io/pod-index']": str(replica),
+    }
+    values = {}
+    for variable in container.get("env", []):
+        source = variable["valueFrom"]
+        if "fieldRef" in source:
+            values[variable["name"]] = fields[source["fieldRef"]["fieldPath"]]
+        else:
+            reference = source["configMapKeyRef"]
+            values[variable["name"]] = CONFIG_MAPS[reference["name"], reference["key"]]
+    return [
+        re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], text) for text in container["args"]
+    ]
 
 
 def module(container: Object) -> str:

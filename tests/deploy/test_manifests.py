@@ -16,10 +16,15 @@ from services.runtime import probe
 from services.runtime import server as service_server
 from tests.deploy.kustomize import Key, Object, containers
 from tests.deploy.pod import (
+    CLUSTER_ID,
     KUBERNETES_MIN,
+    LONE,
+    NAMESPACE,
     OVERLAYS,
+    REPLICATED,
     ROOT,
     SIDECARS,
+    arguments,
     flag,
     module,
     mounts,
@@ -31,6 +36,7 @@ from tests.deploy.pod import coordinator as coordinator_of
 from viewstamp.limits import UNIX_SOCKET_PATH_BYTES_MAX
 
 PORT = 7400
+PEER_PORT = 7410
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 LABELS = {"app.kubernetes.io/name": "viewstamp", "app.kubernetes.io/component": "replica"}
@@ -59,7 +65,7 @@ def test_schema_check_sees_a_misspelt_field() -> None:
 
 
 def test_objects_are_those_expected(objects: dict[Key, Object]) -> None:
-    """An overlay holds exactly the objects of one replica, and never a secret."""
+    """An overlay holds exactly these objects, however many replicas, and never a secret."""
     assert set(objects) == {
         ("Namespace", "viewstamp"),
         ("ServiceAccount", "viewstamp"),
@@ -179,21 +185,87 @@ def test_memory_is_requested_whole(objects: dict[Key, Object]) -> None:
 
 def test_coordinator_accepts_its_flags(objects: dict[Key, Object]) -> None:
     """The coordinator's own parser takes the arguments, and they name each sidecar's socket."""
-    config = coordinator.config.parse(coordinator_of(objects)["args"])
+    replicas = objects["StatefulSet", "viewstamp"]["spec"]["replicas"]
     sockets = {
         module(container).removeprefix("services."): flag(container, "listen")
         for container in pod_spec(objects)["initContainers"]
     }
-
-    assert config.services == sockets
     assert tuple(sockets) == coordinator.config.SERVICE_NAMES
-    assert config.replica_count == objects["StatefulSet", "viewstamp"]["spec"]["replicas"]
+    for replica in range(replicas):
+        config = coordinator.config.parse(arguments(coordinator_of(objects), replica))
+
+        assert config.services == sockets
+        assert (config.replica_id, config.replica_count) == (replica, replicas)
+
+
+def test_replicas_find_each_other() -> None:
+    """Each pod is told the cluster's id, where the others listen, and where it is itself."""
+    objects = overlay(REPLICATED)
+    headless = objects["Service", "viewstamp-headless"]
+    names = [f"viewstamp-{replica}.{headless['metadata']['name']}" for replica in range(3)]
+    ports = {port["name"]: port["port"] for port in headless["spec"]["ports"]}
+    assert ports == {"grpc": PORT, "peers": PEER_PORT}
+    for replica, name in enumerate(names):
+        config = coordinator.config.parse(arguments(coordinator_of(objects), replica))
+
+        assert config.cluster_id == bytes.fromhex(CLUSTER_ID)
+        assert config.advertise == f"{name}.{NAMESPACE}.svc:{PORT}"
+        assert config.peers is not None
+        assert config.peers.listen == f"0.0.0.0:{PEER_PORT}"
+        assert config.peers.addresses == {
+            other: f"{names[other]}:{PEER_PORT}" for other in range(3) if other != replica
+        }
+
+
+def test_replicas_prove_who_they_are() -> None:
+    """Between replicas there is mutual TLS, whose files lie in a secret of their own."""
+    container = coordinator_of(overlay(REPLICATED))
+    peers = coordinator.config.parse(arguments(container, 0)).peers
+
+    assert peers is not None
+    assert peers.tls is not None
+    for path in (peers.tls.certificate, peers.tls.key, peers.tls.authority):
+        assert volume_at(container, str(path)) == "peer-tls"
+
+
+def test_replicas_fail_one_by_one() -> None:
+    """No two replicas share a node, and no voluntary disruption takes a majority."""
+    objects = overlay(REPLICATED)
+    affinity = pod_spec(objects)["affinity"]["podAntiAffinity"]
+    (rule,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+    (spread,) = pod_spec(objects)["topologySpreadConstraints"]
+    replicas = objects["StatefulSet", "viewstamp"]["spec"]["replicas"]
+    disrupted = objects["PodDisruptionBudget", "viewstamp"]["spec"]["maxUnavailable"]
+
+    assert rule == {
+        "labelSelector": {"matchLabels": LABELS},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    assert spread["labelSelector"] == {"matchLabels": LABELS}
+    assert replicas - disrupted > replicas // 2
+
+
+def test_replicas_speak_to_each_other_alone() -> None:
+    """The peers' port is open to replicas, and they reach nothing else but names."""
+    objects = overlay(REPLICATED)
+    policy = objects["NetworkPolicy", "viewstamp"]["spec"]
+    pods = [{"podSelector": {"matchLabels": LABELS}}]
+    names = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
+
+    assert policy["ingress"] == [
+        {"ports": [{"port": PORT, "protocol": "TCP"}]},
+        {"from": pods, "ports": [{"port": PEER_PORT, "protocol": "TCP"}]},
+    ]
+    assert policy["egress"] == [
+        {"to": pods, "ports": [{"port": port, "protocol": "TCP"} for port in (PEER_PORT, PORT)]},
+        {"ports": names},
+    ]
 
 
 def test_flags_point_into_volumes(objects: dict[Key, Object]) -> None:
     """What is durable lies on the claim, what is secret in a secret, sockets in shared memory."""
-    config = coordinator.config.parse(coordinator_of(objects)["args"])
     container = coordinator_of(objects)
+    config = coordinator.config.parse(arguments(container, 0))
 
     assert volume_at(container, str(config.data_directory)) == "data"
     assert str(config.data_directory) not in mounts(container)
@@ -234,8 +306,10 @@ def test_volumes_are_what_they_must_be(objects: dict[Key, Object]) -> None:
     }
 
 
-def test_one_port_is_named_everywhere(objects: dict[Key, Object]) -> None:
+@pytest.mark.parametrize("name", LONE)
+def test_one_port_is_named_everywhere(name: str) -> None:
     """Flag, container port, services and network policy speak of one port, and of no other."""
+    objects = overlay(name)
     ports = [port for container in containers(objects) for port in container.get("ports", [])]
     policy = objects["NetworkPolicy", "viewstamp"]["spec"]
 
@@ -244,8 +318,8 @@ def test_one_port_is_named_everywhere(objects: dict[Key, Object]) -> None:
     assert policy["ingress"] == [{"ports": [{"port": PORT, "protocol": "TCP"}]}]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert "egress" not in policy
-    for name in ("viewstamp", "viewstamp-headless"):
-        (port,) = objects["Service", name]["spec"]["ports"]
+    for service in ("viewstamp", "viewstamp-headless"):
+        (port,) = objects["Service", service]["spec"]["ports"]
         assert (port["port"], port["targetPort"]) == (PORT, "grpc")
 
 

@@ -32,6 +32,12 @@ def test_all_peers_are_named() -> None:
     assert secured.tls == PeerTls(Path("c.pem"), Path("k.pem"), Path("a.pem"))
 
 
+def test_all_replicas_can_be_given_the_same_flags() -> None:
+    """An own address among the peers' is left out, so that one pod template serves all replicas."""
+    told = settings(LISTEN, *PEERS, "--peer=1=10.0.0.1:7410")
+    assert told == settings(LISTEN, *PEERS)
+
+
 def test_one_replica_has_no_peers() -> None:
     """A cluster of one needs no flag, and its configuration has no peers."""
     assert settings(replica=0, count=1) is None
@@ -48,7 +54,8 @@ def test_one_replica_has_no_peers() -> None:
         ([LISTEN, "--peer=0=unix:/run/socket"], "give HOST:PORT"),
         ([LISTEN, *PEERS, "--peer=0=10.0.0.4:7410"], "was given an address already"),
         ([LISTEN, PEERS[0]], "names replicas [0]: give each of [0, 2] once"),
-        ([LISTEN, *PEERS, "--peer=1=10.0.0.1:7410"], "names replicas [0, 1, 2]"),
+        ([LISTEN, *PEERS, "--peer=3=10.0.0.4:7410"], "names replicas [0, 2, 3]"),
+        ([LISTEN, PEERS[0], "--peer=1=10.0.0.1:7410"], "names replicas [0, 1]"),
         ([LISTEN, *PEERS, *TLS[:2]], "go together"),
     ],
 )

@@ -108,6 +108,23 @@ async def test_two_of_three_complete_a_snapshot(tmp_path: Path) -> None:
         await all_restart_from(made, third.generation)
 
 
+async def test_snapshots_go_on_while_primaries_die(tmp_path: Path) -> None:
+    """Cuts, deaths and view changes in any order: roots agree, and all come to restart from one."""
+    often = (*ARGUMENTS, "--snapshot-commands", "40", "--snapshot-deadline-ms", "5000")
+    async with trial(tmp_path, arguments=often) as made:
+        async with under_load(made):
+            for _ in range(4):
+                await made.until_answered(OPERATIONS)
+                made.replicas.replicas[await made.primary()].kill(COORDINATOR)
+                await made.until_answered(OPERATIONS)
+                await made.replicas.wait_ready()
+        await agree(made)
+        last = await snapshot(made.admin)
+        assert last.generation > 4
+        await all_restart_from(made, last.generation)
+        assert [alarm.message for status in await made.settled() for alarm in status.alarms] == []
+
+
 async def test_a_backup_that_was_away_for_long_is_given_a_snapshot(tmp_path: Path) -> None:
     """What its peers have truncated it gets as a snapshot, under load, and ends in their state."""
     async with trial(tmp_path, arguments=ARGUMENTS) as made:

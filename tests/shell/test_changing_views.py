@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from coordinator import vsr
-from coordinator.mux import types as mux
 from coordinator.replica.batcher import Batcher, LooseCommand
 from coordinator.replica.driver import Driver
 from coordinator.replica.ports import DriverEvents, Room
@@ -47,15 +46,12 @@ class PlannedCore:
 
 @dataclass
 class Replica:
-    """A driver over a planned core, a mux that retires nothing, and a writer that remembers."""
+    """A driver over a planned core, no log to apply, and a writer that remembers."""
 
     core: PlannedCore
     room: Room = Room.FREE
-    cuts: list[bytes] = field(default_factory=list)
     reserve: list[bool] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
-    revision: int = 0
-    mux_effects: list[mux.MuxEffect] = field(default_factory=list)
     admission: Any = field(default_factory=lambda: SimpleNamespace(reset=lambda: None))
 
     def __post_init__(self) -> None:
@@ -68,7 +64,7 @@ class Replica:
             founding_ready=ignore,
             status_changed=ignore,
             retired=ignore,
-            cut_taken=lambda taken: self.cuts.append(self.driver.checksum_of(taken.op)),
+            cut_taken=ignore,
             catalog_changed=ignore,
             fatal=self.failures.append,
             room=lambda: self.room,
@@ -77,10 +73,6 @@ class Replica:
             local_read=ignore,
         )
         self.driver = Driver(self.core, self, self, events)  # type: ignore[arg-type]
-
-    def commit(self, prepare: mux.Prepare) -> list[mux.MuxEffect]:
-        """Give the planned effects of the mux."""
-        return self.mux_effects
 
     def persist_prepares(self, prepares: Sequence[Any], *, use_reserve: bool) -> None:
         """Remember from where the room is taken."""
@@ -100,17 +92,7 @@ async def prepare_of(code: int, op: int = 1) -> Any:
     batcher.add(LooseCommand(code, b"", SYSTEM_USER_ID, 0, "", future))
     batch = batcher.take_snapshot_command() or batcher.take()
     assert batch is not None
-    header = SimpleNamespace(
-        op=op,
-        checksum=b"of the entry",
-        view=1,
-        first_revision=op,
-        timestamp=1,
-        feature_level=1,
-        command_count=1,
-        size=len(batch.body),
-    )
-    return SimpleNamespace(op=op, header=header, body=batch.body)
+    return SimpleNamespace(op=op, body=batch.body)
 
 
 async def test_discarded_entries_no_longer_count() -> None:
@@ -121,17 +103,6 @@ async def test_discarded_entries_no_longer_count() -> None:
     replica.core.op = 8
     replica.gives(vsr.StatusChanged(vsr.Status.NORMAL, 2, 2))
     assert replica.driver.progress.op == 8
-
-
-async def test_a_cut_is_known_by_the_entry_that_was_applied() -> None:
-    """Others commit a cut that the journal here does not hold yet: its checksum is known."""
-    unused: Any = None
-    taken = mux.CutTaken(1, 7, 1, 7, 1, 1, unused, unused)
-    replica = Replica(PlannedCore(), mux_effects=[taken, mux.Retired(7, 1, 7, (), ())])
-    replica.gives(vsr.Commit(7, await prepare_of(BEGIN_SNAPSHOT, 7)))
-    assert replica.cuts == [b"of the entry"]
-    with pytest.raises(KeyError):
-        replica.driver.checksum_of(7)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 FOUNDING_LOOK_MS: Final = 50
 FAULT_MS: Final = (20, 100, 500, 2_000, 5_000)
 EFFECTS_BEFORE_CRASH_MAX: Final = 12
-DOWN_FOR_LONG_ONE_IN: Final = 4
+DOWN_FOR_LONG_ONE_IN: Final = 3
+# Long enough for the others to drop what was missed, where a seed has snapshots.
+DOWN_MS: Final = (500, 5_000, 20_000)
 ALL_POWER_ONE_IN: Final = 6
 SYNCS_BEFORE_FAILURE_MAX: Final = 4
 
@@ -140,7 +142,8 @@ class Nemesis:
     def _maybe_keep_down(self, machine: Machine) -> None:
         if self._random.randrange(DOWN_FOR_LONG_ONE_IN) == 0:
             self.kept_down.add(machine.index)
-            self._for_a_while(lambda: self._let_up(machine))
+            duration_ms = self._random.choice(DOWN_MS)
+            self._world.schedule.after(duration_ms, lambda: self._let_up(machine))
 
     def _let_up(self, machine: Machine) -> None:
         self.kept_down.discard(machine.index)

@@ -16,9 +16,9 @@ from coordinator.snapshot.compaction import (
     CompactorApart,
     CompactorHere,
     answer_of,
+    first_to_merge,
     job_from_json,
     merge_chain,
-    needs_compaction,
 )
 from coordinator.snapshot.copies import Copies
 from coordinator.snapshot.errors import AllCopiesBad, CompactionFailed, CopiesFailed
@@ -46,25 +46,32 @@ from viewstamp.limits import (
     COMPACT_LAYERS_MAX,
 )
 
-NEEDS: list[tuple[list[int], bool]] = [
-    ([], False),
-    ([100], False),
-    ([100, COMPACT_DELTAS_PERCENT], False),
-    ([100, COMPACT_DELTAS_PERCENT + 1], True),
-    ([100, 20, 20, 10], False),
-    ([100, 20, 20, 11], True),
-    ([1000] + [1] * (COMPACT_LAYERS_MAX - 2), False),
-    ([1000] + [1] * (COMPACT_LAYERS_MAX - 1), True),
+LAYERS = COMPACT_LAYERS_MAX
+
+NEEDS: list[tuple[str, list[int], int | None]] = [
+    ("nothing", [], None),
+    ("a base alone", [100], None),
+    ("half of the base", [100, COMPACT_DELTAS_PERCENT], None),
+    ("more than half", [100, COMPACT_DELTAS_PERCENT + 1], 0),
+    ("half in three deltas", [100, 20, 20, 10], None),
+    ("more than half in three", [100, 20, 20, 11], 0),
+    ("fifteen layers", [1000] + [1] * (LAYERS - 2), None),
+    ("sixteen small ones", [1000] + [1] * (LAYERS - 1), 1),
+    ("behind a large delta", [1000, 400] + [1] * (LAYERS - 2), 2),
+    ("behind two levels", [9000, 900, 90] + [1] * (LAYERS - 3), 3),
+    ("levels that have met", [9000, 900, 20] + [1] * (LAYERS - 3), 2),
+    ("ever smaller", [10**9, *(3**power for power in range(LAYERS - 1, 0, -1))], LAYERS // 2),
+    ("many, and more than half", [20] + [1] * (LAYERS - 1), 0),
 ]
 
 
-@pytest.mark.parametrize(("sizes", "expected"), NEEDS)
-def test_a_chain_is_merged_beyond_half_of_its_base_or_sixteen_layers(
-    sizes: list[int], expected: bool
+@pytest.mark.parametrize(("name", "sizes", "expected"), NEEDS, ids=[need[0] for need in NEEDS])
+def test_what_is_merged_goes_by_bytes_and_by_number(
+    name: str, sizes: list[int], expected: int | None
 ) -> None:
-    """The limits of bytes and of layers, on both sides."""
+    """The whole chain beyond half of its base; of many small deltas those of about one size."""
     layers = [LayerReference(size_bytes=size_bytes) for size_bytes in sizes]
-    assert needs_compaction(SectionManifest(layers=layers), bytes_min=0) is expected
+    assert first_to_merge(SectionManifest(layers=layers), bytes_min=0) == expected
 
 
 def test_small_deltas_are_merged_for_their_number_alone() -> None:
@@ -74,8 +81,8 @@ def test_small_deltas_are_merged_for_their_number_alone() -> None:
         SectionManifest(layers=[LayerReference(size_bytes=size) for size in chain])
         for chain in sizes
     )
-    assert not needs_compaction(small)
-    assert needs_compaction(grown)
+    assert first_to_merge(small) is None
+    assert first_to_merge(grown) == 0
 
 
 def chained(storage: MemoryStorage) -> Sections:
@@ -112,6 +119,29 @@ def test_a_merged_base_is_what_the_chain_was() -> None:
     assert loaded_state(sections.files, 4) == sections.state
     assert sections.files.problems(4) == []
     assert sections.files.problems(3) == []
+
+
+def test_deltas_are_merged_with_each_other_while_the_base_is_large() -> None:
+    """The base stays the file that it is; the merged delta has all tombstones."""
+    sections = Sections(open_files(memory()))
+    first = sections.write(1, entities(1, 3_000))
+    for generation in range(2, COMPACT_LAYERS_MAX + 1):
+        gone = {(1 + generation % 2, b"%06d" % generation): None}
+        changed = entities(generation, 2, first=100 * generation)
+        sections.write(generation, {stage: {**changed[stage], **gone} for stage in changed})
+    before = manifest_of(sections)
+    assert sections.files.stages_to_compact(before) != []
+    for stage in sections.files.stages_to_compact(before):
+        merged = sections.files.compact(before, stage)
+        assert (merged.generation, merged.base_generation) == (COMPACT_LAYERS_MAX, 1)
+        assert merged.tombstones == COMPACT_LAYERS_MAX - 1
+        chain = sections.files.chain(stage, section_of(before, stage))
+        assert chain == [section_of(first, stage).layers[0], merged]
+    after = sections.write(COMPACT_LAYERS_MAX + 1, entities(99, 1))
+    assert loaded_state(sections.files, COMPACT_LAYERS_MAX + 1) == sections.state
+    sections.files.collect_garbage([], COMPACT_LAYERS_MAX + 1)
+    assert sections.files.problems(COMPACT_LAYERS_MAX + 1) == []
+    assert max(len(section_of(after, stage).layers) for stage in (1, 2, 3)) == 3
 
 
 def test_a_merged_base_survives_garbage_collection_until_it_is_named() -> None:

@@ -1,0 +1,117 @@
+"""The containers of a pod as processes on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from coordinator.peers.tls import certificate_name
+from services.runtime import probe
+from tests.deploy.certificates import self_signed
+from tests.deploy.kustomize import Object
+from tests.deploy.pod import ROOT, arguments, mounts
+
+CLUSTER_KEY = "5a" * 32
+# Addresses in the pods' network, each with what it is here.
+Names: TypeAlias = Sequence[tuple[str, str]]
+
+
+class Pod:
+    """Containers as processes: what a path of the pod is here, and what runs."""
+
+    def __init__(self, directory: Path, replica: int = 0, names: Names = ()) -> None:
+        """A pod of that number; `names` are replaced in its arguments."""
+        self._directory = directory
+        self._replica = replica
+        self._names = names
+        self._processes: list[subprocess.Popen[str]] = []
+        self._address = ""
+
+    def start(self, container: Object) -> dict[str, object]:
+        """Start a container's process and return the line with which it says that it serves."""
+        self.spawn(container)
+        return self.wait()
+
+    def spawn(self, container: Object) -> None:
+        """Start a container's process."""
+        for path in mounts(container):
+            self.path(path).mkdir(parents=True, exist_ok=True)
+        expanded = arguments(container, self._replica)
+        command = [sys.executable, *container["command"][1:], *map(self._local, expanded)]
+        # Byte code and temporary files have no place in a read-only image.
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+        )
+        self._processes.append(process)
+
+    def wait(self) -> dict[str, object]:
+        """Return the line with which the process that was started last says that it serves."""
+        process = self._processes[-1]
+        assert process.stdout is not None
+        ready: dict[str, object] = json.loads(process.stdout.readline())
+        self._address = str(ready.get("address", ""))
+        return ready
+
+    def probe(self, settings: Object) -> int:
+        """Do what the kubelet does for a probe, and return the exit code."""
+        if "grpc" in settings:
+            return probe.main([self._address, settings["grpc"]["service"]])
+        words = [self._local(word) for word in settings["exec"]["command"][3:]]
+        return probe.main([self._address if word == "127.0.0.1:7400" else word for word in words])
+
+    def path(self, path: str) -> Path:
+        """Return where a path of the pod is on this machine."""
+        return self._directory / path.lstrip("/")
+
+    def stop(self) -> list[int]:
+        """Stop the processes as the kubelet does, the last one first; return their exit codes."""
+        exit_codes = []
+        while self._processes:
+            process = self._processes.pop()
+            process.terminate()
+            exit_codes.append(process.wait())
+            assert process.stdout is not None
+            process.stdout.close()
+        return exit_codes
+
+    def _local(self, argument: str) -> str:
+        """Put the pod's paths under the test's directory, and its port to a free one."""
+        for root in ("/run/viewstamp", "/etc/viewstamp", "/var/lib/viewstamp"):
+            argument = argument.replace(root, str(self.path(root)))
+        for name, address in self._names:
+            argument = argument.replace(name, address)
+        return argument.replace("0.0.0.0:7400", "127.0.0.1:0")
+
+
+def put_secrets(pod: Pod) -> None:
+    """Put the secrets of all overlays where the kubelet would mount them."""
+    key = pod.path("/etc/viewstamp/cluster-key/cluster.key")
+    key.parent.mkdir(parents=True)
+    key.write_text(CLUSTER_KEY)
+    # As the kubelet leaves a secret of mode 0400 in a pod with an fsGroup.
+    key.chmod(0o440)
+    authority = pod.path("/etc/viewstamp/tls/ca.crt")
+    authority.parent.mkdir()
+    private, certificate = self_signed(authority)
+    authority.with_name("tls.key").write_bytes(private)
+    authority.with_name("tls.crt").write_bytes(certificate)
+
+
+def share_peer_certificate(pods: Sequence[Pod]) -> None:
+    """Put one certificate into all pods that names every replica, as the secret does."""
+    with tempfile.TemporaryDirectory() as directory:
+        names = [certificate_name(replica) for replica in range(len(pods))]
+        private, certificate = self_signed(Path(directory) / "ca.crt", *names)
+    files = {"tls.key": private, "tls.crt": certificate, "ca.crt": certificate}
+    for pod in pods:
+        target = pod.path("/etc/viewstamp/peer-tls")
+        target.mkdir()
+        for name, content in files.items():
+            (target / name).write_bytes(content)
