@@ -102,9 +102,10 @@ class Coordinator:
         self._caught_up_op: int | None = None  # ready once this op has retired; None: not now
         self._members = self._make_members()
         peers = NO_PEERS if self._members is None else self._members.driver_ports()
-        self.driver = Driver(_core(config, files), self._mux, self._writer, self._events(), peers)
+        core = _core(config, files)
+        self.driver = Driver(core, self._mux, self._writer, self._events(), peers)
         if self._members is not None:
-            self._members.connect(self.driver)
+            self._members.connect(self.driver, lambda: core.marks.commit_max)
         self._proposals = Proposals(self.driver)
         self._services = self._connect_services()
         self._clients = self._services.clients

@@ -63,6 +63,7 @@ class Members:
         self._cluster_id = config.cluster_id
         self._ports = ports
         self._driver: Driver | None = None
+        self._committed_op: Callable[[], int] = lambda: 0
         events = PeerEvents(self._received, self._link_changed, ports.fail)
         self.peers = Peers(config, events, StoredSnapshots(ports.files.snapshots))
         self._others = [r for r in range(config.replica_count) if r != config.replica_id]
@@ -95,9 +96,10 @@ class Members:
             address=self.address_of,
         )
 
-    def connect(self, driver: Driver) -> None:
-        """Say who is told of the core's messages."""
+    def connect(self, driver: Driver, committed_op: Callable[[], int]) -> None:
+        """Say who is told of the core's messages, and how far its log is known to be committed."""
         self._driver = driver
+        self._committed_op = committed_op
 
     async def run(self) -> None:
         """Listen, and report to the others until cancelled."""
@@ -135,7 +137,7 @@ class Members:
             fetcher=self.peers.fetcher,
             replicas=self._others,
             cluster_id=self._cluster_id,
-            committed_op=self._committed_op,
+            committed_op=self._known_committed_op,
             own_cut_op=lambda: self._ports.position().cut_op,
             record=files.record_transferred,
             say=lambda text: alarms.tell(kind, text),
@@ -143,9 +145,8 @@ class Members:
         )
         return StateTransfer(ports, files.snapshots, self._ports.data_directory / TRANSFER_FOLDER)
 
-    def _committed_op(self) -> int:
-        assert self._driver is not None, "connect first"
-        return self._driver.progress.committed_op
+    def _known_committed_op(self) -> int:
+        return self._committed_op()  # of whom `connect` was told
 
     def address_of(self, replica: int) -> str:
         """Return where a replica serves clients; empty while that is unknown."""

@@ -73,10 +73,10 @@ class Fetcher(Protocol):
 class TransferPorts:
     """What a transfer acts upon.
 
-    `committed_op` is how far this replica is by itself; `own_cut_op` where the snapshot was cut
-    that it would restart from, 0 for none. `record` makes (generation, cut op) durable in the
-    superblock; it blocks. `say` shows people where the transfer is, `ended` that there is none any
-    more.
+    `committed_op` is how far this replica has committed entries, executed or not; `own_cut_op`
+    where the snapshot was cut that it would restart from, 0 for none. `record` makes (generation,
+    cut op) durable in the superblock; it blocks. `say` shows people where the transfer is, `ended`
+    that there is none any more.
     """
 
     fetcher: Fetcher

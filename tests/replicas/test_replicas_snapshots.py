@@ -71,7 +71,7 @@ async def all_restart_from(made: Trial, generation: int) -> None:
     """Wait until every replica says that it would restart from this generation."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
-            own = [each for status in await made.statuses() for each in status.replicas]
+            own = [each for status in await made.settled() for each in status.replicas]
             found = [each.generation for each in own if not each.link]
             if found == [generation] * len(found):
                 return

@@ -11,11 +11,12 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import grpc.aio
 from google.protobuf.message import Message
 
 from tests.histories import wing_gong, witness
@@ -121,9 +122,11 @@ class Trial:
         """Wait until all replicas have retired the same op, and return their statuses."""
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
             while True:
-                statuses = await self.statuses()
-                if len({each.header.op for each in statuses}) == 1:
-                    return statuses
+                # One that has been given a snapshot restarts, after it was ready.
+                with suppress(grpc.aio.AioRpcError):
+                    statuses = await self.statuses()
+                    if len({each.header.op for each in statuses}) == 1:
+                        return statuses
                 await asyncio.sleep(0.2)
 
 
