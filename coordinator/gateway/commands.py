@@ -221,7 +221,8 @@ class Commands:
     def _settled(self, key: tuple[int, int], future: asyncio.Future[Reply]) -> None:
         self._in_flight.pop(key, None)
         if future.cancelled() or future.exception() is not None:
-            self._admission.retire(*key)  # it never got into the log: the number is free again
+            # It never got into the log, or nobody can say: the number may be sent again.
+            self._admission.withdraw(*key)
 
     async def _normalize(
         self, logged: log_pb2.LoggedRequest, methods: Sequence[Method], principal: AccessToken

@@ -103,6 +103,13 @@ class Admission:
         _remove(self._admitted, session_id, number)
         _remove(self._committed, session_id, number)
 
+    def withdraw(self, session_id: int, number: int) -> None:
+        """Forget a request that was admitted, and whose log nobody answers for here any more.
+
+        If it is committed all the same, that is known until it retires.
+        """
+        _remove(self._admitted, session_id, number)
+
     def reset(self) -> None:
         """Forget what was admitted and may never be committed."""
         self._admitted.clear()

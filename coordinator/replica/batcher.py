@@ -346,6 +346,13 @@ def _add_span(
     )
 
 
+def is_about_snapshots(body: bytes) -> bool:
+    """Whether a prepare's body is what `Batcher.take_snapshot_command` makes."""
+    requests = log_pb2.PrepareBody.FromString(body).requests
+    spans = [span for request in requests for span in request.spans]
+    return bool(spans) and all(span.code in SNAPSHOT_CODES for span in spans)
+
+
 def check_size(command_count: int, size: int) -> None:
     """Raise Refusal COMMAND_TOO_LARGE for what no prepare can hold."""
     if size > limits.PREPARE_BODY_BYTES_MAX:

@@ -18,7 +18,14 @@ from coordinator.journal import CorruptRecord
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
 from coordinator.replica.answers import answer, fail, no_space
-from coordinator.replica.batcher import Batch, Batcher, LooseCommand, Reply, SessionRequest
+from coordinator.replica.batcher import (
+    Batch,
+    Batcher,
+    LooseCommand,
+    Reply,
+    SessionRequest,
+    is_about_snapshots,
+)
 from coordinator.replica.errors import HaltedError
 from coordinator.replica.handover import Handover, HandoverPorts
 from coordinator.replica.peers import NO_PEERS, PeerPorts
@@ -31,6 +38,7 @@ from coordinator.replica.ports import (
     wall_clock_us,
 )
 from coordinator.replica.reads import ReplicaReads
+from coordinator.replica.refusals import NOT_SERVING, left_in_the_log, not_serving
 from coordinator.replica.writer import Writer
 from coordinator.stages import codec
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -124,7 +132,7 @@ class Driver:
     def submit(self, waiting: SessionRequest | LooseCommand) -> None:
         """Queue a request for the log; its future gets the reply. Raises Refusal."""
         refusal = self._core.batch_refusal()
-        if refusal is not None and refusal in _NOT_SERVING:
+        if refusal is not None and refusal in NOT_SERVING:
             raise self._not_serving(refusal)
         self.batcher.add(waiting)
         if not self._is_pump_due and self._is_worth_a_look:
@@ -227,7 +235,7 @@ class Driver:
     def _admit_waiting(self) -> None:
         while len(self.batcher):
             refusal = self._core.batch_refusal()
-            if refusal in _NOT_SERVING:
+            if refusal in NOT_SERVING:
                 self.batcher.refuse_all(self._not_serving(refusal))
                 return
             room = self._events.room()
@@ -273,31 +281,21 @@ class Driver:
             fail(self._batch, self._not_serving(effect.reason))
 
     def _not_serving(self, reason: vsr.RefusalReason) -> Refusal:
-        if reason is vsr.RefusalReason.NOT_PRIMARY:
-            return Refusal(
-                Reason.REASON_NOT_PRIMARY,
-                f"replica {self.progress.primary} is the primary: send commands there",
-                primary=self.progress.primary,
-                address=self._peers.address(self.progress.primary),
-            )
-        if reason is vsr.RefusalReason.TOO_MANY_READS:
-            return Refusal(Reason.REASON_OVERLOADED, "too many reads wait already: try again")
-        return Refusal(
-            Reason.REASON_VIEW_CHANGE,
-            f"the replica is not in service ({reason.value}): try again",
-            status=reason.value,
-        )
+        return not_serving(reason, self.progress.primary, self._peers.address)
 
     def _persist_prepares(self, effect: vsr.PersistPrepares) -> None:
         if self._batch is None:  # entries of another primary
             self.progress.op = self._core.marks.op
         self._events.persisting(effect.prepares)
-        use_reserve = any(
-            batch.may_use_reserve
-            for prepare in effect.prepares
-            if (batch := self._in_log.get(prepare.op)) is not None
-        )
+        use_reserve = any(map(self._may_use_reserve, effect.prepares))
         self._writer.persist_prepares(effect.prepares, use_reserve=use_reserve)
+
+    def _may_use_reserve(self, prepare: vsr.Prepare) -> bool:
+        batch = self._in_log.get(prepare.op)
+        if batch is not None:
+            return batch.may_use_reserve
+        # Another primary admitted it. The bodies are looked into only when it makes a difference.
+        return self._events.room() is not Room.FREE and is_about_snapshots(prepare.body)
 
     def prepares_durable(self, prepares: Sequence[Prepare]) -> None:
         """Tell the core what the journal has synced."""
@@ -321,6 +319,8 @@ class Driver:
     def _status_changed(self, effect: vsr.StatusChanged) -> None:
         if self.is_serving:
             self._stop_serving()
+        # A new view may have discarded entries, and put no others in their place.
+        self.progress.op = self._core.marks.op
         self.progress.status = effect.status
         self.progress.view = effect.view
         self.progress.primary = effect.primary
@@ -334,7 +334,11 @@ class Driver:
 
     def check_serving(self) -> None:
         """Raise Refusal unless this replica is the primary, in status normal."""
-        if not self.is_serving:
+        if self.is_serving:
+            refusal = self._core.batch_refusal()
+            if refusal is vsr.RefusalReason.ABDICATING:
+                raise self._not_serving(refusal)
+        else:
             is_normal = self.progress.status is vsr.Status.NORMAL
             reason = vsr.RefusalReason.NOT_PRIMARY if is_normal else vsr.RefusalReason.VIEW_CHANGE
             raise self._not_serving(reason)
@@ -352,7 +356,7 @@ class Driver:
         """
         self.batcher.refuse_all(self._not_serving(vsr.RefusalReason.VIEW_CHANGE))
         for batch in self._in_log.values():
-            fail(batch, _left_in_the_log())
+            fail(batch, left_in_the_log())
         # The next entries of these ops may be other ones.
         self._in_log.clear()
         self.mux.admission.reset()
@@ -371,7 +375,11 @@ class Driver:
         if effect.at_ticks is not None:
             delay = max(0, effect.at_ticks - now_ticks()) * TICK_MS / 1000
             loop = asyncio.get_running_loop()
-            self._tick_timer = loop.call_later(delay, lambda: self.step(vsr.Tick()))
+            self._tick_timer = loop.call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self.step(vsr.Tick())
+        self.pump()  # a primary that gives its view up leaves nobody waiting for a place
 
     # --- Commits ---
 
@@ -478,23 +486,4 @@ class Driver:
             self._events.fatal(error)
 
 
-def _left_in_the_log() -> Refusal:
-    return Refusal(
-        Reason.REASON_VIEW_CHANGE,
-        "the replica is no longer the primary, and the command may still take effect: send it"
-        " again under its request number, or look before you repeat it",
-        outcome="unknown",
-    )
-
-
 _NO_ROOM: Final = frozenset({Room.FULL, Room.EXHAUSTED})
-# Refusals that waiting does not cure; the others end as the pipeline moves.
-_NOT_SERVING: Final = frozenset(
-    {
-        vsr.RefusalReason.BLANK,
-        vsr.RefusalReason.VIEW_CHANGE,
-        vsr.RefusalReason.HALTED,
-        vsr.RefusalReason.NOT_PRIMARY,
-        vsr.RefusalReason.ABDICATING,
-    }
-)

@@ -93,6 +93,7 @@ class Proposals:
 
     def _settled(self, code: int, request: bytes, future: asyncio.Future[Reply]) -> None:
         self._pending.discard((code, request))
-        if self.active and isinstance(future.exception(), Refusal):
+        failure = future.exception()  # looked at in any case: else it is logged as never retrieved
+        if self.active and isinstance(failure, Refusal):
             # Not sequenced, so not decided: again, a little later.
             self.propose(code, request, self._clock_us() + RETRY_DELAY_MS * 1000)

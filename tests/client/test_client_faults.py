@@ -13,7 +13,7 @@ from tests.client.fake_gateway import PASSWORD, FakeGateway
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
-from viewstamp.client import Client, Endpoint, OutcomeUnknown, RawSession, TimedOut
+from viewstamp.client import Client, Endpoint, OutcomeUnknown, RawSession, TimedOut, link
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
 
@@ -252,3 +252,19 @@ async def test_raw_session_gets_the_same_bytes_twice(gateway: FakeGateway) -> No
         later = await reopened.submit_request(1, 0, [span])
     assert first.encoded == again.encoded == later.encoded
     assert len(gateway.applied) == 1
+
+
+async def test_silent_replica_is_left_for_another(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A primary cut off from its backups answers nothing: the same request goes to another one."""
+    monkeypatch.setattr(link, "STALL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(link, "STALL_CHECK_S", 0.01)
+    async with FakeGateway() as other:
+        other.sessions, other.nonces = gateway.sessions, gateway.nonces
+        addresses = (gateway.address, other.address)
+        async with await viewstamp.connect(addresses, username="root", password=PASSWORD) as client:
+            gateway.gate.clear()
+            await client.streams.create("orders")
+            assert [len(replica.received) for replica in (gateway, other)] == [1, 1]
+            gateway.gate.set()

@@ -12,7 +12,8 @@ from coordinator.gateway.commands import Commands
 from coordinator.gateway.normalize import Normalizer
 from coordinator.gateway.routes import Routes
 from coordinator.mux.mux import Mux
-from coordinator.mux.types import LoggedSpan, RegisterSession
+from coordinator.mux.sessions import HeaderVerdict
+from coordinator.mux.types import LoggedRequest, LoggedSpan, RegisterSession
 from coordinator.replica.batcher import LooseCommand, Reply, SessionRequest
 from coordinator.stages.codec import ProtobufCodec
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain
@@ -176,3 +177,17 @@ async def test_sessions_that_are_none() -> None:
                 await world.commands.admit(session_id, request, ROOT)
             assert caught.value.reason == reason
     assert (world.used, world.logged, len(world.commands._turns)) == ([], [], 0)
+
+
+async def test_committed_and_left_alone_is_still_in_flight() -> None:
+    """Whoever waited was let go at a view change, yet the entry retires: its reply is not lost."""
+    world = World()
+    await world.admit(1)
+    logged = LoggedRequest(SESSION, 1, 0, (LoggedSpan(CREATE_STREAM, 1, b"", 0, 1),))
+    assert world.mux.sessions.check_header(logged) is HeaderVerdict.APPLY
+    world.mux.admission.commit(SESSION, 1)
+    world.mux.admission.reset()
+    world.logged[0].future.set_exception(Refusal(Reason.REASON_VIEW_CHANGE, "moved"))
+    await asyncio.sleep(0)
+    again = await refused(lambda: world.admit(1))
+    assert again.reason == Reason.REASON_VIEW_CHANGE

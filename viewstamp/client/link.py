@@ -58,6 +58,8 @@ class Link:
         self._is_waiting = is_waiting
         self._outgoing: asyncio.Queue[submit_pb2.SubmitRequest] = asyncio.Queue()
         self._ended = asyncio.Event()
+        self.has_stalled = False
+        """Whether nothing came for long though an answer was due."""
         self._heard_at = asyncio.get_running_loop().time()
 
     def send(self, request: submit_pb2.SubmitRequest) -> None:
@@ -117,6 +119,7 @@ class Link:
             if not self._is_waiting():
                 self._heard_at = clock()
             if clock() - self._heard_at > STALL_TIMEOUT_S:
+                self.has_stalled = True
                 return
 
 

@@ -258,6 +258,9 @@ class Submitter:
                 await link.run()
             finally:
                 self._detach()
+            if link.has_stalled:
+                # Perhaps a primary that its backups have left: another replica knows the new one.
+                self._endpoints.advance()
             return link.was_ended
 
     async def _open(self, channel: grpc.aio.Channel) -> StreamCall:

@@ -1,0 +1,51 @@
+"""What callers are told whom this replica cannot serve now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from coordinator import vsr
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+
+# Refusals that waiting does not cure; the others end as the pipeline moves.
+NOT_SERVING: Final = frozenset(
+    {
+        vsr.RefusalReason.BLANK,
+        vsr.RefusalReason.VIEW_CHANGE,
+        vsr.RefusalReason.HALTED,
+        vsr.RefusalReason.NOT_PRIMARY,
+        vsr.RefusalReason.ABDICATING,
+    }
+)
+
+
+def not_serving(
+    reason: vsr.RefusalReason, primary: int, address_of: Callable[[int], str]
+) -> Refusal:
+    """Return what the core's reason means for a caller; `primary` is that of the present view."""
+    if reason is vsr.RefusalReason.NOT_PRIMARY:
+        return Refusal(
+            Reason.REASON_NOT_PRIMARY,
+            f"replica {primary} is the primary: send commands there",
+            primary=primary,
+            address=address_of(primary),
+        )
+    if reason is vsr.RefusalReason.TOO_MANY_READS:
+        return Refusal(Reason.REASON_OVERLOADED, "too many reads wait already: try again")
+    return Refusal(
+        Reason.REASON_VIEW_CHANGE,
+        f"the replica is not in service ({reason.value}): try again",
+        status=reason.value,
+    )
+
+
+def left_in_the_log() -> Refusal:
+    """Return what those are told whose commands the next primary may commit, or not."""
+    return Refusal(
+        Reason.REASON_VIEW_CHANGE,
+        "the replica is no longer the primary, and the command may still take effect: send it"
+        " again under its request number, or look before you repeat it",
+        outcome="unknown",
+    )
