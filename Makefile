@@ -66,7 +66,9 @@ test: lint ## Lint, run the tests, hold the coverage gate
 	CI=true $(PYTHON) -m pytest tests/analytics
 
 test-long: $(DEV) ## Run the tests that take minutes, and a short crash test
-	CI=true $(PYTHON) -m pytest -m long -o faulthandler_timeout=1200
+	CI=true $(PYTHON) -m pytest -m long -o faulthandler_timeout=1200 \
+	    -n 2 --dist loadfile --ignore tests/analytics --ignore tests/replicas
+	CI=true $(PYTHON) -m pytest -m long -o faulthandler_timeout=1200 tests/replicas tests/analytics
 	$(PYTHON) tests/crash/crash_test.py --short
 
 lint: $(DEV) ## Check format, style, types, protos and generated stubs
