@@ -174,14 +174,17 @@ def _sum(path: Path, column: str) -> int:
 
 
 def crossover(runs: dict[str, Any]) -> dict[str, Any]:
-    """Return Spark's seconds over duckdb's by size, and from how many spans on Spark is faster.
+    """Return what Spark takes against duckdb, in time that passed and in CPU time of all processes.
 
-    The latter by a straight line for each through the smallest and the largest size; None if these
-    never meet.
+    The ratio at each size, and from how many spans on Spark needs less: by a straight line for each
+    through the smallest and the largest size; None if these never meet. CPU time is what to look at
+    where the machine had other work to do.
     """
-    seconds = {
-        name: [run[name]["total_s"] for run in runs.values()] for name in ("spark", "duckdb")
-    }
+    return {measure: _crossing(runs, measure) for measure in ("total_s", "cpu_s")}
+
+
+def _crossing(runs: dict[str, Any], measure: str) -> dict[str, Any]:
+    seconds = {name: [run[name][measure] for run in runs.values()] for name in ("spark", "duckdb")}
     pairs = zip(runs, seconds["spark"], seconds["duckdb"], strict=True)
     found: dict[str, Any] = {"spark_over_duckdb": {n: round(a / b, 2) for n, a, b in pairs}}
     if len(runs) > 1:
