@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import multiprocessing
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -103,7 +104,8 @@ def _finished(seeds: Sequence[int], scale: Scale, processes: int) -> Iterator[li
         for chunk in chunks:
             yield run_chunk(chunk, scale)
         return
-    with ProcessPoolExecutor(processes) as pool:
+    # Spawned, not forked: a fork of a process that has threads (gRPC, pytest-xdist) may hang.
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         waiting: set[Future[list[Outcome]]] = set()
         for chunk in chunks:
             waiting.add(pool.submit(run_chunk, chunk, scale))
