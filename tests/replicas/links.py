@@ -60,12 +60,15 @@ class LinkedReplicas(LocalReplicas):
         own: Sequence[str],
         peers: Sequence[Sequence[str]],
         namespaces: Sequence[int] = (),
+        arguments: Sequence[str] = (),
     ) -> None:
         """`peers[i]` is where replica `i` listens for peers, at `i`, and reaches the others.
 
-        `namespaces` are processes in whose network namespaces the coordinators are to run.
+        `namespaces` are processes in whose network namespaces the coordinators are to run;
+        `arguments` go to them.
         """
-        super().__init__(directory, len(own), adapt=self._inside if namespaces else _unchanged)
+        adapt = self._inside if namespaces else _unchanged
+        super().__init__(directory, len(own), coordinator_arguments=arguments, adapt=adapt)
         self._own = own
         self._peers = peers
         self._namespaces = namespaces
@@ -197,13 +200,40 @@ def _run(*command: str) -> None:
 # --- Proxies ---
 
 
+class Gate:
+    """One direction of a proxy: open, shut, or open for so many bytes more."""
+
+    def __init__(self) -> None:
+        self._is_open = asyncio.Event()
+        self.open()
+
+    def open(self) -> None:
+        """Let everything pass."""
+        self._left_bytes: int | None = None
+        self._is_open.set()
+
+    def shut(self) -> None:
+        """Hold everything back."""
+        self._is_open.clear()
+
+    def allow(self, size_bytes: int) -> None:
+        """Let about so many bytes pass, and hold back the rest."""
+        self._left_bytes = size_bytes
+
+    async def passed(self, size_bytes: int) -> None:
+        """Wait until so many bytes may pass."""
+        if self._left_bytes is not None:
+            self._left_bytes -= size_bytes
+            if self._left_bytes < 0:
+                self.shut()
+        await self._is_open.wait()
+
+
 class Proxy:
     """Passes connections on to one address; either direction can be stopped."""
 
     def __init__(self, address: str) -> None:
-        self.forward, self.backward = asyncio.Event(), asyncio.Event()
-        self.forward.set()
-        self.backward.set()
+        self.forward, self.backward = Gate(), Gate()
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
 
@@ -224,16 +254,14 @@ class Proxy:
             beyond_writer.close()
 
 
-async def _pump(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_open: asyncio.Event
-) -> None:
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: Gate) -> None:
     """Pass bytes on while the direction is open; the end of one direction ends both."""
     with suppress(ConnectionError):
         while data := await reader.read(CHUNK_BYTES):
-            await is_open.wait()
+            await gate.passed(len(data))
             writer.write(data)
             await writer.drain()
-    await is_open.wait()
+    await gate.passed(0)
     writer.close()
 
 
@@ -245,19 +273,19 @@ class ProxyLinks:
 
     def cut(self, source: int, target: int) -> None:
         """Stop requests of `source`, and its answers."""
-        self.proxies[source, target].forward.clear()
-        self.proxies[target, source].backward.clear()
+        self.proxies[source, target].forward.shut()
+        self.proxies[target, source].backward.shut()
 
     def heal(self) -> None:
         """Let everything pass."""
         for proxy in self.proxies.values():
-            proxy.forward.set()
-            proxy.backward.set()
+            proxy.forward.open()
+            proxy.backward.open()
 
 
 @asynccontextmanager
 async def behind_proxies(
-    directory: Path, count: int
+    directory: Path, count: int, arguments: Sequence[str] = ()
 ) -> AsyncIterator[tuple[LinkedReplicas, ProxyLinks]]:
     """Yield replicas that reach each other over proxies, not started yet, and their links."""
     links = ProxyLinks()
@@ -272,4 +300,5 @@ async def behind_proxies(
                     server = await asyncio.start_server(proxy.passes_on, "127.0.0.1", 0)
                     stack.callback(server.close)
                     peers[source][target] = "127.0.0.1:{1}".format(*server.sockets[0].getsockname())
-        yield LinkedReplicas(directory, [ANY_PORT] * count, peers), links
+        own = [ANY_PORT] * count
+        yield LinkedReplicas(directory, own, peers, arguments=arguments), links
