@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -60,15 +60,31 @@ def written(data_directory: Path, number: int) -> Written:
 def compactions(log: Path) -> list[Compaction]:
     """Return every compaction that a coordinator's log tells of."""
     found, adopted = [], None
-    for line in log.read_text().splitlines():
-        event = json.loads(line) if line.startswith("{") else {}
-        if event.get("message") == ADOPTED:
+    for event in _events(log):
+        if event["message"] == ADOPTED:
             adopted = _time(event)
-        elif event.get("message") == COMPACTED and adopted is not None:
+        elif event["message"] == COMPACTED and adopted is not None:
             seconds = (_time(event) - adopted).total_seconds()
             told = event["fields"]
             found.append(Compaction(told["stage"], round(seconds, 3), told["bytes"]))
     return found
+
+
+def adoptions(log: Path) -> dict[int, float]:
+    """Return when each generation was adopted, in seconds since 1970, as a log tells."""
+    return {
+        event["fields"]["generation"]: _time(event).timestamp()
+        for event in _events(log)
+        if event["message"] == ADOPTED
+    }
+
+
+def _events(log: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the events of a log; other lines are none."""
+    for line in log.read_text().splitlines():
+        event = json.loads(line) if line.startswith("{") else {}
+        if "message" in event:
+            yield event
 
 
 def _time(event: Mapping[str, Any]) -> datetime:
