@@ -17,12 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks.load import WARM_UP_S, by_callers, summary
 from benchmarks.snapshot_state import FULL, QUICK, Topics
 from benchmarks.wire import Samples
 from viewstamp import client as library
+
+Call: TypeAlias = tuple[float, float]  # sent and answered, in seconds of the monotonic clock
 
 
 @dataclass(slots=True)
@@ -43,8 +45,8 @@ class TimedSamples(Samples):
         path.write_bytes(self.answered_s.tobytes() + self.latencies_s.tobytes())
 
 
-def read_calls(path: Path) -> Sequence[tuple[float, float]]:
-    """Return when each call was sent and answered: seconds of the clock of all processes."""
+def read_calls(path: Path) -> Sequence[Call]:
+    """Return when each call was sent and answered, as the load has left it behind."""
     values = array("d", path.read_bytes())
     half = len(values) // 2
     return [

@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Final, TypeAlias
 
 from benchmarks.load import percentile_ms
 from benchmarks.snapshot_files import adoptions
-from benchmarks.snapshot_load import read_calls
+from benchmarks.snapshot_load import Call, read_calls
 from benchmarks.targets import Figures
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.client import Client
@@ -32,6 +32,7 @@ from viewstamp.cluster.local import COORDINATOR
 LOADS: Final[Mapping[str, int]] = {"light": 4, "saturated": 256}
 # Between two snapshots, where they come one after another and where people ask for them.
 PAUSES_S: Final[Mapping[str, float]] = {"during": 0.0, "paced": 1.0}
+Interval: TypeAlias = tuple[float, float]  # begin and end, in seconds of the monotonic clock
 _US_PER_S: Final = 1_000_000
 
 
@@ -87,17 +88,8 @@ class Turns:
         finally:
             enough.set()
             taken = await taking
-        seconds = [one.seconds for one in taken]
         under_way = intervals(taken, adoptions(self._cluster.log_path(COORDINATOR)))
-        overlapped = overlapping(read_calls(calls_path), under_way)
-        return {
-            **during,
-            "snapshots": len(taken),
-            "snapshot_s": round(median(seconds), 3),
-            "snapshot_max_s": round(max(seconds), 3),
-            "overlapped_commands": len(overlapped),
-            "overlapped_p99_ms": percentile_ms(sorted(overlapped), 99),
-        }
+        return {**during, **beside(read_calls(calls_path), taken, under_way)}
 
     async def _take_until(self, enough: asyncio.Event, pause_s: float) -> list[Taken]:
         """Take one snapshot after another, the last one of them to its end."""
@@ -142,9 +134,7 @@ async def take(client: Client) -> Taken:
     )
 
 
-def intervals(
-    taken: Sequence[Taken], adopted_s: Mapping[int, float]
-) -> Sequence[tuple[float, float]]:
+def intervals(taken: Sequence[Taken], adopted_s: Mapping[int, float]) -> Sequence[Interval]:
     """Return from when to when snapshots were under way, by the clock that calls are timed with.
 
     `adopted_s` are the adoptions, in seconds since 1970; what is not in there ends when it was
@@ -158,12 +148,32 @@ def intervals(
     ]
 
 
-def overlapping(
-    calls: Sequence[tuple[float, float]], under_way: Sequence[tuple[float, float]]
-) -> list[float]:
+def beside(calls: Sequence[Call], taken: Sequence[Taken], under_way: Sequence[Interval]) -> Figures:
+    """Return the figures of the snapshots that were taken beside calls, and of those calls.
+
+    Snapshots before the first call and after the last one, when nothing else happens, do not count.
+    """
+    first, last = min(sent for sent, _ in calls), max(answered for _, answered in calls)
+    counted = [
+        one.seconds
+        for one, (cut, end) in zip(taken, under_way, strict=True)
+        if cut <= last and first <= end
+    ]
+    overlapped = sorted(overlapping(calls, under_way))
+    return {
+        "snapshots": len(counted),
+        "snapshots_per_s": round(len(counted) / (last - first), 1),
+        "snapshot_s": round(median(counted), 3),
+        "snapshot_max_s": round(max(counted), 3),
+        "overlapped_commands": len(overlapped),
+        "overlapped_p99_ms": percentile_ms(overlapped, 99),
+    }
+
+
+def overlapping(calls: Sequence[Call], under_way: Sequence[Interval]) -> list[float]:
     """Return the latencies of the calls during which a snapshot was under way.
 
-    Both are (begin, end); snapshots are in order.
+    Snapshots are in order.
     """
     ends = [end for _, end in under_way]
     found = []

@@ -10,20 +10,24 @@ from typing import Any, Final, Protocol
 
 from coordinator.gateway.alarms import Alarms
 from coordinator.gateway.snapshots import SnapshotReads
-from coordinator.mux.catalog_types import CatalogChanged, CutTaken
+from coordinator.mux.catalog_types import CatalogChanged, CutTaken, Snapshot, SnapshotState
 from coordinator.mux.mux import Mux
 from coordinator.mux.stage import Stage
 from coordinator.peers.messages import SnapshotDurableMessage
+from coordinator.replica.batcher import Batcher
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver
+from coordinator.replica.ports import Progress
 from coordinator.replica.proposals import Proposals
 from coordinator.replica.writer import Writer
 from coordinator.snapshot.adoption import Adoption, AdoptionPorts
 from coordinator.snapshot.agreement import DurableReport, Reports
 from coordinator.snapshot.bases import restored_tallies, section_base
 from coordinator.snapshot.copies import CopyVerdict
+from coordinator.snapshot.decisions import LocalState
 from coordinator.snapshot.generation_files import StoredGenerations, durable_of
 from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports
+from coordinator.snapshot.pacing import Pace, Traffic
 from coordinator.snapshot.sections import CutSections
 from coordinator.snapshot.store import SnapshotStore
 from coordinator.snapshot.triggers import Load, SnapshotTriggers, TriggerSettings
@@ -68,6 +72,15 @@ class Surroundings:
     tell_primary: Callable[[Durable], None]
 
 
+def traffic_of(progress: Progress, batcher: Batcher, space: Space) -> Traffic:
+    """Return what the work on snapshots must know of commands."""
+    return Traffic(
+        retired=lambda: progress.retired_revision,
+        waiting=lambda: progress.op - progress.retired_op + len(batcher),
+        is_urgent=lambda: space.full,
+    )
+
+
 class Snapshots:
     """Everything about snapshots in one process."""
 
@@ -79,6 +92,9 @@ class Snapshots:
         deadline_ms: int,
     ) -> None:
         self._around = around
+        self._pace = Pace(
+            traffic_of(around.driver.progress, around.driver.batcher, around.space), deadline_ms
+        )
         self._loop = asyncio.get_running_loop()
         manifest = None if around.files.base is None else around.files.base.manifest
         snapshots = around.mux.catalog.list_after(0, around.mux.catalog.last_generation)
@@ -173,8 +189,13 @@ class Snapshots:
         self.store.apply(changed.snapshots, changed.deleted)
         self.orchestrator.catalog_changed(changed.snapshots, changed.deleted)
         self.reads.catalog_changed(changed.snapshots, changed.deleted)
-        if changed.deleted:
+        if changed.deleted and not any(map(self._is_to_be_adopted, changed.snapshots)):
             self._around.start(self._adoption.clean())
+
+    def _is_to_be_adopted(self, snapshot: Snapshot) -> bool:
+        """Whether files are about to be looked through anyway, for a generation that completed."""
+        state = self.orchestrator.local_state(snapshot.generation)
+        return snapshot.state is SnapshotState.COMPLETED and state is LocalState.DURABLE
 
     # --- Ports ---
 
@@ -182,7 +203,7 @@ class Snapshots:
         around = self._around
         files = StoredGenerations(around.files.snapshots, around.files.cluster_id)
         return Ports(
-            work=around.watch.work(LocalWork(self._sections, files)),
+            work=around.watch.work(LocalWork(self._sections, files, pace=self._pace)),
             adopt=around.watch.adopt(self._adoption.adopt),
             propose=lambda code, request: around.proposals.propose(code, request, 0),
             publish=lambda snapshot: self.store.apply((snapshot,), ()),
@@ -207,6 +228,7 @@ class Snapshots:
             freed=around.space.look_again,
             start=around.start,
             compacted=around.watch.compacted,
+            pace=self._pace,
         )
 
     def _release(self, generation: int) -> None:
