@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from coordinator.snapshot.compaction import first_to_merge
 from viewstamp.format.manifest import sections
 from viewstamp.snapshots.copies import Copies, copy_directories, manifest_file
 from viewstamp.snapshots.generation import Generation
@@ -55,6 +56,12 @@ def written(data_directory: Path, number: int) -> Written:
     for _, section in sections(generation.manifest):
         files |= {layer.digest.hex(): layer.size_bytes for layer in section.layers}
     return Written(files)
+
+
+def is_to_be_merged(data_directory: Path, number: int, stage: int) -> bool:
+    """Whether all layers of a section become a new base once the generation is adopted."""
+    generation = Generation(Copies(copy_directories(data_directory)), number)
+    return first_to_merge(dict(sections(generation.manifest))[stage]) == 0
 
 
 def compactions(log: Path) -> list[Compaction]:

@@ -35,7 +35,7 @@ from benchmarks.snapshot_etcd import (
     measure_etcd,
     tell,
 )
-from benchmarks.snapshot_files import Compaction, Written, compactions, written
+from benchmarks.snapshot_files import Compaction, Written, compactions, is_to_be_merged, written
 from benchmarks.snapshot_state import FULL, QUICK, Size, Topics, build, change, chosen
 from benchmarks.snapshot_turns import LOADS, Turns, take
 from benchmarks.targets import SNAPSHOT_TARGETS, Figures, judge
@@ -158,20 +158,30 @@ class Bench:
                 self._add(f"{where}_{part}", {"topics": number, **figures})
 
     async def _compaction(self) -> None:
-        """Change more than half, and wait until the section was merged into a new base."""
+        """Change more than half, and wait until the section was merged into a new base.
+
+        A small section is not merged before its deltas have some size: then change it once more.
+        """
         log = self._cluster.log_path(COORDINATOR)
         known = len(of_streams(log))
-        number = int(self.topics.count * COMPACTED_SHARE)
-        numbers = chosen(self.topics.count, number, clustered=False, chance=self._chance)
-        await change(self._client, self.topics, numbers, next(self._values))
-        figures = await self._snapshot()
-        self._add("delta_before_compaction", {"topics": number, **figures})
+        while not await self._is_to_be_compacted():
+            pass
         deadline = time.perf_counter() + COMPACTION_TIMEOUT_S
         while not (new := of_streams(log)[known:]):
             if time.perf_counter() > deadline:
                 raise TimeoutError(f"no section was compacted within {COMPACTION_TIMEOUT_S:g} s")
             await asyncio.sleep(POLL_S)
         self._add("compaction", {"seconds": new[-1].seconds, "bytes": new[-1].size_bytes})
+
+    async def _is_to_be_compacted(self) -> bool:
+        """Change more than half and take a snapshot; return whether it leads to a new base."""
+        number = int(self.topics.count * COMPACTED_SHARE)
+        numbers = chosen(self.topics.count, number, clustered=False, chance=self._chance)
+        await change(self._client, self.topics, numbers, next(self._values))
+        self._add("delta_before_compaction", {"topics": number, **await self._snapshot()})
+        latest = await self._client.snapshots.latest()
+        directory = self._cluster.data_directory
+        return is_to_be_merged(directory, latest.generation, routing_pb2.STAGE_STREAMS)
 
     async def _restart(self) -> None:
         """Kill everything, and wait until a CreateTopic is answered."""
