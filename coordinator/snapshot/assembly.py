@@ -34,6 +34,7 @@ from coordinator.snapshot.triggers import Load, SnapshotTriggers, TriggerSetting
 from coordinator.snapshot.work import Durable, LocalWork
 from coordinator.stages.client import StageClient
 from coordinator.telemetry.snapshots import SnapshotWatch
+from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.format.prepare import Prepare
 
@@ -74,12 +75,12 @@ class Surroundings:
     tell_others: Callable[[Durable], None]
 
 
-def traffic_of(progress: Progress, batcher: Batcher, space: Space) -> Traffic:
+def traffic_of(progress: Progress, batcher: Batcher, is_urgent: Callable[[], bool]) -> Traffic:
     """Return what the work on snapshots must know of commands."""
     return Traffic(
         retired=lambda: progress.retired_revision,
         waiting=lambda: progress.op - progress.retired_op + len(batcher),
-        is_urgent=lambda: space.full,
+        is_urgent=is_urgent,
     )
 
 
@@ -94,9 +95,8 @@ class Snapshots:
         deadline_ms: int,
     ) -> None:
         self._around = around
-        self._pace = Pace(
-            traffic_of(around.driver.progress, around.driver.batcher, around.space), deadline_ms
-        )
+        traffic = traffic_of(around.driver.progress, around.driver.batcher, self._is_urgent)
+        self._pace = Pace(traffic, deadline_ms)
         self._loop = asyncio.get_running_loop()
         manifest = None if around.files.base is None else around.files.base.manifest
         snapshots = around.mux.catalog.list_after(0, around.mux.catalog.last_generation)
@@ -248,6 +248,11 @@ class Snapshots:
 
     def _kept(self) -> frozenset[int]:
         return self.orchestrator.pins() | self._catalog.keys()
+
+    def _is_urgent(self) -> bool:
+        """Whether commands themselves need a snapshot to be completed."""
+        load = self._load()
+        return load.is_disk_full or load.item_log_bytes > limits.ITEM_LOG_CUT_BYTES
 
     def _load(self) -> Load:
         around = self._around
