@@ -90,7 +90,7 @@ async def read_on(made: Trial, replica: int, reader: Reader, wanted: int) -> Non
 
 
 async def test_reads_of_every_replica_are_linearizable(tmp_path: Path) -> None:
-    """Whoever is asked answers by itself; the primary steps down meanwhile, and one history fits."""
+    """Whoever is asked answers by itself, and over a step-down all fits one history."""
     async with trial(tmp_path) as made:
         async with (
             reader_at(made, 0) as first,
