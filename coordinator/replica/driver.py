@@ -86,6 +86,7 @@ class Driver:
                 self._found_faulty,
                 self._start,
                 self._guard,
+                lambda: self.is_serving or self.progress.status is not vsr.Status.NORMAL,
             )
         )
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -162,6 +163,10 @@ class Driver:
         waiting_op = self._handover.next_op
         handed_over = self.progress.committed_op if waiting_op is None else waiting_op - 1
         return op <= handed_over and revision <= self.progress.committed_revision
+
+    def hurry(self) -> None:
+        """Hand over what is committed, at once: somebody waits for it."""
+        self._handover.hurry()
 
     def lead(self, effects: Callable[[], Sequence[mux_types.MuxEffect]]) -> None:
         """Ask the mux for effects and carry them out; what is raised ends the process."""
@@ -325,6 +330,7 @@ class Driver:
         self.progress.view = effect.view
         self.progress.primary = effect.primary
         self._events.status_changed(effect)
+        self._handover.hurry()
 
     @property
     def is_serving(self) -> bool:
