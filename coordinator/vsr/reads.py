@@ -3,6 +3,9 @@
 The index is the commit point when a round starts. The round proves that this replica still was
 the primary then: a replication quorum, which every view change would have had to meet, confirms
 that it is in status normal of this view. Alone, a replica is its own quorum.
+
+A round asks no more replicas than it needs: those who confirmed the last one. Should one of them be
+gone, the next heartbeat asks all, and from then on others are asked.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from coordinator.vsr.effects import ReadIndexGranted, ReadIndexRefused, RefusalReason
 from coordinator.vsr.events import ReadIndexRequested
 from coordinator.vsr.messages import CommitOkMessage
-from coordinator.vsr.normal import known_primary, refusal_of_role, send_heartbeat
+from coordinator.vsr.normal import known_primary, refusal_of_role, send_heartbeat, tell_commit
 from coordinator.vsr.state import State
 from viewstamp.limits import READ_INDEXES_WAITING_MAX
 
@@ -67,9 +70,14 @@ def start_round(state: State) -> None:
     reads.index_op = state.commit_max
     reads.running, reads.waiting = reads.waiting, []
     reads.newcomers_running, reads.newcomers_waiting = reads.newcomers_waiting, {}
+    asked = sorted(reads.confirmed_by - {state.replica})[: state.quorums.replication - 1]
     reads.confirmed_by = {state.replica}
-    if state.replica_count > 1:
+    if state.replica_count == 1:
+        return
+    if len(asked) < state.quorums.replication - 1 or reads.newcomers_running:
         send_heartbeat(state)
+    else:
+        tell_commit(state, asked)
 
 
 def finish_round(state: State) -> None:
