@@ -1,10 +1,10 @@
 """Where the time goes: CPU per command and per prepare of every process. Prints one JSON object.
 
-`python -m benchmarks.costs [--replicas N] [--seconds S] [--sample DIRECTORY] [WORKLOAD ...]`. Times
-are taken from the kernel in the middle of a run, prepares and commands from the cluster's status, so
-starting up and making streams do not count. With `--sample`, and `py-spy` in the PATH or beside this Python,
-the Python frames that hold the interpreter lock are sampled meanwhile, one raw file per process;
-sampling slows a process down, so its costs are better taken without.
+`python -m benchmarks.costs [--replicas N] [--seconds S] [--sample DIRECTORY] [WORKLOAD ...]`.
+Times are taken from the kernel in the middle of a run, prepares and commands from the cluster's
+status, so starting up and making streams do not count. With `--sample`, and `py-spy` in the PATH
+or beside this Python, the Python frames that hold the interpreter lock are sampled meanwhile, one
+raw file per process; sampling slows a process down, so its costs are better taken without.
 """
 
 from __future__ import annotations

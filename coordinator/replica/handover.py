@@ -4,8 +4,8 @@ The core holds the bodies of recent entries only. What an earlier process wrote,
 was slow to take, is read back. An entry whose record turns out to be damaged is told to the core,
 which has it from a peer and commits it once more; everything behind it waits.
 
-Where nobody waits for them, as on a backup, commits are handed over a run at a time: what is applied
-together costs the stages less, and does not get in the way of the next entry on its way to the disk.
+Where nobody waits for them, as on a backup, commits are handed over a run at a time: what is
+applied together costs less, and does not get in the way of the next entry on its way to the disk.
 """
 
 from __future__ import annotations

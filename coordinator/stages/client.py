@@ -40,7 +40,7 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", RECONNECT_DELAY_MAX_MS),
 )
 APPLY_PATH: Final = "/viewstamp.api.domain.v1.DomainService/Apply"
-# Batches that wait together share a message up to so many bytes: beyond, the first of them would wait
+# Batches that wait together share a message up to so many bytes. Beyond, the first would wait
 # for the others longer than a message costs.
 SHARED_MESSAGE_BYTES_MAX: Final = 64 * limits.KIB
 _BATCHES_TAG: Final = bytes((domain_pb2.ApplyRequest.BATCHES_FIELD_NUMBER << 3 | 2,))
@@ -125,8 +125,12 @@ class StageClient:
         message = domain_pb2.ApplyRequest(batch=batch).SerializeToString()
         if batch.sequence:
             entry = self.item_log.append(batch.sequence, message, cut_generation(batch))
-            # What is added to an encoded message belongs to it alone.
-            outgoing = _Outgoing(message + traced(trace_parents), entry, may_share=not trace_parents)
+            outgoing = _Outgoing(
+                message + traced(trace_parents),
+                entry,
+                # What is added to an encoded message belongs to that one batch.
+                may_share=not trace_parents,
+            )
         else:
             outgoing = _Outgoing(message, None, read_timeout_ms(batch))
         if self.connected:

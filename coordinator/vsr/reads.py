@@ -94,11 +94,10 @@ def start_round(state: State) -> None:
     reads.running, reads.waiting = reads.waiting, []
     reads.backups_running, reads.backups_waiting = reads.backups_waiting, {}
     reads.newcomers_running, reads.newcomers_waiting = reads.newcomers_waiting, {}
-    asked = sorted(reads.confirmed_by - {state.replica})[: state.quorums.replication - 1]
+    needed = state.quorums.replication - 1
+    asked = sorted(reads.confirmed_by - {state.replica}, reverse=True)[:needed]
     reads.confirmed_by = {state.replica}
-    if state.replica_count == 1:
-        return
-    if len(asked) < state.quorums.replication - 1 or reads.newcomers_running:
+    if len(asked) < needed or reads.newcomers_running:
         send_heartbeat(state)
     else:
         tell_commit(state, asked)

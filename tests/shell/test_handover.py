@@ -129,7 +129,7 @@ async def test_a_committed_entry_that_is_nowhere_ends_the_process() -> None:
 
 
 async def test_a_run_waits_until_time_is_up_or_somebody_hurries() -> None:
-    """What nobody waits for is handed over by the timer, with what came meanwhile, or when asked."""
+    """What nobody waits for is handed over by the timer, as a run, or when asked for."""
     journal = Journal(range(1, 6))
     journal.is_urgent = False
     journal.commit(1, prepare)
