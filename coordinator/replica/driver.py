@@ -38,7 +38,7 @@ from coordinator.replica.ports import (
     wall_clock_us,
 )
 from coordinator.replica.reads import ReplicaReads
-from coordinator.replica.refusals import not_serving
+from coordinator.replica.refusals import not_read_here, not_serving
 from coordinator.replica.writer import Writer
 from coordinator.stages import codec
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -83,6 +83,7 @@ class Driver:
                 self._found_faulty,
                 self._start,
                 self.guard,
+                self._is_urgent,
             )
         )
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -165,6 +166,15 @@ class Driver:
         waiting_op = self._handover.next_op
         handed_over = self.progress.committed_op if waiting_op is None else waiting_op - 1
         return op <= handed_over and revision <= self.progress.committed_revision
+
+    def hurry(self) -> None:
+        """Hand over what is committed, at once: somebody waits for it."""
+        self._handover.hurry()
+
+    def _is_urgent(self) -> bool:
+        """Whether somebody waits for commits: callers, a new primary, reads of a backup."""
+        follows = self.progress.status is vsr.Status.NORMAL and not self.is_serving
+        return not follows or self.reads.waiting > 0
 
     def lead(self, effects: Callable[[], Sequence[mux_types.MuxEffect]]) -> None:
         """Ask the mux for effects and carry them out; what is raised ends the process."""
@@ -280,6 +290,7 @@ class Driver:
         self.progress.view = effect.view
         self.progress.primary = effect.primary
         self._events.status_changed(effect)
+        self._handover.hurry()
 
     @property
     def is_serving(self) -> bool:
@@ -299,9 +310,16 @@ class Driver:
             raise self.not_serving(reason)
 
     def check_reading(self) -> None:
-        """Raise Refusal unless reads that need not be linearizable are answered here."""
+        """Raise Refusal unless reads are answered here; a backup does so, too."""
         if self.progress.status is not vsr.Status.NORMAL:
             raise self.not_serving(vsr.RefusalReason.VIEW_CHANGE)
+
+    def late_read(self, deadline_ms: int) -> Refusal | None:
+        """Return where a linearizable read belongs that got no answer here; None: nowhere else."""
+        if self.is_serving:
+            return None
+        primary = self.progress.primary
+        return not_read_here(primary, self._peers.address(primary), deadline_ms)
 
     def _halted(self, effect: vsr.Halted) -> None:
         raise HaltedError(effect.reason)
