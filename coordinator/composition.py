@@ -30,6 +30,7 @@ from coordinator.peers.peers import PeersConfig
 from coordinator.public_face import FacePorts, PublicFace
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver
+from coordinator.replica.errors import HaltedError
 from coordinator.replica.founding import founders_of, founding_body, write_root_password
 from coordinator.replica.peer_answers import Position
 from coordinator.replica.peers import NO_PEERS
@@ -121,6 +122,10 @@ class Coordinator:
         try:
             await self._failure
             grace_ms = STOP_GRACE_MS
+        except HaltedError:
+            if self._members is not None:
+                await self._members.tell_halted()
+            raise
         finally:
             stopped.cancel()
             await self._stop(grace_ms)
@@ -253,6 +258,7 @@ class Coordinator:
             start=self._start,
             watch=self._telemetry.snapshots,
             tell_primary=self._tell_primary,
+            tell_others=self._tell_others,
         )
         limits = self._config.snapshots
         settings = TriggerSettings(
@@ -281,6 +287,7 @@ class Coordinator:
             position=self._position,
             client_address=lambda: config.advertise or self._cluster.address,
             durable_elsewhere=self._durable_elsewhere,
+            adopted_elsewhere=self._adopted_elsewhere,
             files=files,
             data_directory=config.data_directory,
             alarms=self.alarms,
@@ -292,9 +299,16 @@ class Coordinator:
     def _durable_elsewhere(self, message: SnapshotDurableMessage) -> None:
         self._snapshots.durable_elsewhere(message)
 
+    def _adopted_elsewhere(self, replica: int, generation: int) -> None:
+        self._snapshots.adopted_elsewhere(replica, generation)
+
     def _tell_primary(self, durable: Durable) -> None:
         if self._members is not None:
             self._members.tell_primary(durable)
+
+    def _tell_others(self, durable: Durable) -> None:
+        if self._members is not None:
+            self._members.tell_others(durable)
 
     def _position(self) -> Position:
         generation = self._files.superblock.state.generation
