@@ -22,7 +22,10 @@ class Atlas:
     def __init__(self, options: Options, random: Random) -> None:
         first = random.randrange(options.replica_count)
         voters = ((first + n) % options.replica_count for n in range(options.damaged_copies_max))
-        self.victims = (*voters, *range(options.replica_count, options.machine_count))
+        self.victims: tuple[int, ...] = (
+            *voters,
+            *range(options.replica_count, options.machine_count),
+        )
 
     def may_damage(self, replica: int) -> bool:
         """Whether this replica's disk may be damaged."""
