@@ -152,7 +152,12 @@ class CommittedOnQuorum(Checker):
 class StandbysOnlyFollow(Checker):
     """A standby never leads, and says nothing that counts, or that only a primary says."""
 
-    LEADS: Final = (messages.PrepareMessage, messages.CommitMessage, messages.StartViewMessage)
+    LEADS: Final = (
+        messages.PrepareMessage,
+        messages.CommitMessage,
+        messages.StartViewMessage,
+        messages.ReadIndexReplyMessage,
+    )
 
     def stepped(self, replica: int, core: vsr.Replica) -> None:
         if replica >= self.history.replica_count and (core.is_voter or core.primary == replica):
