@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator import vsr
+from coordinator.journal.errors import SuperblockNotMonotonic
 from coordinator.journal.superblock import NOT_ADMITTED
 from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.replica.start import WrongDirectoryError
@@ -79,4 +80,14 @@ def test_no_superblock_of_a_standby_says_that_it_votes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is a standby, but may vote"):
         files.superblock.write(replace(files.superblock.state, voting_view=0))
     assert not files.superblock.exists
+    files.close()
+
+
+def test_a_standby_is_never_admitted(tmp_path: Path) -> None:
+    """Its superblock takes no view to vote in, as that of a replica which lost its disk does."""
+    written(tmp_path, 3, NOT_ADMITTED)
+    files = opened(tmp_path, 3, 3)
+
+    with pytest.raises(SuperblockNotMonotonic, match="replica 3 is a standby, but may vote from 4"):
+        files.superblock.write_core(vsr.SuperblockState(4, 4, 0, 4))
     files.close()

@@ -135,18 +135,6 @@ def test_a_founder_that_missed_the_founding_is_a_founder() -> None:
     assert superblock.state.voting_view == 0
 
 
-def test_a_standby_stays_one() -> None:
-    """Its superblock says so from the first write on, and takes no view to vote in."""
-    storage = MemoryStorage()
-    state = replace(FIRST, replica_id=3, voting_view=NOT_ADMITTED)
-    superblock = Superblock.create(storage, PATH, state)
-
-    with pytest.raises(SuperblockNotMonotonic, match="replica 3 is a standby"):
-        superblock.write(replace(state, view=4, voting_view=4))
-    assert superblock.state.is_standby
-    assert not FIRST.is_standby
-
-
 def test_a_newcomer_is_admitted_once() -> None:
     """The voting view is set by the admission, and then never taken back nor made a founder's."""
     storage = MemoryStorage()
