@@ -23,7 +23,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.telemetry.rpc import rpc_names
-from viewstamp.telemetry.sampling import Sampler, new_trace_id
+from viewstamp.telemetry.sampling import Sampler, format_trace_parent, new_root, new_trace_id
 from viewstamp.telemetry.spans import Kind, Notes, Recorder, Span, Status, encoded_each
 
 REGISTER = "/viewstamp.api.sessions.v1.SessionsService/RegisterSession"
@@ -44,7 +44,7 @@ class Kept:
         made = list(notes.spans())
         assert made == list(notes.spans()) and len(made) == notes.span_count
         assert len({span.context.span_id for span in made}) == len(made)
-        encoded = [json.loads(text) for text in notes.encoded()]
+        encoded = json.loads(f"[{','.join(notes.encoded())}]")
         assert encoded == [json.loads(text) for text in encoded_each(made)]
         self.spans += made
 
@@ -223,8 +223,9 @@ def test_traceparents_are_added_without_the_log() -> None:
         sequence=3, op=4, items=[domain_pb2.Item(cut=domain_pb2.CutItem(generation=2))]
     )
     logged = domain_pb2.ApplyRequest(batch=batch).SerializeToString()
-    sent = domain_pb2.ApplyRequest.FromString(logged + traced(["one", "two"])).batch
-    assert list(sent.trace_parents) == ["one", "two"]
+    told = [format_trace_parent(new_root()) for _ in range(3)]
+    sent = domain_pb2.ApplyRequest.FromString(logged + traced(told)).batch
+    assert list(sent.trace_parents) == told
     sent.ClearField("trace_parents")
     assert sent == batch and traced([]) == b""
 

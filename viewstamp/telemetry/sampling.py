@@ -20,6 +20,7 @@ SPAN_ID_BITS: Final = 64
 # Span ids that one holder may number itself, below one random number: more than a prepare has
 # commands, each at three stages.
 NUMBERED_ID_BITS: Final = 16
+TRACE_PARENT_CHARACTERS: Final = 55  # of one that this version makes
 # Version 00; what a newer version appends may follow and is ignored.
 _TRACE_PARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})"
@@ -87,6 +88,17 @@ def new_root() -> TraceContext:
     return TraceContext(new_trace_id(), new_span_id())
 
 
+def new_root_bits() -> int:
+    """Return what `root_of` makes the first span of a new trace of, when it is written."""
+    return _random.getrandbits(TRACE_ID_BITS + SPAN_ID_BITS)
+
+
+def root_of(bits: int) -> TraceContext:
+    """Return the same span each time; neither id is all zeros."""
+    span_id = bits & (1 << SPAN_ID_BITS) - 1
+    return TraceContext(f"{bits >> SPAN_ID_BITS or 1:032x}", f"{span_id or 1:016x}")
+
+
 def new_id_base() -> int:
     """Return what `numbered_id` counts from: one random number for several spans of a trace."""
     return _random.getrandbits(SPAN_ID_BITS - NUMBERED_ID_BITS) << NUMBERED_ID_BITS
@@ -95,6 +107,11 @@ def new_id_base() -> int:
 def numbered_id(base: int, number: int) -> str:
     """Return the id of the `number`-th span that counts from `base`; numbers begin with 1."""
     return f"{base + number:016x}"
+
+
+def numbered_ids(base: int) -> str:
+    """Return how all ids that count from `base` begin; four digits of the number end them."""
+    return f"{base >> NUMBERED_ID_BITS:012x}"
 
 
 class Sampler:
@@ -106,6 +123,8 @@ class Sampler:
             raise ValueError(f"the trace ratio is {ratio}: give a number from 0 to 1")
         self.ratio = ratio
         self._draw = draw
+        # A gap is the logarithm of a draw by this.
+        self._gap_scale = 1 / math.log(1.0 - ratio) if 0.0 < ratio < 1.0 else 0.0
 
     def keeps(self) -> bool:
         """Whether a trace that begins now is kept."""
@@ -116,8 +135,6 @@ class Sampler:
 
         Whoever counts down instead of asking `keeps` each time keeps as many, as much by chance.
         """
-        if self.ratio <= 0.0:
-            return sys.maxsize
-        if self.ratio >= 1.0:
-            return 0
-        return int(math.log(1.0 - self._draw()) / math.log(1.0 - self.ratio))
+        if not self._gap_scale:
+            return 0 if self.ratio else sys.maxsize
+        return int(math.log(1.0 - self._draw()) * self._gap_scale)
