@@ -15,6 +15,7 @@ from viewstamp.errors import Refusal
 from viewstamp.telemetry import otlp, rpc
 from viewstamp.telemetry.sampling import (
     CURRENT_SPAN,
+    CallSampler,
     Sampler,
     TraceContext,
     format_trace_parent,
@@ -162,8 +163,7 @@ class ClientTracing:
     def __init__(self, recorder: Recorder, sampler: Sampler) -> None:
         """Calls within a span that is current belong to its trace; `sampler` is for the others."""
         self._recorder = recorder
-        self._sampler = sampler
-        self._gap = sampler.gap()  # so many calls are not sampled before the next one is
+        self._calls = CallSampler(sampler.ratio)
 
     def begin(self, full_name: str, count: int = 1) -> CallTrace | None:
         """Begin the span of a call if it is sampled; whoever gets it has to `end` it.
@@ -172,10 +172,11 @@ class ClientTracing:
         """
         parent = CURRENT_SPAN.get()
         if parent is None:
-            if self._gap:
-                self._gap -= 1
+            calls = self._calls
+            if calls.gap:
+                calls.gap -= 1
                 return None
-            self._gap = self._sampler.gap()
+            calls.kept()
             return CallTrace(format_trace_parent(new_root()), "", full_name, count)
         context = TraceContext(parent.trace_id, new_span_id())
         return CallTrace(format_trace_parent(context), parent.span_id, full_name, count)

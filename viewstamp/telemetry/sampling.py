@@ -21,6 +21,8 @@ SPAN_ID_BITS: Final = 64
 # commands, each at three stages.
 NUMBERED_ID_BITS: Final = 16
 TRACE_PARENT_CHARACTERS: Final = 55  # of one that this version makes
+# Calls of a client that are sampled one after another.
+NEIGHBOURS: Final = 4
 # Version 00; what a newer version appends may follow and is ignored.
 _TRACE_PARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})"
@@ -123,18 +125,41 @@ class Sampler:
             raise ValueError(f"the trace ratio is {ratio}: give a number from 0 to 1")
         self.ratio = ratio
         self._draw = draw
-        # A gap is the logarithm of a draw by this.
-        self._gap_scale = 1 / math.log(1.0 - ratio) if 0.0 < ratio < 1.0 else 0.0
 
     def keeps(self) -> bool:
         """Whether a trace that begins now is kept."""
         return self._draw() < self.ratio
 
-    def gap(self) -> int:
-        """Return how many traces in a row are not kept before the next one that is.
 
-        Whoever counts down instead of asking `keeps` each time keeps as many, as much by chance.
-        """
-        if not self._gap_scale:
-            return 0 if self.ratio else sys.maxsize
+class CallSampler:
+    """Keeps a `ratio` of calls by counting down: `gap` calls are not kept, then a few in a row are.
+
+    Neighbours are kept together because they travel together: what a message with a sampled call
+    costs more it costs once. Each call, the first as well, is kept with the probability `ratio`.
+    """
+
+    __slots__ = ("gap", "_draw", "_gap_scale", "_is_none", "_left")
+
+    def __init__(self, ratio: float, draw: Callable[[], float] = _random.random) -> None:
+        """Begin as if calls had been counted for ever. `draw` gives a number from 0 to below 1."""
+        self._draw = draw
+        self._is_none = ratio <= 0.0
+        # Gaps are geometric, of a mean that makes the ratio of runs of this length right.
+        chance = ratio / (ratio + NEIGHBOURS * (1.0 - ratio))
+        self._gap_scale = 1 / math.log(1.0 - chance) if 0.0 < chance < 1.0 else 0.0
+        self._left = NEIGHBOURS
+        if draw() < ratio:  # within a run, wherever in it
+            self.gap, self._left = 0, 1 + int(draw() * NEIGHBOURS)
+        else:
+            self.gap = 1 + self._new_gap()
+
+    def kept(self) -> None:
+        """One was kept, since `gap` is 0."""
+        self._left -= 1
+        if not self._left:
+            self.gap, self._left = self._new_gap(), NEIGHBOURS
+
+    def _new_gap(self) -> int:
+        if self._is_none:
+            return sys.maxsize - 1
         return int(math.log(1.0 - self._draw()) * self._gap_scale)
