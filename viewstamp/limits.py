@@ -67,6 +67,8 @@ CLUSTER_ID_BYTES: Final = 16
 BOOT_NONCE_BYTES: Final = 16
 CLUSTER_KEY_BYTES: Final = 32
 REPLICAS_MAX: Final = 6
+# Replicas without a vote, beside those.
+STANDBYS_MAX: Final = 6
 FEATURE_LEVEL: Final = 1
 
 # --- Time ---

@@ -8,6 +8,10 @@ The rule that everything rests on: *the log view v is written only after the who
 began with is durable in the own journal, contiguous and chained.* So a vote is a faithful copy of
 one log whenever its replica may have crashed, and no headers have to be kept beside the journal.
 
+A *standby* is a replica whose index is at or beyond the replica count. It journals and executes
+what the others commit, takes their snapshots, and never votes, vouches, wishes or leads: no quorum,
+of whatever kind, has it in it. It is like one that lost its disk and never asks to be admitted.
+
 The caller's duties
 ===================
 1. Give `Start` first, once, with what the disk holds. The journal has verified every record up to
@@ -93,6 +97,8 @@ The invariants (`invariants.py` holds every step to them, also under `python -O`
 - Nobody votes in a view that the disk does not know, nor while a write is under way.
 - A replica vouches only for what is durable, in the present view, to its primary, and only if it
   has a vote in that view.
+- A standby leads nobody, votes for nobody and wishes for nothing, and its disk says so; nobody
+  counts it.
 - What a primary commits is durable on a replication quorum; alone, on its disk.
 - The primary is normal only after the inherited log has retired: went through every stage.
 - At most 8 entries are uncommitted at a primary, and at most 16 unretired anywhere.

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from coordinator.vsr import founding, repair
+from coordinator.vsr import catch_up, founding, repair
 from coordinator.vsr.effects import NOT_ADMITTED, DropRule, Status
 from coordinator.vsr.messages import (
     PARENT_OF_FIRST,
     AdmissionDurableMessage,
     AdmissionMessage,
     BlankAnswerMessage,
+    BlankQueryMessage,
     CommitMessage,
     CommitOkMessage,
     CommittedGoneMessage,
@@ -47,7 +48,15 @@ def other_cluster(state: State, message: Message) -> bool:
 
 def unknown_sender(state: State, message: Message) -> bool:
     """Messages come from the other replicas of this cluster."""
-    return message.from_replica not in state.others
+    is_one = 0 <= message.from_replica < state.replica_count + state.configuration.standby_count
+    return not is_one or message.from_replica == state.replica
+
+
+def of_standby(state: State, message: Message) -> bool:
+    """What counts for a quorum, or makes one, passes between those that have a vote."""
+    if not isinstance(message, AMONG_VOTERS):
+        return False
+    return state.is_standby or message.from_replica >= state.replica_count
 
 
 def newer_view(state: State, message: Viewed) -> bool:
@@ -180,6 +189,21 @@ def committed_not_lacking(state: State, message: CommittedMessage) -> bool:
     return op != state.commit_max + 1 or (state.is_primary and state.is_installed)
 
 
+def log_replaced(state: State, message: CommittedMessage) -> bool:
+    """This view's log has another entry there: a later view's has replaced it.
+
+    That one's StartView comes first. Whoever votes has rarely such an entry, since the later view
+    began with its log or that of one who acknowledged the same; a standby has.
+    """
+    op = message.prepare.header.op
+    if state.status is not Status.NORMAL or not state.commit_max < op <= state.log.op:
+        return False
+    if op in state.log.faulty:
+        return not catch_up.continues(state, message.prepare)
+    held = state.log.get(op)
+    return held is None or held.header.checksum != message.prepare.header.checksum
+
+
 def head_damaged(state: State, message: CommittedMessage | RepairMessage) -> bool:
     """What the entry follows is damaged here, and comes first, unless only its place is filled."""
     header = message.prepare.header
@@ -283,9 +307,23 @@ def first_hit(rules: Rules, state: State, message: Message) -> DropRule | None:
     return next((rule for rule, applies in rules if applies(state, message)), None)
 
 
+AMONG_VOTERS = (
+    PrepareOkMessage,
+    CommitOkMessage,
+    StartViewChangeMessage,
+    DoViewChangeMessage,
+    BlankQueryMessage,
+    BlankAnswerMessage,
+    RequestAdmissionMessage,
+    AdmissionMessage,
+    AdmissionDurableMessage,
+)
+"""The messages that no standby sends, or takes."""
+
 ANY_RULES: Rules = (
     (DropRule.OTHER_CLUSTER, other_cluster),
     (DropRule.UNKNOWN_SENDER, unknown_sender),
+    (DropRule.STANDBY, of_standby),
 )
 VIEW_RULES: Rules = (
     (DropRule.NEWER_VIEW, newer_view),
@@ -348,6 +386,7 @@ REQUEST_COMMITTED_RULES: Rules = ((DropRule.NOT_HELD, not_committed),)
 COMMITTED_RULES: Rules = (
     (DropRule.OTHER_CLUSTER, prepare_of_other_cluster),
     (DropRule.NOT_LACKING, committed_not_lacking),
+    (DropRule.LOG_REPLACED, log_replaced),
     (DropRule.HEAD_DAMAGED, head_damaged),
     (DropRule.JOURNAL_BACKLOG, committed_backlog),
 )

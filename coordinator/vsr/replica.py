@@ -348,6 +348,11 @@ class Replica:
         return self._state.is_voter
 
     @property
+    def is_standby(self) -> bool:
+        """Whether this replica follows for ever, and never counts."""
+        return self._state.is_standby
+
+    @property
     def primary(self) -> int:
         """The index of the primary of `view`."""
         return self._state.primary
@@ -359,8 +364,9 @@ class Replica:
 
     def __repr__(self) -> str:
         marks = self.marks
+        role = "standby" if self._state.is_standby else "replica"
         return (
-            f"<replica {self._state.replica} of {self._state.replica_count}"
+            f"<{role} {self._state.replica} of {self._state.replica_count}"
             f" {self.status.value} view={marks.view} log_view={marks.log_view}"
             f" op={marks.op} durable={marks.durable_op} commit={marks.commit_max}"
             f" executed={marks.commit_min} retired={marks.retired_op}>"

@@ -4,7 +4,7 @@ A block is one or more command lines, a line `----`, and the expected trace up t
 Lines that begin with `#` tell the story. In traces a nonce is written `replica.boot`, and
 checksums are left out.
 
-    cluster N                 that many blank machines; the first command
+    cluster N [standbys=N]    that many blank machines; the first command
     start I [base=OP]         crash I if it runs, and start it on its disk, and a snapshot at OP
     found I [wall=US]         answer its FoundingReady
     batch I [commands=N] [wall=US]
@@ -299,7 +299,7 @@ class Runner:
         return [f"{index}: {effect_text(effect)}" for effect in effects]
 
     def do_cluster(self, words: list[str], options: dict[str, int]) -> list[str]:
-        self.cluster = Cluster(int(words[0]))
+        self.cluster = Cluster(int(words[0]), options.get("standbys", 0))
         return []
 
     def do_start(self, words: list[str], options: dict[str, int]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from coordinator import vsr
 from coordinator.journal import NoSpace
@@ -121,8 +121,12 @@ class Process:
     # --- Effects: the disk ---
 
     def _start_job(self, job: Job) -> None:
-        delay_ms = self.machine.disk_ms()
-        self._later(delay_ms, lambda: self.writer.finish(job))
+        def finish() -> None:
+            self.machine.meet_doom(job.kind)
+            if self.machine.process is self:
+                self.writer.finish(job)
+
+        self._later(self.machine.disk_ms(), finish)
 
     def _persist_prepares(self, effect: vsr.PersistPrepares) -> None:
         self.writer.append(list(effect.prepares), self.files.journal, self._prepares_durable)
@@ -397,6 +401,11 @@ class Process:
 
     def _halted(self, effect: vsr.Halted) -> None:
         raise AssertionError(f"replica {self.machine.index} halted: {effect.reason}")
+
+    def halt(self, reason: str) -> NoReturn:
+        """End for good: whoever looks after the cluster has to start it with an empty disk."""
+        self._world.nemesis.kept_down.add(self.machine.index)
+        raise ProcessEnded(f"halted: {reason}")
 
     def _stuck(self, effect: vsr.Stuck) -> None:
         self._world.marks.hit(f"stuck {effect.reason}")
