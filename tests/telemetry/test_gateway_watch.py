@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ from coordinator.telemetry.commands import CommandTrace
 from coordinator.telemetry.gateway import GatewayWatch
 from coordinator.telemetry.metrics import ReplicaMetrics
 from coordinator.telemetry.watch import PREPARE_SPANS_PER_SECOND_MAX, ReplicaWatch
+from tests.telemetry.spans_for_tests import Kept
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -24,29 +24,12 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.telemetry.rpc import rpc_names
 from viewstamp.telemetry.sampling import Sampler, format_trace_parent, new_root, new_trace_id
-from viewstamp.telemetry.spans import Kind, Notes, Recorder, Span, Status, encoded_each
+from viewstamp.telemetry.spans import Kind, Recorder, Status
 
 REGISTER = "/viewstamp.api.sessions.v1.SessionsService/RegisterSession"
 REGISTER_CODE, END_CODE, UNKNOWN_CODE = 1, 2, 9_999
 PARENT = f"00-{32 * 'a'}-{16 * 'b'}"
 RATIOS = {"all": 1.0, "none": 0.0}
-
-
-class Kept:
-    """Keeps spans, which must be as many as their notes say and the same when made again."""
-
-    def __init__(self) -> None:
-        """Keep none yet."""
-        self.spans: list[Span] = []
-
-    def put(self, notes: Notes) -> None:
-        """Keep the spans of notes."""
-        made = list(notes.spans())
-        assert made == list(notes.spans()) and len(made) == notes.span_count
-        assert len({span.context.span_id for span in made}) == len(made)
-        encoded = json.loads(f"[{','.join(notes.encoded())}]")
-        assert encoded == [json.loads(text) for text in encoded_each(made)]
-        self.spans += made
 
 
 def watch(ratio: float, metrics: ReplicaMetrics | None = None) -> tuple[GatewayWatch, Kept]:
