@@ -34,6 +34,7 @@ class Kept:
         made = list(notes.spans())
         assert made == list(notes.spans()) and len(made) == notes.span_count
         assert len({span.context.span_id for span in made}) == len(made)
+        assert {tuple(map(len, span.context)) for span in made} <= {(32, 16)}
         encoded = json.loads(f"[{','.join(notes.encoded())}]")
         assert encoded == [json.loads(text) for text in encoded_each(made)]
         self.spans += made

@@ -220,7 +220,8 @@ STREAMS = mux_types.Stage.STREAMS
     ("item", "concerned"),
     [
         (domain_pb2.Item(command=domain_pb2.CommandItem(first_revision=8, count=2)), [0]),
-        (domain_pb2.Item(command=domain_pb2.CommandItem(first_revision=8, count=5)), [0, 3]),
+        (domain_pb2.Item(command=domain_pb2.CommandItem(first_revision=8, count=3)), [0]),
+        (domain_pb2.Item(command=domain_pb2.CommandItem(first_revision=8, count=4)), [0, 3]),
         (domain_pb2.Item(resolve=domain_pb2.ResolveItem(first_revision=11, count=1)), [3]),
         (domain_pb2.Item(effect=domain_pb2.EffectItem(revision=9)), [0]),
         (domain_pb2.Item(effect=domain_pb2.EffectItem(revision=10)), []),

@@ -200,6 +200,9 @@ def test_bodies_are_not_kept_to_be_counted(size: int, prepares: int) -> None:
         del batch
         is_kept = sys.getrefcount(first) > references
         assert is_kept == (number < prepares - 1)
+    # And the next one waits for others again.
+    metrics.retired(first, mux_types.Retired(5, 0, 13, (reply,), ()), 1_000)
+    assert sys.getrefcount(first) > references
     families = {family.name: family for family in metrics.families()}
     (commands,) = families["viewstamp_commands"].samples
-    assert commands.value == 3 * prepares
+    assert commands.value == 3 * (prepares + 1)
