@@ -105,7 +105,7 @@ class PublicFace:
             self._reads,
             ports.driver.check_serving,
             ports.watch,
-            None if forwarding is None else Elsewhere(ports.driver.check_reading, forwarding),
+            None if ports.members is None else Elsewhere(ports.driver.check_reading, forwarding),
         )
 
     def _make_submit(self) -> SubmitStreams:

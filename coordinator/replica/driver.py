@@ -38,7 +38,7 @@ from coordinator.replica.ports import (
     wall_clock_us,
 )
 from coordinator.replica.reads import ReplicaReads
-from coordinator.replica.refusals import not_serving
+from coordinator.replica.refusals import not_read_here, not_serving
 from coordinator.replica.writer import Writer
 from coordinator.stages import codec
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -299,9 +299,16 @@ class Driver:
             raise self.not_serving(reason)
 
     def check_reading(self) -> None:
-        """Raise Refusal unless reads that need not be linearizable are answered here."""
+        """Raise Refusal unless reads are answered here; a backup does so, too."""
         if self.progress.status is not vsr.Status.NORMAL:
             raise self.not_serving(vsr.RefusalReason.VIEW_CHANGE)
+
+    def late_read(self, deadline_ms: int) -> Refusal | None:
+        """Return where a linearizable read belongs that got no answer here; None: nowhere else."""
+        if self.is_serving:
+            return None
+        primary = self.progress.primary
+        return not_read_here(primary, self._peers.address(primary), deadline_ms)
 
     def _halted(self, effect: vsr.Halted) -> None:
         raise HaltedError(effect.reason)

@@ -58,6 +58,10 @@ PrepareOkMessage     backup to primary: this entry is durable here, in this view
 CommitMessage        primary to backups, every 50 ms and for reads: the heartbeat, with the commit
                      point and the checksum there, and the number of the read round.
 CommitOkMessage      backup to primary: the round's number came to me in status normal of this view.
+ReadIndexRequest-    backup to primary: how far must I have applied the log for the reads that wait
+Message              here? Repeated until it is answered, or the view ends.
+ReadIndexReply-      primary to backup: this far; a quorum confirmed it, after the question came.
+Message
 StartViewChange-     to all: I wish to be in this view or a later one. It counts while it is
 Message              repeated. From the own primary it is a resignation.
 DoViewChangeMessage  to the primary of the view, repeated to all: my vote, which is the log above my

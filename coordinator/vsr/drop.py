@@ -26,6 +26,8 @@ from coordinator.vsr.messages import (
     Message,
     PrepareMessage,
     PrepareOkMessage,
+    ReadIndexReplyMessage,
+    ReadIndexRequestMessage,
     RepairMessage,
     RequestAdmissionMessage,
     RequestCommittedMessage,
@@ -37,7 +39,14 @@ from coordinator.vsr.messages import (
 from coordinator.vsr.state import FOUNDING_VIEW, State
 from viewstamp.limits import PIPELINE_PREPARES_MAX
 
-Viewed: TypeAlias = PrepareMessage | PrepareOkMessage | CommitMessage | CommitOkMessage
+Viewed: TypeAlias = (
+    PrepareMessage
+    | PrepareOkMessage
+    | CommitMessage
+    | CommitOkMessage
+    | ReadIndexRequestMessage
+    | ReadIndexReplyMessage
+)
 Rules: TypeAlias = tuple[tuple[DropRule, Callable[[State, Any], bool]], ...]
 
 
@@ -161,6 +170,11 @@ def not_installed(state: State, message: RequestStartViewMessage) -> bool:
     return not leads
 
 
+def leads_no_more(state: State, message: ReadIndexRequestMessage) -> bool:
+    """This replica wants to lead no more, and the next primary will know what is committed."""
+    return state.is_abdicating
+
+
 def abdicating(state: State, message: RequestStartViewMessage) -> bool:
     """This replica wants to lead no more."""
     return state.is_abdicating and message.view <= state.view
@@ -253,6 +267,12 @@ def prepare_unknown(state: State, message: PrepareOkMessage) -> bool:
 def old_read_round(state: State, message: CommitOkMessage) -> bool:
     """A confirmation from before the running round began proves nothing about it."""
     return message.read_round != state.reads.number
+
+
+def not_asked(state: State, message: ReadIndexReplyMessage) -> bool:
+    """The answer is to an earlier question, perhaps of another boot; its index is too old."""
+    asked = (state.boot_nonce, state.reads.number)
+    return not state.reads.running or (message.nonce, message.token) != asked
 
 
 def stale_nonce(state: State, message: BlankAnswerMessage) -> bool:
@@ -357,6 +377,14 @@ COMMIT_OK_RULES: Rules = (
     *FOR_PRIMARY_RULES,
     (DropRule.OLD_READ_ROUND, old_read_round),
 )
+READ_INDEX_REQUEST_RULES: Rules = (
+    *FOR_PRIMARY_RULES,
+    (DropRule.ABDICATING, leads_no_more),
+)
+READ_INDEX_REPLY_RULES: Rules = (
+    *FROM_PRIMARY_RULES,
+    (DropRule.OLD_READ_ROUND, not_asked),
+)
 HEARD_PRIMARY_RULES: Rules = FROM_PRIMARY_RULES
 WISH_RULES: Rules = ((DropRule.STALE_WISH, stale_wish),)
 VOTE_RULES: Rules = (
@@ -422,7 +450,14 @@ BLANK_ANSWER_RULES: Rules = (
 )
 
 
-VIEWED = (PrepareMessage, PrepareOkMessage, CommitMessage, CommitOkMessage)
+VIEWED = (
+    PrepareMessage,
+    PrepareOkMessage,
+    CommitMessage,
+    CommitOkMessage,
+    ReadIndexRequestMessage,
+    ReadIndexReplyMessage,
+)
 """The messages of normal operation, which act only in the view that they name."""
 
 

@@ -19,7 +19,14 @@ from coordinator.vsr.effects import (
 )
 from coordinator.vsr.errors import check
 from coordinator.vsr.log import Entry, LogTail
-from coordinator.vsr.messages import DoViewChangeMessage, Message, Prepare, PrepareHeader, Seal
+from coordinator.vsr.messages import (
+    DoViewChangeMessage,
+    Message,
+    Prepare,
+    PrepareHeader,
+    ReadIndexRequestMessage,
+    Seal,
+)
 from coordinator.vsr.quorum import QUORUMS, Quorums
 from coordinator.vsr.timeouts import Timeouts
 from viewstamp.limits import CLUSTER_ID_BYTES, STANDBYS_MAX
@@ -76,13 +83,19 @@ class Configuration:
 
 @dataclass(slots=True)
 class ReadRounds:
-    """Reads that want an index. One round runs at a time; those who come later share the next."""
+    """Reads that want an index. One round runs at a time; those who come later share the next.
+
+    A backup's round is a question to its primary, which it repeats until it is answered.
+    """
 
     number: int = 0
     index_op: int = 0
     running: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
     confirmed_by: set[int] = field(default_factory=set)
+    backups_waiting: dict[int, ReadIndexRequestMessage] = field(default_factory=dict)
+    """The last question of each backup that wants an index for reads of its own."""
+    backups_running: dict[int, ReadIndexRequestMessage] = field(default_factory=dict)
     newcomers_waiting: dict[int, bytes] = field(default_factory=dict)
     """Replicas that want to be admitted, with their nonces; a round confirms this view to them."""
     newcomers_running: dict[int, bytes] = field(default_factory=dict)

@@ -155,7 +155,7 @@ async def unary(replicas: LocalReplicas, address: str, request: Any, *, stale: b
     """Call one replica as any gRPC client would, as root."""
     method = method_of(request)
     async with Endpoint(address).open() as channel:
-        token = await _token(replicas, channel)
+        token = await token_of(replicas, channel)
         level = (("viewstamp-consistency", "stale"),) if stale else ()
         stub = channel.unary_unary(
             method.path,
@@ -165,7 +165,8 @@ async def unary(replicas: LocalReplicas, address: str, request: Any, *, stale: b
         return await stub(request, metadata=(*bearer(token), *level), timeout=20)
 
 
-async def _token(replicas: LocalReplicas, channel: Any) -> str:
+async def token_of(replicas: LocalReplicas, channel: Any) -> str:
+    """Log in as root."""
     password = replicas.root_password_path.read_text().strip()
     login = users_pb2.LoginRequest(username="root", password=password)
     return str((await client_unary(channel, login)).access_token)

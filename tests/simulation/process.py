@@ -358,6 +358,8 @@ class Process:
         self.step(vsr.ReadIndexRequested(self._token))
 
     def _read_granted(self, effect: vsr.ReadIndexGranted) -> None:
+        if self.core.primary != self.machine.index:
+            self._world.marks.hit("read of a backup")
         self._granted.append((effect.op, self._reads.pop(effect.token)))
         self._serve_granted()
 
