@@ -162,6 +162,7 @@ def test_service_has_a_span_for_each_parent() -> None:
     unsampled = domain_pb2.Batch(op=6)
     watch.end(unsampled, watch.begin(unsampled))
     assert len(kept.spans) == len(parents)
+    CURRENT_SPAN.set(None)  # or later tests would run within the span
 
 
 @pytest.mark.parametrize("user_id", [None, 0, 7])
