@@ -22,7 +22,7 @@ from viewstamp.telemetry.settings import TELEMETRY_DIRECTORY, TRACE_RATIO, Telem
 
 REPLICA_COLUMNS = (
     *("replica_id", "status", "view", "op", "commit", "retired", "generation", "address"),
-    *("heard_ms", "link"),
+    *("heard_ms", "link", "unfit"),
 )
 SERVICE_COLUMNS = ("stage", "connected", "settled_revision", "item_log_bytes", "restarts")
 ALARM_COLUMNS = ("kind", "message", "since")
