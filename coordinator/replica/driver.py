@@ -85,6 +85,7 @@ class Driver:
                 self._found_faulty,
                 self._start,
                 self.guard,
+                self._is_urgent,
             )
         )
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -168,6 +169,15 @@ class Driver:
         waiting_op = self._handover.next_op
         handed_over = self.progress.committed_op if waiting_op is None else waiting_op - 1
         return op <= handed_over and revision <= self.progress.committed_revision
+
+    def hurry(self) -> None:
+        """Hand over what is committed, at once: somebody waits for it."""
+        self._handover.hurry()
+
+    def _is_urgent(self) -> bool:
+        """Whether somebody waits for commits: callers, a new primary, reads of a backup."""
+        follows = self.progress.status is vsr.Status.NORMAL and not self.is_serving
+        return not follows or self.reads.waiting > 0
 
     def lead(self, effects: Callable[[], Sequence[mux_types.MuxEffect]]) -> None:
         """Ask the mux for effects and carry them out; what is raised ends the process."""
@@ -297,6 +307,7 @@ class Driver:
         self.progress.view = effect.view
         self.progress.primary = effect.primary
         self._events.status_changed(effect)
+        self._handover.hurry()
 
     @property
     def is_serving(self) -> bool:
