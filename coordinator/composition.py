@@ -99,6 +99,7 @@ class Coordinator:
             config.replica_id,
             files.cluster_id,
             tuple if self._members is None else self._members.status,
+            config.replica_count,
         )
         self._snapshots = self._make_snapshots()
         self._cluster.add(self._snapshots.reads)
@@ -409,6 +410,7 @@ def _core(config: Config, files: ReplicaFiles) -> vsr.Replica:
         replica=config.replica_id,
         replica_count=config.replica_count,
         feature_level=FEATURE_LEVEL,
+        standby_count=config.standby_count,
     )
     return vsr.Replica(
         configuration,

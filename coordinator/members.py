@@ -78,7 +78,7 @@ class Members:
         self._is_halted = False
         events = PeerEvents(self._received, self._link_changed, ports.fail)
         self.peers = Peers(config, events, StoredSnapshots(ports.files.snapshots))
-        self._others = [r for r in range(config.replica_count) if r != config.replica_id]
+        self._others = config.others
         self._answers = PeerAnswers(
             config.cluster_id,
             config.replica_id,

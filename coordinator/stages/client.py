@@ -29,6 +29,7 @@ from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2_grpc as domain_grpc
 from viewstamp.framing import encode_varint
+from viewstamp.telemetry.sampling import TRACE_PARENT_CHARACTERS
 
 RECONNECT_DELAY_MIN_MS: Final = 20
 RECONNECT_DELAY_MAX_MS: Final = 500
@@ -40,6 +41,10 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", RECONNECT_DELAY_MAX_MS),
 )
 APPLY_PATH: Final = "/viewstamp.api.domain.v1.DomainService/Apply"
+# What comes before a traceparent that is added to an encoded batch; all are equally long.
+_TRACED: Final = domain_pb2.ApplyRequest(
+    batch=domain_pb2.Batch(trace_parents=["-" * TRACE_PARENT_CHARACTERS])
+).SerializeToString()[:-TRACE_PARENT_CHARACTERS]
 # Batches that wait together share a message up to so many bytes. Beyond, the first would wait
 # for the others longer than a message costs.
 SHARED_MESSAGE_BYTES_MAX: Final = 64 * limits.KIB
@@ -409,11 +414,11 @@ def read_timeout_ms(batch: domain_pb2.Batch) -> int:
 
 
 def traced(trace_parents: Sequence[str]) -> bytes:
-    """Return what adds traceparents to an encoded batch: encodings joined are one message."""
-    if not trace_parents:
-        return b""
-    batch = domain_pb2.Batch(trace_parents=trace_parents)
-    return domain_pb2.ApplyRequest(batch=batch).SerializeToString()
+    """Return what adds traceparents to an encoded batch: encodings joined are one message.
+
+    Each is as long as `format_trace_parent` makes it.
+    """
+    return b"".join([_TRACED + text.encode() for text in trace_parents])
 
 
 def cut_generation(batch: domain_pb2.Batch) -> int:
