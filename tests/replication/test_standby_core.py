@@ -19,6 +19,7 @@ from coordinator.vsr import (
     DropRule,
     Effect,
     InvariantViolation,
+    ReadIndexRequested,
     Send,
     SnapshotNeeded,
     Status,
@@ -359,6 +360,31 @@ def test_a_standby_gives_what_the_others_lost() -> None:
 
     assert [machine.damaged for machine in cluster.voters] == [set(), set(), set()]
     assert all(machine.replica.marks.retired_op >= 2 for machine in cluster.machines)
+
+
+def test_a_standby_answers_reads_with_an_index_of_the_primary() -> None:
+    """Its read sees all that was acknowledged, as a quorum of those that vote confirms."""
+    cluster = founded(3, 1)
+    cluster.batch(0)
+    lose_messages_to(cluster, STANDBY)
+    cluster.settle()
+    cluster.step(STANDBY, ReadIndexRequested(1))
+    cluster.pass_time(LONG_MS)
+
+    assert cluster.reads == {}
+    assert cluster.machines[STANDBY].replica.marks.retired_op == 2
+
+
+def test_standbys_confirm_no_reads() -> None:
+    """A primary alone with two standbys cannot prove that it still leads, and grants nothing."""
+    cluster = founded(3, 2)
+    cluster.stop(1)
+    cluster.stop(2)
+    cluster.step(0, ReadIndexRequested(1))
+    cluster.step(STANDBY, ReadIndexRequested(2))
+    cluster.pass_time(LONG_MS)
+
+    assert set(cluster.reads) == {1, 2}
 
 
 def test_entries_are_repeated_to_voters_alone() -> None:
