@@ -274,6 +274,20 @@ def test_a_standby_does_not_start_on_the_disk_of_a_voter() -> None:
         cluster.start(STANDBY)
 
 
+def test_a_standby_that_lost_its_superblock_is_a_standby() -> None:
+    """With one entry in its journal and nothing else, the first thing that it notes is its role."""
+    cluster = founded(3, 1)
+    cluster.stop(STANDBY)
+    cluster.machines[STANDBY].superblock = None
+    cluster.batch(0)
+    cluster.start(STANDBY)
+    cluster.pass_time(LONG_MS)
+
+    superblock = cluster.machines[STANDBY].superblock
+    assert superblock is not None and superblock.voting_view == NOT_ADMITTED
+    assert cluster.machines[STANDBY].replica.marks.retired_op == 2
+
+
 def test_a_standby_catches_up_by_itself() -> None:
     """What it missed while it was down it asks for, more than anybody keeps in memory."""
     cluster = founded(3, 1)
