@@ -30,7 +30,7 @@ from viewstamp.telemetry.settings import TELEMETRY_DIRECTORY, TRACE_RATIO, Telem
 
 REPLICA_COLUMNS = (
     *("replica_id", "role", "status", "view", "op", "commit", "retired", "lag", "generation"),
-    *("address", "heard_ms", "link"),
+    *("address", "heard_ms", "link", "unfit"),
 )
 SERVICE_COLUMNS = ("stage", "connected", "settled_revision", "item_log_bytes", "restarts")
 ALARM_COLUMNS = ("kind", "message", "since")
