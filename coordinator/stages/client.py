@@ -29,6 +29,7 @@ from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2_grpc as domain_grpc
 from viewstamp.framing import encode_varint
+from viewstamp.telemetry.sampling import TRACE_PARENT_CHARACTERS
 
 RECONNECT_DELAY_MIN_MS: Final = 20
 RECONNECT_DELAY_MAX_MS: Final = 500
@@ -40,6 +41,10 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", RECONNECT_DELAY_MAX_MS),
 )
 APPLY_PATH: Final = "/viewstamp.api.domain.v1.DomainService/Apply"
+# What comes before a traceparent that is added to an encoded batch; all are equally long.
+_TRACED: Final = domain_pb2.ApplyRequest(
+    batch=domain_pb2.Batch(trace_parents=["-" * TRACE_PARENT_CHARACTERS])
+).SerializeToString()[:-TRACE_PARENT_CHARACTERS]
 # Batches that wait together share a message up to so many bytes. Beyond, the first would wait
 # for the others longer than a message costs.
 SHARED_MESSAGE_BYTES_MAX: Final = 64 * limits.KIB
@@ -114,6 +119,7 @@ class StageClient:
         self._wake = asyncio.Event()
         self._has_lost_reads = False
         self._replay_left = 0
+        self._is_greeted = False
         self._answered_at = 0.0
         self._channel: grpc.aio.Channel | None = None
 
@@ -180,6 +186,11 @@ class StageClient:
         """Whether answers to batches sent before the last restart are still coming in."""
         return self._replay_left > 0
 
+    @property
+    def coming_back(self) -> bool:
+        """Whether a service is being told its state, or what it had been told before."""
+        return self.replaying if self.connected else self._is_greeted
+
     async def describe(self) -> domain_pb2.DescribeResponse:
         """Wait for the service and ask what it claims. Raises grpc.RpcError."""
         stub = domain_grpc.DomainServiceStub(self._connect())
@@ -242,6 +253,7 @@ class StageClient:
         try:
             await call.write(_hello(identity))
             await _read_hello_reply(call)
+            self._is_greeted = True
             if not await self._start_from_base(call):
                 return  # the base has moved on meanwhile: once more, from there
             self._opened(describe)
@@ -307,6 +319,7 @@ class StageClient:
 
     def _lost(self, reason: str) -> None:
         was_connected, self.connected = self.connected, False
+        self._is_greeted = False
         self._outgoing.clear()
         self._unanswered.clear()
         self._replay_left = 0
@@ -401,11 +414,11 @@ def read_timeout_ms(batch: domain_pb2.Batch) -> int:
 
 
 def traced(trace_parents: Sequence[str]) -> bytes:
-    """Return what adds traceparents to an encoded batch: encodings joined are one message."""
-    if not trace_parents:
-        return b""
-    batch = domain_pb2.Batch(trace_parents=trace_parents)
-    return domain_pb2.ApplyRequest(batch=batch).SerializeToString()
+    """Return what adds traceparents to an encoded batch: encodings joined are one message.
+
+    Each is as long as `format_trace_parent` makes it.
+    """
+    return b"".join([_TRACED + text.encode() for text in trace_parents])
 
 
 def cut_generation(batch: domain_pb2.Batch) -> int:

@@ -212,10 +212,16 @@ async def trial(
     callers: int = 5,
     arguments: tuple[str, ...] = (),
     adapt: Callable[[int, Program], Program] = lambda _, program: program,
+    standbys: int = 0,
 ) -> AsyncIterator[Trial]:
     """Start replicas and callers; `adapt` changes their programs."""
     made = LocalReplicas(
-        directory, count, "127.0.0.1:0", coordinator_arguments=arguments, adapt=adapt
+        directory,
+        count,
+        "127.0.0.1:0",
+        coordinator_arguments=arguments,
+        adapt=adapt,
+        standbys=standbys,
     )
     async with trial_of(made, callers=callers) as running:
         yield running
