@@ -29,8 +29,9 @@ from viewstamp.limits import SNAPSHOT_DEADLINE_MS
 
 # A rest takes so many times as long as the step before it: so the work has a tenth of the time.
 REST_FACTOR: Final = 9
-# A short step has longer effects: a message to a service, a sync of the disk.
-REST_US_MIN: Final = 5_000
+# A short step has longer effects, as messages to services and commits of the file system, and each
+# one holds up a few commands: so there are not to be many in a second.
+REST_US_MIN: Final = 20_000
 # A longer step has waited for somebody, most likely.
 REST_US_MAX: Final = 250_000
 # Of the deadline of a generation: what its rests may take together.

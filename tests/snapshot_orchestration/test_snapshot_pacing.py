@@ -80,7 +80,7 @@ class Writer:
 @pytest.mark.parametrize(
     ("step_us", "situation", "expected_us"),
     [
-        (2_000, BUSY, 2_000 * REST_FACTOR),
+        (3_000, BUSY, 3_000 * REST_FACTOR),
         (0, BUSY, REST_US_MIN),
         (REST_US_MIN // REST_FACTOR - 1, BUSY, REST_US_MIN),
         (REST_US_MAX, BUSY, REST_US_MAX),
@@ -257,7 +257,7 @@ async def test_an_adoption_rests_behind_each_step(interval_us: int | None) -> No
         done.append("rest")
 
     def do(step: str) -> int:
-        clock.now_us += 2_000
+        clock.now_us += 3_000
         done.append(step)
         return 0
 
@@ -285,7 +285,7 @@ async def test_an_adoption_rests_behind_each_step(interval_us: int | None) -> No
     await adoption.adopt(1)
     assert [each for each in done if each != "rest"] == ["record", "truncate", "freed"]
     short, long = 2, 3  # steps: releasing and the reserve take no time; and these three do
-    rested_us = short * REST_US_MIN + long * 2_000 * REST_FACTOR
+    rested_us = short * REST_US_MIN + long * 3_000 * REST_FACTOR
     assert sum(clock.slept_us) == (0 if interval_us is None else rested_us)
     files.close()
 
