@@ -1,7 +1,7 @@
 """Rows of `columnar` become Parquet files, written by the worker that made them.
 
-    <place>/.unfinished/date=…/service=…/<attempt>-<n>.parquet    while tasks run
-    <place>/date=…/service=…/<attempt>-<n>.parquet                once the driver knows of them
+    <place>.unfinished/date=…/service=…/<attempt>-<n>.parquet    while tasks run
+    <place>/date=…/service=…/<attempt>-<n>.parquet               once the driver knows of them
 
 By way of Java every value would be copied twice, and written by a slower writer. An attempt of a
 task has names of its own; files of one that failed, or that nobody waits for any more, are not
@@ -33,6 +33,7 @@ COUNTS: Final = ("lines", "spans_read", ODD)
 _TOLD: Final = pa.schema(
     [("files", pa.list_(pa.string())), *((name, pa.int64()) for name in COUNTS)]
 )
+# Beside the place and not in it: who writes there when all is over is not heard any more.
 UNFINISHED: Final = ".unfinished"
 # What Spark calls the folder of rows that have no value.
 NOTHING: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -66,8 +67,13 @@ def finish(place: Path, names: Iterable[str]) -> None:
     for name in names:
         target = place / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        (place / UNFINISHED / name).rename(target)
-    shutil.rmtree(place / UNFINISHED, ignore_errors=True)
+        (unfinished(place) / name).rename(target)
+    shutil.rmtree(unfinished(place), ignore_errors=True)
+
+
+def unfinished(place: Path) -> Path:
+    """Return where files are that belong to the place once they are finished."""
+    return place.with_name(place.name + UNFINISHED)
 
 
 def escaped(value: str) -> str:
@@ -79,7 +85,7 @@ class _Files:
     """The files of one attempt; rows wait until there are enough of them, or no more."""
 
     def __init__(self, place: Path) -> None:
-        self._place = place / UNFINISHED
+        self._place = unfinished(place)
         self._attempt = uuid.uuid4().hex
         self._names: list[str] = []
         self._writers: dict[str, pq.ParquetWriter] = {}
