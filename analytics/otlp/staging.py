@@ -17,12 +17,14 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analytics.otlp import columnar
+from analytics.otlp.arrow_json import Integers
 from analytics.schema import SPANS
 from viewstamp.limits import MIB
 
@@ -33,6 +35,9 @@ COUNTS: Final = ("lines", "spans_read", ODD)
 _TOLD: Final = pa.schema(
     [("files", pa.list_(pa.string())), *((name, pa.int64()) for name in COUNTS)]
 )
+# What is told of a file that was written again: its address as Spark names it, and the new ones.
+REWRITTEN: Final = "path STRING, files ARRAY<STRING>"
+_REWRITTEN: Final = pa.schema([("path", pa.string()), ("files", pa.list_(pa.string()))])
 # Beside the place and not in it: who writes there when all is over is not heard any more.
 UNFINISHED: Final = ".unfinished"
 # What Spark calls the folder of rows that have no value.
@@ -41,6 +46,8 @@ NOTHING: Final = "__HIVE_DEFAULT_PARTITION__"
 PENDING_BYTES_MAX: Final = 32 * MIB
 # Files that a task writes at once: its spans are of few days and services.
 FILES_MAX: Final = 16
+# So many rows of a file are read at once.
+ROWS_PER_BATCH: Final = 16_384
 COMPRESSION: Final = "zstd"
 # Nearly no two spans share these: a dictionary of them would be built in vain.
 UNIQUE: Final = ("trace_id", "span_id", "parent_span_id", "start_us", "end_us", "duration_us")
@@ -61,6 +68,25 @@ def write(place: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
     yield pa.RecordBatch.from_arrays(arrays, schema=_TOLD)
 
 
+def rewrite(
+    place: Path, target: Path, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write files below the place to the target, without some rows. Runs in a worker.
+
+    A row that comes is a file's address as Spark names it, and the numbers of the rows to leave
+    out, from 0; one that is yielded has the columns of REWRITTEN.
+    """
+    for batch in batches:
+        for address, numbers in zip(*(one.to_pylist() for one in batch.columns), strict=True):
+            path = local(address)
+            folder = str(path.parent.relative_to(place))
+            files = _Files(target)
+            for rows in _without(path, np.array(numbers)):
+                files.add(folder, rows)
+            told = [pa.array([address]), pa.array([files.close()], _REWRITTEN.field(1).type)]
+            yield pa.RecordBatch.from_arrays(told, schema=_REWRITTEN)
+
+
 def finish(place: Path, names: Iterable[str]) -> None:
     """Move the files that tasks told of to where they belong, and delete all others."""
     place.mkdir(exist_ok=True)
@@ -69,6 +95,11 @@ def finish(place: Path, names: Iterable[str]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         (unfinished(place) / name).rename(target)
     shutil.rmtree(unfinished(place), ignore_errors=True)
+
+
+def local(address: str) -> Path:
+    """Return the path of a file as Spark names it: `file:` and percent-encoded."""
+    return Path(unquote(urlsplit(address).path))
 
 
 def unfinished(place: Path) -> Path:
@@ -138,7 +169,18 @@ class _Files:
         )
 
 
-def _counted(batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _without(path: Path, numbers: Integers) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file but those of these numbers."""
+    first = 0
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(ROWS_PER_BATCH):
+            is_kept = ~np.isin(np.arange(first, first + batch.num_rows), numbers)
+            first += batch.num_rows
+            if is_kept.any():
+                yield batch if is_kept.all() else batch.filter(pa.array(is_kept))
+
+
+def _counted(batch: pa.RecordBatch) -> Integers:
     """Return how many lines, spans and odd lines there are, in the order of COUNTS."""
     is_span = batch.column("date").is_valid().to_numpy(zero_copy_only=False)
     is_first = batch.column(columnar.IS_FIRST).fill_null(False).to_numpy(zero_copy_only=False)
