@@ -25,7 +25,10 @@ PACKAGE: Final = "viewstamp-analytics.zip"
 JAVA_REMEDY: Final = "install the Debian package `openjdk-17-jre-headless`, or set JAVA_HOME"
 SPARK_REMEDY: Final = "install the extra `analytics`: pip install 'viewstamp[analytics]'"
 
-SHUFFLE_PART: Final = "8m"
+# Some hundred thousand spans, of a shuffle and of Parquet files: so little that a task sorts them,
+# adds them up or holds one side of a join in its part of the heap, however many there are in all.
+TASK_PART: Final = "8m"
+TASK_FILES: Final = "16m"
 # What holds on every master. Values are Spark's own spelling.
 SETTINGS: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
@@ -40,10 +43,10 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.sql.parquet.compression.codec": "zstd",
     # A task writes spans of few days and services: with a file open for each, nothing is sorted.
     "spark.sql.maxConcurrentOutputFileWriters": "16",
-    # What a task reads of a shuffle, compressed: some hundred thousand spans. So a task needs
-    # little memory, and one side of a join fits into it: then neither is sorted.
-    "spark.sql.adaptive.advisoryPartitionSizeInBytes": SHUFFLE_PART,
-    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": SHUFFLE_PART,
+    "spark.sql.files.maxPartitionBytes": TASK_FILES,
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": TASK_PART,
+    # One side of a join is held in memory where none of its parts is larger; none is sorted then.
+    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": TASK_PART,
 }
 # A local session talks to itself only, so a name that resolves elsewhere does not matter.
 LOCAL_SETTINGS: Final[dict[str, str]] = {

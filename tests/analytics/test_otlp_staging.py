@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -138,3 +138,40 @@ def test_lines_spans_and_odd_lines_are_counted(spark: SparkSession, tmp_path: Pa
     rows = spark.read.schema(SPANS.struct()).parquet(str(tmp_path / "place")).where("date IS NULL")
     found = {getattr(row, columnar.PACKED_ODD["text"]) for row in rows.collect()}
     assert found == {f"{odd}\n", "rubbish\n"}
+
+
+@pytest.mark.parametrize(
+    ("left_out", "kept"),
+    [([], range(8)), ([0, 3, 4, 7], [1, 2, 5, 6]), ([3, 4, 5], [0, 1, 2, 6, 7]), (range(8), [])],
+)
+@pytest.mark.parametrize("writer", ["ours", "spark"])
+def test_files_are_written_again_without_some_rows(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    writer: str,
+    left_out: Iterable[int],
+    kept: Iterable[int],
+) -> None:
+    """Whoever wrote a file, the rows that are not left out stay as they were, in their folder."""
+    monkeypatch.setattr(staging, "ROWS_PER_BATCH", 3)
+    place, target = tmp_path / "place", tmp_path / "target"
+    schema, columns = ingest._schema()
+    batches = batch_of([line_of({**SPAN, **USUAL[n], "name": str(n)}) for n in range(10, 18)])
+    if writer == "ours":
+        staged(place, batches)
+    else:
+        made = pa.Table.from_batches(list(columnar.rows(schema, None, batches)), schema)
+        frame = spark.createDataFrame(made, columns).drop(columnar.IS_FIRST).coalesce(1)
+        frame.write.partitionBy(*SPANS.partition_by).parquet(str(place))
+    (path,) = place.rglob("*.parquet")
+    asked = pa.RecordBatch.from_pydict({"path": [path.as_uri()], "rows": [list(left_out)]})
+    (told,) = (row for one in staging.rewrite(place, target, [asked]) for row in one.to_pylist())
+    staging.finish(target, told["files"])
+    assert staging.local(told["path"]) == path
+    assert len(told["files"]) == (1 if kept else 0)
+    rows, again = (
+        {row.name: row for row in spark.read.schema(SPANS.struct()).parquet(str(one)).collect()}
+        for one in (place, target)
+    )
+    assert again == {str(10 + number): rows[str(10 + number)] for number in kept}

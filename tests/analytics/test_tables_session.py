@@ -105,7 +105,7 @@ def test_parts_of_a_shuffle_are_small_enough_to_join_in_memory() -> None:
         session.SETTINGS[f"spark.sql.adaptive.{name}"]
         for name in ("advisoryPartitionSizeInBytes", "maxShuffledHashJoinLocalMapThreshold")
     )
-    assert part == fits == session.SHUFFLE_PART
+    assert part == fits == session.TASK_PART
 
 
 @pytest.mark.parametrize("mode", [[], ["--follow"]])
