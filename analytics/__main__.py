@@ -164,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--heap-mb",
         type=_positive,
-        help="Java's heap in MiB; default on this machine: 1024, and 256 for each core",
+        help="Java's heap in MiB; default on this machine: 1024, and 512 for each core",
     )
     add("--json", action="store_true", help="print what was written as JSON")
     return parser  # fmt: skip

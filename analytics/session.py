@@ -44,6 +44,10 @@ SETTINGS: Final[dict[str, str]] = {
     # A task writes spans of few days and services: with a file open for each, nothing is sorted.
     "spark.sql.maxConcurrentOutputFileWriters": "16",
     "spark.sql.files.maxPartitionBytes": TASK_FILES,
+    # Spans of few bytes on disk are many in memory: by the size of their files Spark would send
+    # millions to every task, and hold them in the driver. By what was moved it knows better.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.adaptive.autoBroadcastJoinThreshold": TASK_PART,
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": TASK_PART,
     # One side of a join is held in memory where none of its parts is larger; none is sorted then.
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": TASK_PART,
@@ -58,9 +62,9 @@ MEMORY: Final = "spark.driver.memory"
 # needs, and no more. The first part is Spark's own (300 MiB that it keeps, plans, what is kept of
 # jobs); what a task sorts, joins and adds up goes to disk where it is more than its part.
 HEAP_BASE_MB: Final = 1024
-HEAP_CORE_MB: Final = 256
+HEAP_CORE_MB: Final = 512
 # What Java takes beside its heap: code, classes, threads, buffers; and a task's Python worker.
-JAVA_MB: Final = 640
+JAVA_MB: Final = 768
 PYTHON_MB: Final = 192
 WORKER_MB: Final = 256
 # Less than this Spark refuses to start with.
@@ -142,7 +146,7 @@ def heap_mb_of(cores: int) -> int:
 def memory_mb_of(cores: int) -> int:
     """Return the most that all processes of a local session of so many cores take, in MiB.
 
-    Of each part the most that the benchmark has seen, rounded up; the input does not matter.
+    Of each part the most that was seen, and some more; the input does not matter.
     """
     return heap_mb_of(cores) + JAVA_MB + PYTHON_MB + WORKER_MB * cores
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,9 +58,9 @@ def test_unfit_java_is_named(
 @pytest.mark.parametrize(
     ("master", "heap_mb", "memory"),
     [
-        ("local", None, "1280m"),
-        ("local[2]", None, "1536m"),
-        ("local[16, 4]", None, "5120m"),
+        ("local", None, "1536m"),
+        ("local[2]", None, "2048m"),
+        ("local[16, 4]", None, "9216m"),
         ("local[2]", 3000, "3000m"),
         ("spark://here:7077", None, None),
         ("spark://here:7077", 3000, "3000m"),
@@ -97,6 +98,22 @@ def test_java_has_the_heap_that_was_set(spark: SparkSession) -> None:
     """The setting is the one that Java goes by: its heap is the 2 GiB of the tests' session."""
     runtime = spark._jvm.java.lang.Runtime.getRuntime()  # type: ignore[union-attr]
     assert runtime.maxMemory() == 2048 * MIB
+
+
+def test_only_what_was_moved_decides_what_is_sent_to_all(spark: SparkSession) -> None:
+    """A million rows of few bytes on disk are not held in the driver to be joined.
+
+    By the size of their file Spark would: it did with 2.5 million spans, and ran out of memory.
+    """
+    rows = spark.range(1_000_000).selectExpr("id AS key", "id DIV 1000 AS value")
+    with tempfile.TemporaryDirectory() as directory:
+        rows.write.parquet(f"{directory}/rows")
+        read = spark.read.parquet(f"{directory}/rows")
+        joined = read.join(read.withColumnRenamed("value", "other"), "key")
+        assert joined.where("value = other").count() == 1_000_000
+        plan = joined._jdf.queryExecution().executedPlan().toString()
+    assert "Broadcast" not in plan
+    assert spark.conf.get("spark.sql.autoBroadcastJoinThreshold") == "-1"
 
 
 def test_parts_of_a_shuffle_are_small_enough_to_join_in_memory() -> None:

@@ -56,7 +56,7 @@ def analyze(
     ] = None,
     heap_mb: Annotated[
         int | None,
-        typer.Option(min=1, help="Java's heap in MiB; default: 1024, and 256 for each core."),
+        typer.Option(min=1, help="Java's heap in MiB; default: 1024, and 512 for each core."),
     ] = None,
     accept_bad_data: Annotated[
         bool, typer.Option("--accept-bad-data", help="Analyse however bad the data is.")
