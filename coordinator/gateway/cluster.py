@@ -29,7 +29,7 @@ STATUSES: Final = {
     Status.RECOVERING: cluster_pb2.REPLICA_STATUS_RECOVERING,
     Status.VIEW_CHANGE: cluster_pb2.REPLICA_STATUS_VIEW_CHANGE,
     Status.NORMAL: cluster_pb2.REPLICA_STATUS_NORMAL,
-    Status.HALTED: cluster_pb2.REPLICA_STATUS_UNSPECIFIED,
+    Status.HALTED: cluster_pb2.REPLICA_STATUS_HALTED,
 }
 
 
@@ -79,6 +79,7 @@ class ClusterStage:
         replica_id: int,
         cluster_id: bytes,
         others: Callable[[], Iterable[cluster_pb2.Replica]] = tuple,
+        replica_count: int = 1,
     ) -> None:
         self.address = ""
         self.generation: Callable[[], int] = lambda: 0
@@ -89,6 +90,7 @@ class ClusterStage:
         self._session_count = session_count
         self._session_entities = session_entities
         self._replica_id = replica_id
+        self._replica_count = replica_count
         self._cluster_id = cluster_id
         self._queries = dict.fromkeys(_METHODS, self._query)
 
@@ -172,9 +174,7 @@ class ClusterStage:
         response = cluster_pb2.GetStatusResponse(
             cluster=self._cluster_id.hex(),
             primary=progress.primary,
-            replicas=sorted(
-                (self._replica_status(), *self._others()), key=lambda replica: replica.replica_id
-            ),
+            replicas=self._replicas(),
             services=[self._service_status(stage, digests) for stage in DOMAIN_STAGES],
             alarms=self._alarms.all(),
             sessions=self._session_count(),
@@ -186,6 +186,23 @@ class ClusterStage:
                 sessions.add(kind, key, canonical)
             response.sessions_digest = sessions.hexdigest()
         return response
+
+    def _replicas(self) -> list[cluster_pb2.Replica]:
+        found = sorted(
+            (self._replica_status(), *self._others()), key=lambda replica: replica.replica_id
+        )
+        committed_op = max(replica.commit for replica in found)
+        for replica in found:
+            replica.role = self._role_of(replica.replica_id)
+            replica.lag = committed_op - replica.retired
+        return found
+
+    def _role_of(self, replica_id: int) -> cluster_pb2.ReplicaRole.ValueType:
+        if replica_id >= self._replica_count:
+            return cluster_pb2.REPLICA_ROLE_STANDBY
+        if replica_id == self._replica.progress.primary:
+            return cluster_pb2.REPLICA_ROLE_PRIMARY
+        return cluster_pb2.REPLICA_ROLE_BACKUP
 
     def _replica_status(self) -> cluster_pb2.Replica:
         progress = self._replica.progress

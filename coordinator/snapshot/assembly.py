@@ -10,26 +10,31 @@ from typing import Any, Final, Protocol
 
 from coordinator.gateway.alarms import Alarms
 from coordinator.gateway.snapshots import SnapshotReads
-from coordinator.mux.catalog_types import CatalogChanged, CutTaken
+from coordinator.mux.catalog_types import CatalogChanged, CutTaken, Snapshot, SnapshotState
 from coordinator.mux.mux import Mux
 from coordinator.mux.stage import Stage
 from coordinator.peers.messages import SnapshotDurableMessage
+from coordinator.replica.batcher import Batcher
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver
+from coordinator.replica.ports import Progress
 from coordinator.replica.proposals import Proposals
 from coordinator.replica.writer import Writer
 from coordinator.snapshot.adoption import Adoption, AdoptionPorts
 from coordinator.snapshot.agreement import DurableReport, Reports
 from coordinator.snapshot.bases import restored_tallies, section_base
 from coordinator.snapshot.copies import CopyVerdict
+from coordinator.snapshot.decisions import LocalState
 from coordinator.snapshot.generation_files import StoredGenerations, durable_of
 from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports
+from coordinator.snapshot.pacing import Pace, Traffic
 from coordinator.snapshot.sections import CutSections
 from coordinator.snapshot.store import SnapshotStore
 from coordinator.snapshot.triggers import Load, SnapshotTriggers, TriggerSettings
 from coordinator.snapshot.work import Durable, LocalWork
 from coordinator.stages.client import StageClient
 from coordinator.telemetry.snapshots import SnapshotWatch
+from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.format.prepare import Prepare
 
@@ -50,7 +55,8 @@ class Surroundings:
     """The rest of the coordinator, as snapshots need it.
 
     `versions` are the services' section versions; `start` runs work whose failure ends the process;
-    `watch` is told, and decides nothing. `tell_primary` sends what is durable here to the primary.
+    `watch` is told, and decides nothing. `tell_primary` sends what is durable here to the primary,
+    `tell_others` to all.
     """
 
     files: ReplicaFiles
@@ -66,6 +72,16 @@ class Surroundings:
     start: Callable[[Coroutine[Any, Any, None]], None]
     watch: SnapshotWatch
     tell_primary: Callable[[Durable], None]
+    tell_others: Callable[[Durable], None]
+
+
+def traffic_of(progress: Progress, batcher: Batcher, is_urgent: Callable[[], bool]) -> Traffic:
+    """Return what the work on snapshots must know of commands."""
+    return Traffic(
+        retired=lambda: progress.retired_revision,
+        waiting=lambda: progress.op - progress.retired_op + len(batcher),
+        is_urgent=is_urgent,
+    )
 
 
 class Snapshots:
@@ -79,10 +95,13 @@ class Snapshots:
         deadline_ms: int,
     ) -> None:
         self._around = around
+        traffic = traffic_of(around.driver.progress, around.driver.batcher, self._is_urgent)
+        self._pace = Pace(traffic, deadline_ms)
         self._loop = asyncio.get_running_loop()
         manifest = None if around.files.base is None else around.files.base.manifest
         snapshots = around.mux.catalog.list_after(0, around.mux.catalog.last_generation)
         self._unwritten: dict[int, bytes] = {}  # checksums by op
+        self._diverged_at: dict[int, int] = {}  # generations by replica
         self._catalog = {snapshot.generation: snapshot for snapshot in snapshots}
         self.store = SnapshotStore(
             data_directory / CATALOG_VIEW_FILE, self._view_is_stale, self._view_is_current
@@ -131,6 +150,12 @@ class Snapshots:
         report = DurableReport(message.root, message.tasks)
         self.orchestrator.durable_elsewhere(message.from_replica, message.generation, report)
 
+    def adopted_elsewhere(self, replica: int, generation: int) -> None:
+        """Another replica would restart from a generation: its root was that of the majority."""
+        if generation >= self._diverged_at.get(replica, generation + 1):
+            del self._diverged_at[replica]
+            self._around.alarms.clear(cluster_pb2.ALARM_KIND_REPLICA_DIVERGED, str(replica))
+
     def cut_op(self, generation: int) -> int:
         """Return the op at which a generation was cut; 0 for one that is not known here."""
         adopted = self._adoption.adopted
@@ -173,8 +198,13 @@ class Snapshots:
         self.store.apply(changed.snapshots, changed.deleted)
         self.orchestrator.catalog_changed(changed.snapshots, changed.deleted)
         self.reads.catalog_changed(changed.snapshots, changed.deleted)
-        if changed.deleted:
+        if changed.deleted and not any(map(self._is_to_be_adopted, changed.snapshots)):
             self._around.start(self._adoption.clean())
+
+    def _is_to_be_adopted(self, snapshot: Snapshot) -> bool:
+        """Whether files are about to be looked through anyway, for a generation that completed."""
+        state = self.orchestrator.local_state(snapshot.generation)
+        return snapshot.state is SnapshotState.COMPLETED and state is LocalState.DURABLE
 
     # --- Ports ---
 
@@ -182,7 +212,7 @@ class Snapshots:
         around = self._around
         files = StoredGenerations(around.files.snapshots, around.files.cluster_id)
         return Ports(
-            work=around.watch.work(LocalWork(self._sections, files)),
+            work=around.watch.work(LocalWork(self._sections, files, pace=self._pace)),
             adopt=around.watch.adopt(self._adoption.adopt),
             propose=lambda code, request: around.proposals.propose(code, request, 0),
             publish=lambda snapshot: self.store.apply((snapshot,), ()),
@@ -191,6 +221,7 @@ class Snapshots:
             failed=self._failed,
             completed=self._completed,
             tell_primary=around.tell_primary,
+            tell_others=around.tell_others,
             diverged=self._diverged,
         )
 
@@ -207,6 +238,7 @@ class Snapshots:
             freed=around.space.look_again,
             start=around.start,
             compacted=around.watch.compacted,
+            pace=self._pace,
         )
 
     def _release(self, generation: int) -> None:
@@ -216,6 +248,11 @@ class Snapshots:
 
     def _kept(self) -> frozenset[int]:
         return self.orchestrator.pins() | self._catalog.keys()
+
+    def _is_urgent(self) -> bool:
+        """Whether commands themselves need a snapshot to be completed."""
+        load = self._load()
+        return load.is_disk_full or load.item_log_bytes > limits.ITEM_LOG_CUT_BYTES
 
     def _load(self) -> Load:
         around = self._around
@@ -240,7 +277,8 @@ class Snapshots:
     def _completed(self, _: int) -> None:
         self._around.alarms.clear(cluster_pb2.ALARM_KIND_SNAPSHOT_FAILED)
 
-    def _diverged(self, replica: int, why: str) -> None:
+    def _diverged(self, replica: int, generation: int, why: str) -> None:
+        self._diverged_at[replica] = generation
         kind = cluster_pb2.ALARM_KIND_REPLICA_DIVERGED
         self._around.alarms.raise_alarm(kind, why, str(replica))
 

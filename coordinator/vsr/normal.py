@@ -7,6 +7,8 @@ quorum -> backups learn of the commit by the next prepare or by the heartbeat.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from coordinator.vsr import abdication, wishes
 from coordinator.vsr.acknowledge import acknowledge, acknowledge_uncommitted
 from coordinator.vsr.commit import rearm_resend
@@ -82,7 +84,7 @@ def on_client_batch(state: State, batch: ClientBatch) -> None:
         state.emit(Refused(refusal, known_primary(state)))
         return
     entry = append_new(state, batch.body, batch.command_count, batch.wall_clock_us)
-    send_prepare(state, entry, state.others)
+    send_prepare(state, entry, state.followers)
 
 
 def demand_batch(batch: ClientBatch) -> None:
@@ -194,6 +196,12 @@ def on_commit(state: State, message: CommitMessage) -> None:
 
 def send_heartbeat(state: State) -> None:
     """Primary: say that it is there and what is committed, then again after a while."""
+    tell_commit(state, state.followers)
+    state.timeouts.arm(TimeoutName.HEARTBEAT, state.now_ticks)
+
+
+def tell_commit(state: State, to_replicas: Sequence[int]) -> None:
+    """Primary: tell these replicas what is committed, and ask whether they are in its view."""
     entry = state.log.get(state.commit_max)
     message = CommitMessage(
         state.configuration.cluster_id,
@@ -203,12 +211,15 @@ def send_heartbeat(state: State) -> None:
         entry.header.checksum if entry else PARENT_OF_FIRST,
         state.reads.number,
     )
-    state.broadcast(message)
-    state.timeouts.arm(TimeoutName.HEARTBEAT, state.now_ticks)
+    for replica in to_replicas:
+        state.send(replica, message)
 
 
 def resend_prepares(state: State) -> None:
-    """Primary: repeat each uncommitted entry to those who have not acknowledged it."""
+    """Primary: repeat each uncommitted entry to those who have not acknowledged it.
+
+    Standbys acknowledge nothing. They ask for what they missed, once it is committed.
+    """
     for entry in state.log.above(state.commit_max):
         silent = tuple(index for index in state.others if index not in entry.acks)
         send_prepare(state, entry, silent)

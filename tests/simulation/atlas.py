@@ -1,7 +1,8 @@
 """Which stored data may be damaged where, so that every cluster can recover: stuck means a bug.
 
 A committed entry lies on a replication quorum of disks. As long as fewer copies than that are
-damaged, an intact one is left, whichever replicas were the quorum.
+damaged, an intact one is left, whichever replicas were the quorum. Standbys are in none, and may
+lose whatever they have.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ class Atlas:
 
     def __init__(self, options: Options, random: Random) -> None:
         first = random.randrange(options.replica_count)
-        self.victims = tuple(
-            (first + n) % options.replica_count for n in range(options.damaged_copies_max)
+        voters = ((first + n) % options.replica_count for n in range(options.damaged_copies_max))
+        self.victims: tuple[int, ...] = (
+            *voters,
+            *range(options.replica_count, options.machine_count),
         )
 
     def may_damage(self, replica: int) -> bool:

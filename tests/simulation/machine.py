@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,7 @@ from coordinator.replica.bootstrap import DirectoryOptions, open_replica
 from tests.journal.memory_storage import SimulatedCrash
 from tests.simulation.application import Application
 from tests.simulation.clients import Read
-from tests.simulation.disk import DISK_REFUSES, SimulatedDisk
+from tests.simulation.disk import DISK_REFUSES, STEPS_BEFORE_CRASH_MAX, SimulatedDisk
 from tests.simulation.process import EPOCH_US, Process, ProcessEnded
 from viewstamp.format.prepare import Prepare, seal
 from viewstamp.format.record import SECTOR_BYTES
@@ -29,6 +30,15 @@ REBOOT_MS_MAX: Final = 1_500
 CLOCK_SKEW_US_MAX: Final = 2_000_000
 SLOW_DISK_TIMES: Final = 30
 SLOW_STAGE_TIMES: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Doom:
+    """Where a story ends a process: before some I/O step, from 0, of its next job of a kind."""
+
+    kind: str
+    step: int
+    is_power: bool
 
 
 class Machine:
@@ -47,6 +57,7 @@ class Machine:
         """Entries of which a copy on this disk was damaged, now or earlier."""
         self.is_untrusted = False
         """Whether writes went astray on this disk, which may have hit any entry."""
+        self.doom: Doom | None = None
         self._random = random
         self._is_paused = False
         self._deferred: list[tuple[int, Callable[[], None]]] = []
@@ -127,7 +138,11 @@ class Machine:
             self._end(is_power=isinstance(error, SimulatedCrash))
             return
         configuration = vsr.Configuration(
-            self.world.cluster_id, self.index, options.replica_count, FEATURE_LEVEL
+            self.world.cluster_id,
+            self.index,
+            options.replica_count,
+            FEATURE_LEVEL,
+            options.standby_count,
         )
         core = vsr.Replica(
             configuration,
@@ -144,11 +159,24 @@ class Machine:
         """The stages of a process, empty or in the state of a snapshot."""
         return self.world.kind.replica(self._random, state)
 
-    def crash(self, *, is_power: bool = False, reason: str = "") -> None:
-        """End the process, or the power of the whole machine, and start again after a while."""
+    def meet_doom(self, kind: str) -> None:
+        """End here if this is the job in which a story wants it."""
+        doom = self.doom
+        if doom is not None and doom.kind == kind:
+            self.doom = None
+            self.crash(is_power=doom.is_power, reason=f"in {kind}", step=doom.step)
+
+    def crash(self, *, is_power: bool = False, reason: str = "", step: int | None = None) -> None:
+        """End the process, or the power of the whole machine, and start again after a while.
+
+        The job under way comes as far as I/O step `step`, or as some random one.
+        """
         if self.process is None:
             return
-        torn = self.process.writer.tear(self.disk, self._random)
+        if step is None:
+            step = self._random.randrange(self._random.choice(STEPS_BEFORE_CRASH_MAX))
+        torn = self.process.writer.tear(self.disk, step)
+        self.world.marks.hit(f"torn {torn.partition(' before ')[0]}" if torn else "torn nothing")
         what = "power" if is_power else "killed"
         self.world.trace.note(self.name, what, reason, "" if torn is None else f"({torn})")
         self.world.checks.ended(self.index)

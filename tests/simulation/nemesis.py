@@ -103,7 +103,7 @@ class Nemesis:
     # --- The faults; each returns whether it happened ---
 
     def _partition(self) -> bool:
-        members = list(range(self._world.options.replica_count))
+        members = list(range(self._world.options.machine_count))
         shape = self._random.choice(SHAPES)
         links = partition(shape, members, self._machine().index, self._random)
         self._world.network.cut(links)
@@ -113,7 +113,7 @@ class Nemesis:
         return True
 
     def _clog(self) -> bool:
-        members = range(self._world.options.replica_count)
+        members = range(self._world.options.machine_count)
         links = [(a, b) for a in members for b in members if a != b and self._random.random() < 0.4]
         until_ms = self._world.schedule.now_ms + self._random.choice(FAULT_MS[:4])
         self._world.network.clog(links, until_ms)

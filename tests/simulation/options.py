@@ -48,6 +48,8 @@ READS_PERCENT: Final = 20
 DOMAINS_ONE_IN: Final = 4
 DURATION_MS_MAX: Final = 20_000
 REPLICA_COUNTS: Final = (3, 3, 3, 3, 5, 5, 4, 6, 2, 1)
+# Of the seeds with several replicas, half have standbys.
+STANDBY_COUNTS: Final = (0, 0, 1, 2)
 
 
 class Scale(Enum):
@@ -78,8 +80,14 @@ class Options:
     application: str
     reads_percent: int
     snapshot_ops: int
+    standby_count: int = 0
     safety_ms: int = 60_000
     liveness_ms: int = 120_000
+
+    @property
+    def machine_count(self) -> int:
+        """Of replicas that vote, and standbys, whose indexes follow on theirs."""
+        return self.replica_count + self.standby_count
 
     @property
     def damaged_copies_max(self) -> int:
@@ -114,7 +122,13 @@ def draw(seed: int, scale: Scale = Scale.QUICK, kinds: tuple[FaultKind, ...] = (
         application=application,
         snapshot_ops=random.choice((0, 16, 32, 64)) if application == "chain" else 0,
         reads_percent=READS_PERCENT if application == "chain" else 0,
+        standby_count=_standbys(seed, replica_count),
     )
+
+
+def _standbys(seed: int, replica_count: int) -> int:
+    """Draw apart from the rest, which is the same with standbys and without."""
+    return Random(f"standbys {seed}").choice(STANDBY_COUNTS) if replica_count > 1 else 0
 
 
 def _faults(random: Random, count: int, kinds: tuple[FaultKind, ...]) -> frozenset[FaultKind]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from coordinator import vsr
 from coordinator.journal import NoSpace
 from coordinator.replica.bootstrap import ReplicaFiles
+from coordinator.replica.handover import RUN_DELAY_MS, RUN_PREPARES_MAX
 from coordinator.vsr import messages
 from tests.simulation.application import Executed, Request
 from tests.simulation.clients import Answer, NotServed, Read
@@ -121,8 +122,12 @@ class Process:
     # --- Effects: the disk ---
 
     def _start_job(self, job: Job) -> None:
-        delay_ms = self.machine.disk_ms()
-        self._later(delay_ms, lambda: self.writer.finish(job))
+        def finish() -> None:
+            self.machine.meet_doom(job.kind)
+            if self.machine.process is self:
+                self.writer.finish(job)
+
+        self._later(self.machine.disk_ms(), finish)
 
     def _persist_prepares(self, effect: vsr.PersistPrepares) -> None:
         self.writer.append(list(effect.prepares), self.files.journal, self._prepares_durable)
@@ -216,7 +221,20 @@ class Process:
             self._is_blocked = self._is_blocked and places[effect.op] > 0
         else:
             self._commits.append(effect)
-        self._hand_over()
+        if self._may_wait(effect):
+            self._later(RUN_DELAY_MS, self._hand_over)
+        else:
+            self._hand_over()
+
+    def _may_wait(self, commit: vsr.Commit) -> bool:
+        """Whether nobody waits for it, as on a backup: then it is handed over with those to come.
+
+        The shell hurries when the status changes; here the delay goes on over that.
+        """
+        leads = self.core.primary == self.machine.index
+        follows = self.core.status is vsr.Status.NORMAL and not leads
+        is_whole = commit.prepare is not None and len(self._commits) < RUN_PREPARES_MAX
+        return follows and is_whole
 
     def _hand_over(self) -> None:
         while self._commits and not self._is_blocked:
@@ -354,6 +372,8 @@ class Process:
         self.step(vsr.ReadIndexRequested(self._token))
 
     def _read_granted(self, effect: vsr.ReadIndexGranted) -> None:
+        if self.core.primary != self.machine.index:
+            self._world.marks.hit("read of a backup")
         self._granted.append((effect.op, self._reads.pop(effect.token)))
         self._serve_granted()
 
@@ -397,6 +417,11 @@ class Process:
 
     def _halted(self, effect: vsr.Halted) -> None:
         raise AssertionError(f"replica {self.machine.index} halted: {effect.reason}")
+
+    def halt(self, reason: str) -> NoReturn:
+        """End for good: whoever looks after the cluster has to start it with an empty disk."""
+        self._world.nemesis.kept_down.add(self.machine.index)
+        raise ProcessEnded(f"halted: {reason}")
 
     def _stuck(self, effect: vsr.Stuck) -> None:
         self._world.marks.hit(f"stuck {effect.reason}")

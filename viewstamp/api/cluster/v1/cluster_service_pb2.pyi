@@ -37,6 +37,8 @@ class _ReplicaStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Replica
     """Choosing a primary."""
     REPLICA_STATUS_NORMAL: _ReplicaStatus.ValueType  # 4
     """In service."""
+    REPLICA_STATUS_HALTED: _ReplicaStatus.ValueType  # 5
+    """Has ended and must not go on; its last log line says why."""
 
 class ReplicaStatus(_ReplicaStatus, metaclass=_ReplicaStatusEnumTypeWrapper):
     """How a replica takes part."""
@@ -51,7 +53,37 @@ REPLICA_STATUS_VIEW_CHANGE: ReplicaStatus.ValueType  # 3
 """Choosing a primary."""
 REPLICA_STATUS_NORMAL: ReplicaStatus.ValueType  # 4
 """In service."""
+REPLICA_STATUS_HALTED: ReplicaStatus.ValueType  # 5
+"""Has ended and must not go on; its last log line says why."""
 Global___ReplicaStatus: _TypeAlias = ReplicaStatus  # noqa: Y015
+
+class _ReplicaRole:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ReplicaRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReplicaRole.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REPLICA_ROLE_UNSPECIFIED: _ReplicaRole.ValueType  # 0
+    """Not known."""
+    REPLICA_ROLE_PRIMARY: _ReplicaRole.ValueType  # 1
+    """Leads the view."""
+    REPLICA_ROLE_BACKUP: _ReplicaRole.ValueType  # 2
+    """Follows, has a vote, and may lead a later view."""
+    REPLICA_ROLE_STANDBY: _ReplicaRole.ValueType  # 3
+    """Follows for ever, and has no vote."""
+
+class ReplicaRole(_ReplicaRole, metaclass=_ReplicaRoleEnumTypeWrapper):
+    """What a replica is there for."""
+
+REPLICA_ROLE_UNSPECIFIED: ReplicaRole.ValueType  # 0
+"""Not known."""
+REPLICA_ROLE_PRIMARY: ReplicaRole.ValueType  # 1
+"""Leads the view."""
+REPLICA_ROLE_BACKUP: ReplicaRole.ValueType  # 2
+"""Follows, has a vote, and may lead a later view."""
+REPLICA_ROLE_STANDBY: ReplicaRole.ValueType  # 3
+"""Follows for ever, and has no vote."""
+Global___ReplicaRole: _TypeAlias = ReplicaRole  # noqa: Y015
 
 class _AlarmKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -137,6 +169,8 @@ class Replica(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     HEARD_MS_FIELD_NUMBER: _builtins.int
     LINK_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.int
     """From 0."""
     status: Global___ReplicaStatus.ValueType
@@ -159,6 +193,12 @@ class Replica(_message.Message):
     """How the answering replica's link to it stands: connected, connecting, or refused with the
     reason; empty for itself.
     """
+    role: Global___ReplicaRole.ValueType
+    """What it is there for, in the view of the answering replica."""
+    lag: _builtins.int
+    """Entries that some replica said were committed, and that this one had not retired when it last
+    reported, which each does twice a second.
+    """
     def __init__(
         self,
         *,
@@ -172,10 +212,12 @@ class Replica(_message.Message):
         generation: _builtins.int = ...,
         heard_ms: _builtins.int = ...,
         link: _builtins.str = ...,
+        role: Global___ReplicaRole.ValueType = ...,
+        lag: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "commit", b"commit", "generation", b"generation", "heard_ms", b"heard_ms", "link", b"link", "op", b"op", "replica_id", b"replica_id", "retired", b"retired", "status", b"status", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "commit", b"commit", "generation", b"generation", "heard_ms", b"heard_ms", "lag", b"lag", "link", b"link", "op", b"op", "replica_id", b"replica_id", "retired", b"retired", "role", b"role", "status", b"status", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
