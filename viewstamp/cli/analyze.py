@@ -18,6 +18,11 @@ OUTPUT_DIRECTORY: Final = "analysis"
 ANALYTICS: Final = (sys.executable, "-m", "analytics")
 REMEDY: Final = "install the extra `analytics`: pip install 'viewstamp[analytics]'"
 
+HeapMb = Annotated[
+    int | None,
+    typer.Option(min=1, help="Java's heap in MiB; default: 1024, and 512 for each core."),
+]
+
 
 def analyze(
     context: typer.Context,
@@ -54,10 +59,7 @@ def analyze(
     master: Annotated[
         str | None, typer.Option(help="Spark's address; default: this machine alone.")
     ] = None,
-    heap_mb: Annotated[
-        int | None,
-        typer.Option(min=1, help="Java's heap in MiB; default: 1024, and 512 for each core."),
-    ] = None,
+    heap_mb: HeapMb = None,
     accept_bad_data: Annotated[
         bool, typer.Option("--accept-bad-data", help="Analyse however bad the data is.")
     ] = False,
