@@ -83,6 +83,7 @@ class ClusterStage:
     ) -> None:
         self.address = ""
         self.generation: Callable[[], int] = lambda: 0
+        self.unfit: Callable[[], str] = lambda: ""
         self._others = others
         self._replica = replica
         self._alarms = alarms
@@ -215,6 +216,7 @@ class ClusterStage:
             retired=progress.retired_op,
             address=self.address,
             generation=self.generation(),
+            unfit=self.unfit(),
         )
 
     def _service_status(

@@ -119,6 +119,7 @@ class StageClient:
         self._wake = asyncio.Event()
         self._has_lost_reads = False
         self._replay_left = 0
+        self._is_greeted = False
         self._answered_at = 0.0
         self._channel: grpc.aio.Channel | None = None
 
@@ -185,6 +186,11 @@ class StageClient:
         """Whether answers to batches sent before the last restart are still coming in."""
         return self._replay_left > 0
 
+    @property
+    def coming_back(self) -> bool:
+        """Whether a service is being told its state, or what it had been told before."""
+        return self.replaying if self.connected else self._is_greeted
+
     async def describe(self) -> domain_pb2.DescribeResponse:
         """Wait for the service and ask what it claims. Raises grpc.RpcError."""
         stub = domain_grpc.DomainServiceStub(self._connect())
@@ -247,6 +253,7 @@ class StageClient:
         try:
             await call.write(_hello(identity))
             await _read_hello_reply(call)
+            self._is_greeted = True
             if not await self._start_from_base(call):
                 return  # the base has moved on meanwhile: once more, from there
             self._opened(describe)
@@ -312,6 +319,7 @@ class StageClient:
 
     def _lost(self, reason: str) -> None:
         was_connected, self.connected = self.connected, False
+        self._is_greeted = False
         self._outgoing.clear()
         self._unanswered.clear()
         self._replay_left = 0

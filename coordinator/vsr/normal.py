@@ -239,6 +239,7 @@ def enter(state: State) -> None:
         acknowledge_uncommitted(state)
     elif state.replica_count > 1 and not state.timeouts.is_armed(TimeoutName.HEARTBEAT):
         lead(state)
+    abdication.leave_if_unfit(state)
 
 
 def lead(state: State) -> None:

@@ -119,6 +119,10 @@ class _AlarmKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AlarmKind.V
     """This replica is too far behind and fetches a snapshot from its peers; the message says how far
     it is, and what it waits for.
     """
+    ALARM_KIND_UNFIT: _AlarmKind.ValueType  # 13
+    """This replica had better not be the primary; the message says why. It leads only if no other
+    replica is any better.
+    """
 
 class AlarmKind(_AlarmKind, metaclass=_AlarmKindEnumTypeWrapper):
     """What is wrong."""
@@ -151,6 +155,10 @@ ALARM_KIND_STATE_TRANSFER: AlarmKind.ValueType  # 12
 """This replica is too far behind and fetches a snapshot from its peers; the message says how far
 it is, and what it waits for.
 """
+ALARM_KIND_UNFIT: AlarmKind.ValueType  # 13
+"""This replica had better not be the primary; the message says why. It leads only if no other
+replica is any better.
+"""
 Global___AlarmKind: _TypeAlias = AlarmKind  # noqa: Y015
 
 @_typing.final
@@ -171,6 +179,7 @@ class Replica(_message.Message):
     LINK_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
     LAG_FIELD_NUMBER: _builtins.int
+    UNFIT_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.int
     """From 0."""
     status: Global___ReplicaStatus.ValueType
@@ -199,6 +208,10 @@ class Replica(_message.Message):
     """Entries that some replica said were committed, and that this one had not retired when it last
     reported, which each does twice a second.
     """
+    unfit: _builtins.str
+    """What speaks against it as the primary, for example a full disk; empty for nothing. It leads only
+    if no other replica is any better.
+    """
     def __init__(
         self,
         *,
@@ -214,10 +227,11 @@ class Replica(_message.Message):
         link: _builtins.str = ...,
         role: Global___ReplicaRole.ValueType = ...,
         lag: _builtins.int = ...,
+        unfit: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "commit", b"commit", "generation", b"generation", "heard_ms", b"heard_ms", "lag", b"lag", "link", b"link", "op", b"op", "replica_id", b"replica_id", "retired", b"retired", "role", b"role", "status", b"status", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "commit", b"commit", "generation", b"generation", "heard_ms", b"heard_ms", "lag", b"lag", "link", b"link", "op", b"op", "replica_id", b"replica_id", "retired", b"retired", "role", b"role", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

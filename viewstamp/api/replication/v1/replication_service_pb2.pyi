@@ -1094,6 +1094,7 @@ class ReplicaReport(_message.Message):
     RETIRED_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     CLIENT_ADDRESS_FIELD_NUMBER: _builtins.int
+    UNFIT_FIELD_NUMBER: _builtins.int
     status: _builtins.int
     """The sender's status, as in its own GetStatus: the number of a ReplicaStatus."""
     view: _builtins.int
@@ -1108,6 +1109,8 @@ class ReplicaReport(_message.Message):
     """The snapshot that it would restart from; 0 for none."""
     client_address: _builtins.str
     """HOST:PORT where it serves clients."""
+    unfit: _builtins.str
+    """What speaks against it as the primary; empty for nothing."""
     def __init__(
         self,
         *,
@@ -1118,10 +1121,11 @@ class ReplicaReport(_message.Message):
         retired: _builtins.int = ...,
         generation: _builtins.int = ...,
         client_address: _builtins.str = ...,
+        unfit: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_address", b"client_address", "commit", b"commit", "generation", b"generation", "op", b"op", "retired", b"retired", "status", b"status", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_address", b"client_address", "commit", b"commit", "generation", b"generation", "op", b"op", "retired", b"retired", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
