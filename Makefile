@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help preflight preflight-analytics preflight-dev up demo test test-long lint format generate lock \
-        simulate crash-test cluster-test benchmark benchmark-snapshots benchmark-failover clean
+        simulate simulate-guards crash-test cluster-test benchmark benchmark-snapshots benchmark-failover clean
 
 help: ## Explain the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -95,7 +95,10 @@ lock: $(DEV) ## Resolve the dependencies again
 
 simulate: $(DEV) ## Simulate clusters under faults: SEED=first COUNT=how many, resumable
 	$(PYTHON) -m tests.simulation.campaign --seed $(SEED) --count $(COUNT) --processes 2 \
-	    --state .simulation.jsonl
+	    --state .simulation.jsonl --figures .simulation.md
+
+simulate-guards: $(DEV) ## Take the guards of the protocol out, one by one: seeds have to find it
+	$(PYTHON) -m tests.simulation.guards --processes 2 --state .guards.jsonl --table .guards.md
 
 crash-test: $(DEV) ## Kill processes of a loaded cluster and check what it promised
 	$(PYTHON) tests/crash/crash_test.py
@@ -113,5 +116,6 @@ benchmark-failover: $(DEV) ## Measure how long nobody is answered when the prima
 	$(PYTHON) -m benchmarks.failover
 
 clean: ## Remove the environment, caches and results
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .simulation.jsonl .coverage .coverage.* htmlcov
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .simulation.jsonl .simulation.md .guards.jsonl .guards.md \
+	    .coverage .coverage.* htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

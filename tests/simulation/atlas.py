@@ -20,9 +20,9 @@ class Atlas:
 
     def __init__(self, options: Options, random: Random) -> None:
         first = random.randrange(options.replica_count)
-        self.victims = tuple(
-            (first + n) % options.replica_count for n in range(options.damaged_copies_max)
-        )
+        # A lone replica can only lose what nobody was told of: its process, in the founding.
+        count = max(1, options.damaged_copies_max)
+        self.victims = tuple((first + n) % options.replica_count for n in range(count))
 
     def may_damage(self, replica: int) -> bool:
         """Whether this replica's disk may be damaged."""

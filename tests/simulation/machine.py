@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 DIRECTORY: Final = "data"
 JOURNAL: Final = f"{DIRECTORY}/journal"
 SUPERBLOCK: Final = f"{DIRECTORY}/superblock"
-REBOOT_MS_MAX: Final = 1_500
+# A process comes back at once, or after a while.
+REBOOT_MS_MAX: Final = (30, 1_500)
 CLOCK_SKEW_US_MAX: Final = 2_000_000
 SLOW_DISK_TIMES: Final = 30
 SLOW_STAGE_TIMES: Final = 50
@@ -107,6 +108,12 @@ class Machine:
         """Whether a process runs."""
         return self.process is not None
 
+    @property
+    def is_leading(self) -> bool:
+        """Whether a process runs here that is primary, as far as it knows."""
+        core = None if self.process is None else self.process.core
+        return core is not None and core.status is vsr.Status.NORMAL and core.primary == self.index
+
     def boot(self) -> None:
         """Start a process on what the disk holds."""
         assert self.process is None, f"{self.name} runs already"
@@ -162,7 +169,8 @@ class Machine:
             self.disk.lose_power(self._random)
         else:
             self.disk.end_process()
-        self.world.schedule.after(self._random.randint(1, REBOOT_MS_MAX), self.boot_again)
+        reboot_ms = self._random.randint(1, self._random.choice(REBOOT_MS_MAX))
+        self.world.schedule.after(reboot_ms, self.boot_again)
 
     def boot_again(self) -> None:
         """Start unless somebody has, or may not."""
