@@ -11,6 +11,9 @@ COUNT   ?= 200
 LOCK    := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 \
            --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --extra build
 
+# What hangs ends, and fails: a test names itself first (faulthandler_timeout), a runner ends here.
+LIMIT   := timeout --foreground --verbose --kill-after=30s
+
 # The demonstration ends with a report that Spark makes; DEMO_ANALYTICS=0 leaves Spark out.
 DEMO_ANALYTICS ?= 1
 DEMO    := $(if $(filter 0,$(DEMO_ANALYTICS)),$(RUNTIME),$(ANALYTICS))
@@ -60,16 +63,17 @@ demo: $(DEMO) ## Run the guided demonstration, with a report at its end
 	$(PYTHON) examples/demo.py
 
 test: lint ## Lint, run the tests, hold the coverage gate
-	CI=true $(PYTHON) -m pytest -n 2 --dist loadfile --ignore tests/analytics \
+	CI=true $(LIMIT) 15m $(PYTHON) -m pytest -n 2 --dist loadfile --ignore tests/analytics \
 	    --cov --cov-report=json:.coverage.json
 	$(PYTHON) tools/coverage_gate.py .coverage.json
-	CI=true $(PYTHON) -m pytest tests/analytics
+	CI=true $(LIMIT) 10m $(PYTHON) -m pytest tests/analytics
 
 test-long: $(DEV) ## Run the tests that take minutes, and a short crash test
-	CI=true $(PYTHON) -m pytest -m long -o faulthandler_timeout=1200 \
+	CI=true $(LIMIT) 25m $(PYTHON) -m pytest -m long -o faulthandler_timeout=600 --durations=15 \
 	    -n 2 --dist loadfile --ignore tests/analytics --ignore tests/replicas
-	CI=true $(PYTHON) -m pytest -m long -o faulthandler_timeout=1200 tests/replicas tests/analytics
-	$(PYTHON) tests/crash/crash_test.py --short
+	CI=true $(LIMIT) 25m $(PYTHON) -m pytest -m long -o faulthandler_timeout=600 --durations=15 \
+	    tests/replicas tests/analytics
+	$(LIMIT) 10m $(PYTHON) tests/crash/crash_test.py --short
 
 lint: $(DEV) ## Check format, style, types, protos and generated stubs
 	$(PYTHON) -m ruff format --check .
@@ -93,9 +97,9 @@ lock: $(DEV) ## Resolve the dependencies again
 	$(LOCK) --extra analytics --constraint requirements-dev.lock \
 	    --output-file requirements-analytics.lock
 
-simulate: $(DEV) ## Simulate clusters under faults: SEED=first COUNT=how many, resumable
+simulate: $(DEV) ## Simulate clusters under faults: SEED=first COUNT=how many FIGURES=file, resumable
 	$(PYTHON) -m tests.simulation.campaign --seed $(SEED) --count $(COUNT) --processes 2 \
-	    --state .simulation.jsonl --figures .simulation.md
+	    --state .simulation.jsonl --figures $(or $(FIGURES),.simulation.md)
 
 simulate-guards: $(DEV) ## Take the guards of the protocol out, one by one: seeds have to find it
 	$(PYTHON) -m tests.simulation.guards --processes 2 --state .guards.jsonl --table .guards.md

@@ -17,6 +17,7 @@ from coordinator.mux.entities import RestoreError
 from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.replica.errors import HaltedError
 from coordinator.replica.start import WrongDirectoryError
+from coordinator.snapshot.divergence import DivergedError
 from coordinator.snapshot.errors import SnapshotFilesError
 from coordinator.snapshot.transfer import RestartNeeded
 from coordinator.stages.base import BaseRefusedError
@@ -33,6 +34,8 @@ EXIT_FAILED: Final = 1
 EXIT_CANNOT_START: Final = 2
 # In good order, to be started again at once: the superblock names a snapshot that peers have sent.
 EXIT_RESTART: Final = 3
+# Its state is not that of the others: not to be started again with this directory.
+EXIT_DIVERGED: Final = 4
 
 # Each says in one line what the operator must change.
 _CANNOT_START: Final = (
@@ -99,6 +102,9 @@ async def _serve(config: Config, files: ReplicaFiles, cluster_key: bytes) -> int
     except RestartNeeded as reason:
         _log.info("the process ends, to be started again at once", extra=fields(why=str(reason)))
         return EXIT_RESTART
+    except DivergedError as error:
+        print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_DIVERGED
     except _CANNOT_GO_ON as error:
         print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START

@@ -8,13 +8,10 @@ and only then serve.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 import random
 import time
 from collections.abc import Coroutine, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from coordinator import vsr
@@ -22,32 +19,19 @@ from coordinator.config import Config
 from coordinator.domain_services import LinkPorts, ServiceLinks
 from coordinator.gateway.alarms import Alarms
 from coordinator.gateway.cluster import ClusterStage
-from coordinator.gateway.commands import Commands
-from coordinator.gateway.forwarding import Forwarding
-from coordinator.gateway.normalize import Normalizer
 from coordinator.gateway.principal import Authenticator
-from coordinator.gateway.reader import MuxReader
-from coordinator.gateway.reads import Reads
 from coordinator.gateway.routes import Routes
-from coordinator.gateway.server import GatewayServer, server_credentials
-from coordinator.gateway.snapshot_streams import SnapshotStreams
-from coordinator.gateway.step_down import StepDown
-from coordinator.gateway.submit import SubmitStreams
 from coordinator.gateway.timers import SessionTimers
-from coordinator.gateway.unary import Elsewhere, UnaryCalls
 from coordinator.members import MemberPorts, Members
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import FROM_THE_BEGINNING, Mux
 from coordinator.peers.messages import SnapshotDurableMessage
 from coordinator.peers.peers import PeersConfig
+from coordinator.public_face import FacePorts, PublicFace
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver
-from coordinator.replica.founding import (
-    ROOT_PASSWORD_FILE,
-    founders_of,
-    founding_body,
-    write_root_password,
-)
+from coordinator.replica.errors import HaltedError
+from coordinator.replica.founding import founders_of, founding_body, write_root_password
 from coordinator.replica.peer_answers import Position
 from coordinator.replica.peers import NO_PEERS
 from coordinator.replica.ports import DriverEvents, wall_clock_us
@@ -61,17 +45,15 @@ from coordinator.snapshot.triggers import TriggerSettings
 from coordinator.snapshot.work import Durable
 from coordinator.stages import codec
 from coordinator.stages.client import Identity
+from coordinator.standing import Standing, StandingPorts
 from coordinator.telemetry.replica import ReplicaTelemetry, Sources
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
-from viewstamp.api.errors.v1.errors_pb2 import Reason
-from viewstamp.errors import Refusal
 from viewstamp.format.prepare import Prepare, seal
 from viewstamp.limits import FEATURE_LEVEL
 from viewstamp.telemetry import fields
 from viewstamp.telemetry.settings import Telemetry
 
 STOP_GRACE_MS: Final = 2_000
-READY_FILE: Final = Path("run", "coordinator.json")
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +72,6 @@ class Coordinator:
         self._files = files
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._address = ""
         self.alarms = Alarms(wall_clock_us)
         self.routes = Routes()
         self._telemetry = ReplicaTelemetry(telemetry, self.routes, config.replica_count)
@@ -98,8 +79,6 @@ class Coordinator:
         self._mux = Mux({}, codec.ProtobufCodec(), restored=restored)
         self._writer: Writer[vsr.SuperblockState] = Writer(files.journal, files.superblock)
         self._space = SpaceWatch(files.journal, self._became_full, self._has_room)
-        self._forwarding: Forwarding | None = None
-        self._caught_up_op: int | None = None  # ready once this op has retired; None: not now
         self._members = self._make_members()
         peers = NO_PEERS if self._members is None else self._members.driver_ports()
         core = _core(config, files)
@@ -125,8 +104,8 @@ class Coordinator:
         self._cluster.generation = lambda: files.superblock.state.generation
         if files.base is not None:
             files.base.close()  # everything in it was taken over
-        self._commands = self._make_commands()
-        self.server = self._make_server(Authenticator(cluster_key, wall_clock_us))
+        self._face = self._make_face(Authenticator(cluster_key, wall_clock_us))
+        self._standing = self._make_standing()
         orchestrator = self._snapshots.orchestrator
         self._telemetry.serve(
             Sources(self.driver, self._clients, self.alarms, self._mux, orchestrator)
@@ -136,19 +115,17 @@ class Coordinator:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises whatever makes going on impossible."""
-        port = self.server.listen(
-            self._config.listen,
-            server_credentials(self._config.tls_certificate, self._config.tls_key),
-        )
-        host = self._config.listen.rpartition(":")[0]
-        self._address = self._cluster.address = f"{host}:{port}"
-        await self.server.start()
+        self._standing.address = self._cluster.address = await self._face.start()
         self._start(self._start_replica())
         stopped = asyncio.create_task(self._wait_for(stop))
         grace_ms = 0  # after a failure nothing that is under way can be finished
         try:
             await self._failure
             grace_ms = STOP_GRACE_MS
+        except HaltedError:
+            if self._members is not None:
+                await self._members.tell_halted()
+            raise
         finally:
             stopped.cancel()
             await self._stop(grace_ms)
@@ -182,12 +159,11 @@ class Coordinator:
             self._start(self._members.run())
 
     async def _stop(self, grace_ms: int) -> None:
-        await self.server.stop(grace_ms)
+        await self._face.stop(grace_ms)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._forwarding is not None:
-            await self._forwarding.close()
+        await self._face.close()
         if self._members is not None:
             await self._members.stop()
         for client in self._clients.values():
@@ -198,7 +174,7 @@ class Coordinator:
             await self._writer.call(lambda: self._files.record_commit(committed_op))
         self._writer.close()
         self._files.close()
-        (self._config.data_directory / READY_FILE).unlink(missing_ok=True)
+        self._standing.stopped()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -282,6 +258,7 @@ class Coordinator:
             start=self._start,
             watch=self._telemetry.snapshots,
             tell_primary=self._tell_primary,
+            tell_others=self._tell_others,
         )
         limits = self._config.snapshots
         settings = TriggerSettings(
@@ -308,8 +285,9 @@ class Coordinator:
         ports = MemberPorts(
             entries=self._writer,
             position=self._position,
-            client_address=lambda: config.advertise or self._address,
+            client_address=lambda: config.advertise or self._cluster.address,
             durable_elsewhere=self._durable_elsewhere,
+            adopted_elsewhere=self._adopted_elsewhere,
             files=files,
             data_directory=config.data_directory,
             alarms=self.alarms,
@@ -321,85 +299,49 @@ class Coordinator:
     def _durable_elsewhere(self, message: SnapshotDurableMessage) -> None:
         self._snapshots.durable_elsewhere(message)
 
+    def _adopted_elsewhere(self, replica: int, generation: int) -> None:
+        self._snapshots.adopted_elsewhere(replica, generation)
+
     def _tell_primary(self, durable: Durable) -> None:
         if self._members is not None:
             self._members.tell_primary(durable)
+
+    def _tell_others(self, durable: Durable) -> None:
+        if self._members is not None:
+            self._members.tell_others(durable)
 
     def _position(self) -> Position:
         generation = self._files.superblock.state.generation
         committed_op = self.driver.progress.committed_op
         return Position(committed_op, generation, self._snapshots.cut_op(generation))
 
-    def _make_commands(self) -> Commands:
-        self._normalizer = Normalizer(
-            self.routes, {int(stage): client for stage, client in self._clients.items()}
+    def _make_face(self, authenticator: Authenticator) -> PublicFace:
+        ports = FacePorts(
+            cluster_id=self._files.cluster_id,
+            snapshots=StoredSnapshots(self._files.snapshots),
+            routes=self.routes,
+            driver=self.driver,
+            mux=self._mux,
+            services=self._clients,
+            timers=self._timers,
+            authenticator=authenticator,
+            watch=self._telemetry.gateway,
+            members=self._members,
         )
-        return Commands(
-            self.routes,
-            self._normalizer,
-            self.driver,
-            self._mux.sessions,
-            self._mux.admission,
-            lambda: self._mux.replies.replies_bytes,
-            self._timers.used,
-        )
+        return PublicFace(self._config, ports)
 
-    def _make_elsewhere(self) -> Elsewhere | None:
-        """With TLS the callers' authority is unknown here: then calls are not passed on."""
-        members = self._members
-        if members is None or self._config.tls_certificate is not None:
-            return None
-        forwarding = Forwarding(lambda: members.address_of(self.driver.progress.primary))
-        self._forwarding = forwarding
-        return Elsewhere(self.driver.check_reading, forwarding)
-
-    def _make_server(self, authenticator: Authenticator) -> GatewayServer:
-        reads = Reads(self.routes, MuxReader(self.driver, self._mux.sessions, self._clients))
-        cluster_id = self._files.cluster_id
-        unary = UnaryCalls(
-            cluster_id,
-            self.routes,
-            authenticator,
-            self._commands,
-            self._normalizer,
-            reads,
-            self.driver.check_serving,
-            self._telemetry.gateway,
-            self._make_elsewhere(),
+    def _make_standing(self) -> Standing:
+        ports = StandingPorts(
+            driver=self.driver,
+            writer=self._writer,
+            proposals=self._proposals,
+            snapshots=self._snapshots,
+            face=self._face,
+            members=self._members,
+            data_directory=self._config.data_directory,
+            start=self._start,
         )
-        self._submit = SubmitStreams(
-            cluster_id,
-            authenticator,
-            self._commands,
-            reads,
-            self._timers,
-            self.driver.check_serving,
-            self._telemetry.gateway,
-        )
-        streams = SnapshotStreams(
-            cluster_id,
-            self.routes,
-            authenticator,
-            self._commands,
-            reads,
-            StoredSnapshots(self._files.snapshots),
-            self.driver.check_serving,
-            self._telemetry.gateway,
-        )
-        handlers = dict(streams.handlers())
-        if self._members is not None:
-            step_down = StepDown(
-                cluster_id,
-                self.routes,
-                authenticator,
-                self._commands,
-                reads,
-                self.driver.check_serving,
-                self._forwarding,
-                lambda reason: self.driver.step(vsr.Abdicate(reason)),
-            )
-            handlers |= step_down.handlers()
-        return GatewayServer(unary, self._submit, handlers)
+        return Standing(ports)
 
     # --- Replica ---
 
@@ -409,58 +351,12 @@ class Coordinator:
         self.driver.found(body)
 
     def _status_changed(self, changed: vsr.StatusChanged) -> None:
-        _log.info("status changed", extra=fields(status=changed.status.value, view=changed.view))
         self._telemetry.status_changed(changed)
-        is_normal = changed.status is vsr.Status.NORMAL
-        self._writer.status_changed(is_normal=is_normal)
-        if self._proposals.active:
-            self._stop_leading()
-        self._caught_up_op = self.driver.progress.op if is_normal else None
-        if self._members is not None:
-            self._members.report()
-        self._snapshots.orchestrator.wake()  # the primary is told what is durable here
-        if not is_normal:
-            self._start(self.server.set_ready(False))
-        self._look_whether_ready()
-
-    def _stop_leading(self) -> None:
-        """Another replica is, or will be, the primary: propose nothing, and send clients there."""
-        self._proposals.deactivate()
-        self._snapshots.orchestrator.deactivate()
-        self._submit.end_all(
-            Refusal(
-                Reason.REASON_VIEW_CHANGE,
-                "the replica is no longer the primary: connect again",
-            )
-        )
-
-    def _look_whether_ready(self) -> None:
-        """Ready, in status normal, once everything has retired that was in the log by then."""
-        if self._caught_up_op is None or self.driver.progress.retired_op < self._caught_up_op:
-            return
-        self._caught_up_op = None
-        self._start(self.server.set_ready(True))
-        self._start(self._became_ready())
-
-    async def _became_ready(self) -> None:
-        if self.driver.is_serving:
-            self._proposals.activate()
-            self.driver.ask_proposals()
-            self._snapshots.orchestrator.activate()
-        self._start(self._snapshots.replayed())
-        ready = {"address": self._address, "pid": os.getpid()}
-        path = self._config.data_directory / READY_FILE
-        await asyncio.to_thread(_write_ready_file, path, ready)
-        password = self._config.data_directory / ROOT_PASSWORD_FILE
-        print(json.dumps({"ready": True, "service": "coordinator", **ready}), flush=True)  # noqa: T201
-        _log.info("ready", extra=fields(**ready, root_password_file=str(password)))
+        self._standing.status_changed(changed)
 
     def _retired(self, retired: mux_types.Retired) -> None:
         self._telemetry.retired(retired)
-        if self._caught_up_op is not None:
-            self._look_whether_ready()
-        for session_id in retired.ended_sessions:
-            self._submit.session_ended(session_id)
+        self._standing.retired(retired)
 
     def _became_full(self, why: str) -> None:
         self.alarms.raise_alarm(
@@ -487,13 +383,6 @@ def _core(config: Config, files: ReplicaFiles) -> vsr.Replica:
         read_founders=founders_of,
         jitter=lambda limit: random.randint(0, limit),
     )
-
-
-def _write_ready_file(path: Path, ready: dict[str, Any]) -> None:
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(ready) + "\n")
-    temporary.replace(path)
 
 
 def _monotonic_ms() -> int:

@@ -29,6 +29,8 @@ from coordinator.snapshot.work import Durable
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 
 REPORT_INTERVAL_MS: Final = 500
+# How long a replica that must not go on has to tell the others so.
+LAST_REPORT_MS: Final = 200
 TRANSFER_FOLDER: Final = "transfer"
 
 Handler: TypeAlias = Callable[[Any], None]
@@ -39,7 +41,8 @@ class MemberPorts:
     """What the members act upon.
 
     `position` is how far this replica is, `client_address` where it serves clients.
-    `durable_elsewhere` is told what other replicas say of snapshots. `start` runs work whose
+    `durable_elsewhere` is told what other replicas say of snapshots, `adopted_elsewhere` from which
+    generation one would restart. `start` runs work whose
     failure ends the process, as `fail` does.
     """
 
@@ -47,6 +50,7 @@ class MemberPorts:
     position: Callable[[], Position]
     client_address: Callable[[], str]
     durable_elsewhere: Callable[[peer_messages.SnapshotDurableMessage], None]
+    adopted_elsewhere: Callable[[int, int], None]
     files: ReplicaFiles
     data_directory: Path
     alarms: Alarms
@@ -64,6 +68,7 @@ class Members:
         self._ports = ports
         self._driver: Driver | None = None
         self._committed_op: Callable[[], int] = lambda: 0
+        self._is_halted = False
         events = PeerEvents(self._received, self._link_changed, ports.fail)
         self.peers = Peers(config, events, StoredSnapshots(ports.files.snapshots))
         self._others = [r for r in range(config.replica_count) if r != config.replica_id]
@@ -109,6 +114,13 @@ class Members:
             self.report()
             await asyncio.sleep(REPORT_INTERVAL_MS / 1000)
 
+    async def tell_halted(self) -> None:
+        """Tell the others that this replica ends and must not go on: their status shows it."""
+        self._is_halted = True
+        if self._driver is not None:
+            self.report()
+            await asyncio.sleep(LAST_REPORT_MS / 1000)
+
     async def stop(self) -> None:
         """Close every stream."""
         await self.peers.stop()
@@ -118,14 +130,22 @@ class Members:
         assert self._driver is not None, "connect first"
         progress = self._driver.progress
         if progress.status is vsr.Status.NORMAL and progress.primary != self.replica_id:
-            message = peer_messages.SnapshotDurableMessage(
-                cluster_id=self._cluster_id,
-                from_replica=self.replica_id,
-                generation=durable.generation,
-                root=durable.root,
-                tasks=durable.tasks,
-            )
-            self.peers.send(progress.primary, message)
+            self._tell_durable(progress.primary, durable)
+
+    def tell_others(self, durable: Durable) -> None:
+        """Tell every other replica what is durable here."""
+        for replica in self._others:
+            self._tell_durable(replica, durable)
+
+    def _tell_durable(self, replica: int, durable: Durable) -> None:
+        message = peer_messages.SnapshotDurableMessage(
+            cluster_id=self._cluster_id,
+            from_replica=self.replica_id,
+            generation=durable.generation,
+            root=durable.root,
+            tasks=durable.tasks,
+        )
+        self.peers.send(replica, message)
 
     def _make_transfer(self) -> StateTransfer:
         kind, alarms, files = (
@@ -178,7 +198,7 @@ class Members:
         message = peer_messages.ReplicaReportMessage(
             cluster_id=self._cluster_id,
             from_replica=self.replica_id,
-            status=STATUSES[progress.status],
+            status=STATUSES[vsr.Status.HALTED if self._is_halted else progress.status],
             view=progress.view,
             op=progress.op,
             commit=progress.committed_op,
@@ -202,6 +222,7 @@ class Members:
 
     def _reported(self, message: peer_messages.ReplicaReportMessage) -> None:
         self._reports[message.from_replica] = message
+        self._ports.adopted_elsewhere(message.from_replica, message.generation)
 
     def _stuck(self, effect: vsr.Stuck) -> None:
         self._ports.alarms.raise_alarm(

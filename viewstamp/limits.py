@@ -67,6 +67,8 @@ CLUSTER_ID_BYTES: Final = 16
 BOOT_NONCE_BYTES: Final = 16
 CLUSTER_KEY_BYTES: Final = 32
 REPLICAS_MAX: Final = 6
+# Replicas without a vote, beside those.
+STANDBYS_MAX: Final = 6
 FEATURE_LEVEL: Final = 1
 
 # --- Time ---
@@ -120,6 +122,7 @@ START_VIEW_CHANGE_RESEND_MS: Final = 100
 DO_VIEW_CHANGE_RESEND_MS: Final = 100
 START_VIEW_REQUEST_MS: Final = 100
 REPAIR_RESEND_MS: Final = 100
+READ_INDEX_RESEND_MS: Final = 100
 # A view change that takes longer gives way to the next; doubled each time, with jitter.
 VIEW_CHANGE_MS: Final = 500
 VIEW_CHANGE_MS_MAX: Final = 8_000

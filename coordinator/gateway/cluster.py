@@ -29,7 +29,7 @@ STATUSES: Final = {
     Status.RECOVERING: cluster_pb2.REPLICA_STATUS_RECOVERING,
     Status.VIEW_CHANGE: cluster_pb2.REPLICA_STATUS_VIEW_CHANGE,
     Status.NORMAL: cluster_pb2.REPLICA_STATUS_NORMAL,
-    Status.HALTED: cluster_pb2.REPLICA_STATUS_UNSPECIFIED,
+    Status.HALTED: cluster_pb2.REPLICA_STATUS_HALTED,
 }
 
 

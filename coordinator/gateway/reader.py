@@ -41,7 +41,7 @@ class MuxReader:
         """Start reads for the gateway. Raises Refusal DOMAIN_RESTARTING."""
         read = mux_types.Read(
             token=self._driver.next_token(),
-            spans=tuple(self._read_span(span, principal) for span in spans),
+            spans=tuple(self._read_span(span, principal, consistency) for span in spans),
             user_id=None if principal is None else principal.user_id,
             credential_revision=0 if principal is None else principal.credential_revision,
             session_id=session_id,
@@ -50,9 +50,19 @@ class MuxReader:
             read, linearizable=consistency.linearizable, revision=consistency.at_least_revision
         )
 
-    def _read_span(self, span: ReadSpan, principal: AccessToken | None) -> mux_types.ReadSpan:
+    def late(self, deadline_ms: int) -> Refusal | None:
+        """Return where a linearizable read belongs that got no answer here; None: nowhere else."""
+        return self._driver.late_read(deadline_ms)
+
+    def _read_span(
+        self, span: ReadSpan, principal: AccessToken | None, consistency: Consistency
+    ) -> mux_types.ReadSpan:
         method = span.method
-        is_authorized = method.owner == mux_types.Stage.CATALOG and self._is_root(principal)
+        # What sessions holds now may be too old on a backup: there streams decides, at the position
+        # of the read.
+        is_current = self._driver.is_serving or not consistency.linearizable
+        is_catalog = method.owner == mux_types.Stage.CATALOG
+        is_authorized = is_catalog and is_current and self._is_root(principal)
         if not is_authorized:
             self._check_connected(method)
         return mux_types.ReadSpan(method.code, span.count, span.items, is_authorized=is_authorized)

@@ -53,6 +53,9 @@ class Reader(Protocol):
     ) -> asyncio.Future[Reply]:
         """Start a read; the future may fail with Refusal."""
 
+    def late(self, deadline_ms: int) -> Refusal | None:
+        """Return where a linearizable read belongs that got no answer here; None: nowhere else."""
+
 
 class Reads:
     """Starts reads and gives each its deadline."""
@@ -89,20 +92,23 @@ class Reads:
         future = self._reader.read(spans, principal, session_id, consistency)
         if not future.done():
             loop = asyncio.get_running_loop()
-            timer = loop.call_later(self._deadline_ms / 1000, self._expire, future)
+            timer = loop.call_later(self._deadline_ms / 1000, self._expire, future, consistency)
             future.add_done_callback(lambda _: timer.cancel())
         return future
 
-    def _expire(self, future: asyncio.Future[Reply]) -> None:
+    def _expire(self, future: asyncio.Future[Reply], consistency: Consistency) -> None:
         if not future.done():
-            future.set_exception(
-                Refusal(
-                    Reason.REASON_READ_DEADLINE,
-                    f"the read was not answered within {self._deadline_ms} ms: try again, or read"
-                    " with a weaker consistency",
-                    deadline_ms=self._deadline_ms,
-                )
-            )
+            elsewhere = self._reader.late(self._deadline_ms) if consistency.linearizable else None
+            future.set_exception(elsewhere or _late(self._deadline_ms))
+
+
+def _late(deadline_ms: int) -> Refusal:
+    return Refusal(
+        Reason.REASON_READ_DEADLINE,
+        f"the read was not answered within {deadline_ms} ms: try again, or read with a weaker"
+        " consistency",
+        deadline_ms=deadline_ms,
+    )
 
 
 def _check_counts(counts: Sequence[int]) -> None:

@@ -43,13 +43,14 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """What a backup does: it answers some reads itself, and passes the rest on.
+    """What a backup does: it answers reads itself, and passes the rest on.
 
-    `check_reading` raises Refusal unless reads that need not be linearizable are answered here.
+    `check_reading` raises Refusal unless reads are answered here. Without `forwarding` nothing is
+    passed on.
     """
 
     check_reading: Callable[[], None]
-    forwarding: Forwarding
+    forwarding: Forwarding | None
 
 
 class UnaryCalls:
@@ -129,14 +130,24 @@ class UnaryCalls:
             elsewhere = self._elsewhere
             if elsewhere is None or refusal.reason != Reason.REASON_NOT_PRIMARY:
                 raise
-            is_query = self._routes.public(path).kind is MethodKind.QUERY
-            if is_query and not consistency_of_metadata(metadata).linearizable:
+            if self._is_read_anywhere(path, metadata):
                 elsewhere.check_reading()
                 return None
-            if not elsewhere.forwarding.is_possible(metadata):
+            if elsewhere.forwarding is None or not elsewhere.forwarding.is_possible(metadata):
                 raise
             return elsewhere.forwarding
         return None
+
+    def _is_read_anywhere(self, path: str, metadata: Metadata) -> bool:
+        """Whether every replica can answer a call.
+
+        A session that has just been registered may be unknown to a backup, and is not to be told
+        that it has ended.
+        """
+        if self._routes.public(path).kind is not MethodKind.QUERY:
+            return False
+        is_strict = consistency_of_metadata(metadata).linearizable
+        return not (is_strict and any(key == SESSION_KEY for key, _ in metadata))
 
     async def _command(
         self, method: Method, payload: bytes, metadata: Metadata, trace: CommandTrace | None

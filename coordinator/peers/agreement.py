@@ -22,6 +22,8 @@ LOCAL_LIMITS: Final = frozenset(
         # The level in force comes from the log; this is the highest that a build knows.
         "FEATURE_LEVEL",
         "LOGIN_FAILURES_PER_MINUTE_MAX",
+        # No command sees how many standbys there are; the hello compares the number itself.
+        "STANDBYS_MAX",
         # Memory, queues and threads.
         "ITEM_LOG_BYTES_MAX",
         "ITEM_LOG_CUT_BYTES",

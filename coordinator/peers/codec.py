@@ -38,7 +38,6 @@ from viewstamp.limits import PIPELINE_PREPARES_MAX
 
 ID_BYTES: Final = CHECKSUM_BYTES
 ROOT_BYTES: Final = 32
-REASON_CHARACTERS_MAX: Final = 64
 ADDRESS_CHARACTERS_MAX: Final = 300  # a name of 253, brackets and a port fit
 # A pipeline is sent to every backup, and perhaps once more: encoded once.
 ENCODED_PREPARES_MAX: Final = 2 * PIPELINE_PREPARES_MAX
@@ -249,15 +248,6 @@ def _read_tasks(part: Any, name: str, _: bytes) -> tuple[Any, ...]:
         raise _UndecodableError(DecodeRule.UNKNOWN_STAGE, str(error)) from error
 
 
-def _write_optional(part: Any, name: str, value: int | None) -> None:
-    if value is not None:
-        setattr(part, name, value)
-
-
-def _read_optional(part: Any, name: str, _: bytes) -> int | None:
-    return getattr(part, name) if part.HasField(name) else None
-
-
 def _text(name: str, characters_max: int) -> _Field:
     """A field of at most so many characters."""
 
@@ -284,8 +274,6 @@ class _Kind:
 
 _FAULTY: Final = _Field("faulty", _write_numbers, _read_numbers)
 _TASKS: Final = _Field("tasks", _write_tasks, _read_tasks)
-_REASON: Final = _text("reason", REASON_CHARACTERS_MAX)
-_PRIMARY: Final = _Field("primary", _write_optional, _read_optional)
 _VIEW: Final = _plain("view")
 _OP: Final = _plain("op")
 _COMMIT: Final = _plain("commit")
@@ -298,6 +286,8 @@ _TABLE: Final = (
     _Kind(core.PrepareOkMessage, "prepare_ok", (_VIEW, _OP, _CHECKSUM, _plain("commit_min"))),
     _Kind(core.CommitMessage, "commit", (_VIEW, _COMMIT, _CHECKSUM, _plain("read_round"))),
     _Kind(core.CommitOkMessage, "commit_ok", (_VIEW, _plain("read_round"))),
+    _Kind(core.ReadIndexRequestMessage, "read_index_request", (_VIEW, _NONCE, _TOKEN)),
+    _Kind(core.ReadIndexReplyMessage, "read_index_reply", (_VIEW, _NONCE, _TOKEN, _OP)),
     _Kind(core.BlankQueryMessage, "blank_query", (_NONCE,)),
     _Kind(core.BlankAnswerMessage, "blank_answer", (_id("echo"), _NONCE)),
     _Kind(core.StartViewChangeMessage, "start_view_change", (_plain("target_view"),)),
@@ -336,9 +326,6 @@ _TABLE: Final = (
         "snapshot_durable",
         (_plain("generation"), _fixed("root", ROOT_BYTES), _TASKS),
     ),
-    _Kind(shell.ReadIndexRequestMessage, "read_index_request", (_TOKEN,)),
-    _Kind(shell.ReadIndexReplyMessage, "read_index_reply", (_TOKEN, _OP)),
-    _Kind(shell.ReadIndexRefusedMessage, "read_index_refused", (_TOKEN, _REASON, _PRIMARY)),
     _Kind(
         shell.ReplicaReportMessage,
         "replica_report",

@@ -27,39 +27,6 @@ class SnapshotDurableMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadIndexRequestMessage:
-    """A backup asks the primary up to where it must have applied the log; `token` is echoed."""
-
-    cluster_id: bytes
-    from_replica: int
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadIndexReplyMessage:
-    """A read of the asker that waits until `op` is applied there is linearizable."""
-
-    cluster_id: bytes
-    from_replica: int
-    token: int
-    op: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadIndexRefusedMessage:
-    """No read index from the sender now; `primary` is the replica to ask, if known.
-
-    `reason` is the value of a `coordinator.vsr.RefusalReason`.
-    """
-
-    cluster_id: bytes
-    from_replica: int
-    token: int
-    reason: str
-    primary: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class ReplicaReportMessage:
     """How far the sender is, and where it serves clients. Nothing rests on it.
 
@@ -78,11 +45,5 @@ class ReplicaReportMessage:
     client_address: str
 
 
-ShellMessage: TypeAlias = (
-    SnapshotDurableMessage
-    | ReadIndexRequestMessage
-    | ReadIndexReplyMessage
-    | ReadIndexRefusedMessage
-    | ReplicaReportMessage
-)
+ShellMessage: TypeAlias = SnapshotDurableMessage | ReplicaReportMessage
 PeerMessage: TypeAlias = Message | ShellMessage

@@ -11,13 +11,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from coordinator import vsr
 from coordinator.journal import CorruptRecord
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
-from coordinator.replica.answers import answer, fail, no_space
 from coordinator.replica.batcher import (
     Batch,
     Batcher,
@@ -28,6 +27,7 @@ from coordinator.replica.batcher import (
 )
 from coordinator.replica.errors import HaltedError
 from coordinator.replica.handover import Handover, HandoverPorts
+from coordinator.replica.intake import Intake
 from coordinator.replica.peers import NO_PEERS, PeerPorts
 from coordinator.replica.ports import (
     DriverEvents,
@@ -38,7 +38,7 @@ from coordinator.replica.ports import (
     wall_clock_us,
 )
 from coordinator.replica.reads import ReplicaReads
-from coordinator.replica.refusals import NOT_SERVING, left_in_the_log, not_serving
+from coordinator.replica.refusals import not_read_here, not_serving
 from coordinator.replica.writer import Writer
 from coordinator.stages import codec
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -61,9 +61,9 @@ class Driver:
         peers: PeerPorts = NO_PEERS,
     ) -> None:
         self.progress = Progress()
-        self.batcher = Batcher()
         self.mux = mux
         self.reads = ReplicaReads(self, mux)
+        self._intake = Intake(core, self, events.room)
         self._core = core
         self._writer = writer
         self._events = events
@@ -71,11 +71,8 @@ class Driver:
         self._stages: dict[mux_types.Stage, StageLink] = {}
         self._steps: deque[vsr.Event] = deque()
         self._stepping = False
-        self._is_pump_due = False
         self._mux_effects: deque[mux_types.MuxEffect] = deque()
         self._carrying_out = False
-        self._batch: Batch | None = None  # of the step under way
-        self._in_log: dict[int, Batch] = {}
         self._has_failed = False
         self._tick_timer: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[None]] = set()
@@ -85,7 +82,7 @@ class Driver:
                 self._hand_over,
                 self._found_faulty,
                 self._start,
-                self._guard,
+                self.guard,
             )
         )
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -93,7 +90,7 @@ class Driver:
             vsr.PersistSuperblock: self._persist_superblock,
             vsr.Commit: self._committed,
             vsr.Admitted: self._admitted,
-            vsr.Refused: self._refused,
+            vsr.Refused: lambda effect: self._intake.refused(effect.reason),
             vsr.ReadIndexGranted: self._read_granted,
             vsr.ReadIndexRefused: self._read_refused,
             vsr.StatusChanged: self._status_changed,
@@ -131,14 +128,20 @@ class Driver:
 
     def submit(self, waiting: SessionRequest | LooseCommand) -> None:
         """Queue a request for the log; its future gets the reply. Raises Refusal."""
-        refusal = self._core.batch_refusal()
-        if refusal is not None and refusal in NOT_SERVING:
-            raise self._not_serving(refusal)
-        self.batcher.add(waiting)
-        if not self._is_pump_due and self._is_worth_a_look:
-            # Whoever else arrives in this turn of the loop shares the prepare.
-            self._is_pump_due = True
-            asyncio.get_running_loop().call_soon(self._pump_due)
+        self._intake.submit(waiting)
+
+    def pump(self) -> None:
+        """Admit what waits while the pipeline has room."""
+        self._intake.pump()
+
+    @property
+    def batcher(self) -> Batcher:
+        """What waits for a place in the log."""
+        return self._intake.batcher
+
+    def batch_of(self, op: int) -> Batch | None:
+        """Return what waits for an op; None if it came from a replay, or has retired."""
+        return self._intake.batch_of(op)
 
     def read(
         self, read: mux_types.Read, *, linearizable: bool, revision: int
@@ -165,7 +168,7 @@ class Driver:
 
     def lead(self, effects: Callable[[], Sequence[mux_types.MuxEffect]]) -> None:
         """Ask the mux for effects and carry them out; what is raised ends the process."""
-        self._guard(lambda: self._carry_out_mux(effects()))
+        self.guard(lambda: self._carry_out_mux(effects()))
 
     # --- From the stages ---
 
@@ -197,7 +200,12 @@ class Driver:
         """Give the core one event and carry its effects out; reentrant calls wait their turn."""
         self._steps.append(event)
         if not self._stepping:
-            self._guard(self._drain_steps)
+            self.guard(self._drain_steps)
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether the effects of a step are being carried out."""
+        return self._stepping
 
     def _drain_steps(self) -> None:
         self._stepping = True
@@ -208,7 +216,7 @@ class Driver:
         finally:
             self._stepping = False
 
-    def _guard(self, action: Callable[[], None]) -> None:
+    def guard(self, action: Callable[[], None]) -> None:
         """Run an action; what it raises ends the process: the state may be half-changed.
 
         So nothing is done any more from then on, however long the process takes to end.
@@ -221,77 +229,23 @@ class Driver:
             self._has_failed = True
             self._events.fatal(error)
 
-    def pump(self) -> None:
-        """Admit what waits while the pipeline has room; not in the middle of a step."""
-        if self._stepping:
-            asyncio.get_running_loop().call_soon(self.pump)
-        else:
-            self._guard(self._admit_waiting)
-
-    def _pump_due(self) -> None:
-        self._is_pump_due = False
-        self.pump()
-
-    def _admit_waiting(self) -> None:
-        while len(self.batcher):
-            refusal = self._core.batch_refusal()
-            if refusal in NOT_SERVING:
-                self.batcher.refuse_all(self._not_serving(refusal))
-                return
-            room = self._events.room()
-            if room in _NO_ROOM:
-                self.batcher.refuse_ordinary(no_space())
-            if room is Room.EXHAUSTED:
-                self.batcher.refuse_asked(no_space())
-            if refusal is not None:
-                return  # what makes room in the pipeline calls again
-            batch = self.batcher.take_snapshot_command()
-            if batch is None:
-                if room is not Room.FREE or self._is_gathering:
-                    return  # what makes room, or retires, calls again
-                batch = self.batcher.take()
-                assert batch is not None
-            self._admit(batch)
-
-    @property
-    def _is_worth_a_look(self) -> bool:
-        is_alone = len(self.batcher) == 1 or self.batcher.has_snapshot_command
-        return is_alone or not self._is_gathering
-
-    @property
-    def _is_gathering(self) -> bool:
-        return not self.batcher.is_worth_a_prepare(self._core.unretired_count)
-
-    def _admit(self, batch: Batch) -> None:
-        self._batch = batch
-        self.step(vsr.ClientBatch(batch.body, batch.command_count, wall_clock_us()))
-        self._batch = None
-
-    def batch_of(self, op: int) -> Batch | None:
-        """Return what waits for an op; None if it came from a replay, or has retired."""
-        return self._in_log.get(op)
-
     def _admitted(self, effect: vsr.Admitted) -> None:
         self.progress.op = effect.op
-        if self._batch is not None:  # the founding entry has none
-            self._in_log[effect.op] = self._batch
+        self._intake.admitted(effect.op)
 
-    def _refused(self, effect: vsr.Refused) -> None:
-        if self._batch is not None:
-            fail(self._batch, self._not_serving(effect.reason))
-
-    def _not_serving(self, reason: vsr.RefusalReason) -> Refusal:
+    def not_serving(self, reason: vsr.RefusalReason) -> Refusal:
+        """Return what the core's reason means for a caller."""
         return not_serving(reason, self.progress.primary, self._peers.address)
 
     def _persist_prepares(self, effect: vsr.PersistPrepares) -> None:
-        if self._batch is None:  # entries of another primary
+        if not self._intake.is_admitting:  # entries of another primary
             self.progress.op = self._core.marks.op
         self._events.persisting(effect.prepares)
         use_reserve = any(map(self._may_use_reserve, effect.prepares))
         self._writer.persist_prepares(effect.prepares, use_reserve=use_reserve)
 
     def _may_use_reserve(self, prepare: vsr.Prepare) -> bool:
-        batch = self._in_log.get(prepare.op)
+        batch = self.batch_of(prepare.op)
         if batch is not None:
             return batch.may_use_reserve
         # Another primary admitted it. The bodies are looked into only when it makes a difference.
@@ -318,7 +272,8 @@ class Driver:
 
     def _status_changed(self, effect: vsr.StatusChanged) -> None:
         if self.is_serving:
-            self._stop_serving()
+            self._intake.let_go()
+            self.mux.admission.reset()
         # A new view may have discarded entries, and put no others in their place.
         self.progress.op = self._core.marks.op
         self.progress.status = effect.status
@@ -337,29 +292,23 @@ class Driver:
         if self.is_serving:
             refusal = self._core.batch_refusal()
             if refusal is vsr.RefusalReason.ABDICATING:
-                raise self._not_serving(refusal)
+                raise self.not_serving(refusal)
         else:
             is_normal = self.progress.status is vsr.Status.NORMAL
             reason = vsr.RefusalReason.NOT_PRIMARY if is_normal else vsr.RefusalReason.VIEW_CHANGE
-            raise self._not_serving(reason)
+            raise self.not_serving(reason)
 
     def check_reading(self) -> None:
-        """Raise Refusal unless reads that need not be linearizable are answered here."""
+        """Raise Refusal unless reads are answered here; a backup does so, too."""
         if self.progress.status is not vsr.Status.NORMAL:
-            raise self._not_serving(vsr.RefusalReason.VIEW_CHANGE)
+            raise self.not_serving(vsr.RefusalReason.VIEW_CHANGE)
 
-    def _stop_serving(self) -> None:
-        """Let go of everybody who waits here: only the next primary can answer them.
-
-        What is in the log may be committed or not. Sessions send the same number again and get the
-        one result; callers without a session have to look.
-        """
-        self.batcher.refuse_all(self._not_serving(vsr.RefusalReason.VIEW_CHANGE))
-        for batch in self._in_log.values():
-            fail(batch, left_in_the_log())
-        # The next entries of these ops may be other ones.
-        self._in_log.clear()
-        self.mux.admission.reset()
+    def late_read(self, deadline_ms: int) -> Refusal | None:
+        """Return where a linearizable read belongs that got no answer here; None: nowhere else."""
+        if self.is_serving:
+            return None
+        primary = self.progress.primary
+        return not_read_here(primary, self._peers.address(primary), deadline_ms)
 
     def _halted(self, effect: vsr.Halted) -> None:
         raise HaltedError(effect.reason)
@@ -397,7 +346,7 @@ class Driver:
         self.step(vsr.RecordFaulty(op))
 
     def _hand_over(self, prepare: vsr.Prepare) -> None:
-        batch = self._in_log.get(prepare.op)
+        batch = self.batch_of(prepare.op)
         requests = (
             codec.decode_requests(prepare.body)
             if batch is None
@@ -458,9 +407,7 @@ class Driver:
     def _retired(self, retired: mux_types.Retired) -> None:
         self.progress.retired_op = retired.op
         self.progress.retired_revision = retired.last_revision
-        batch = self._in_log.pop(retired.op, None)
-        if batch is not None:
-            answer(batch, retired.replies)
+        self._intake.retired(retired.op, retired.replies)
         self._events.retired(retired)
         self.step(vsr.PrepareRetired(retired.op))
         self.pump()
@@ -471,7 +418,7 @@ class Driver:
         self.reads.granted(effect)
 
     def _read_refused(self, effect: vsr.ReadIndexRefused) -> None:
-        self.reads.refused(effect.token, self._not_serving(effect.reason))
+        self.reads.refused(effect.token, self.not_serving(effect.reason))
 
     # --- Tasks ---
 
@@ -484,6 +431,3 @@ class Driver:
         self._background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._events.fatal(error)
-
-
-_NO_ROOM: Final = frozenset({Room.FULL, Room.EXHAUSTED})

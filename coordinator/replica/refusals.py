@@ -41,6 +41,19 @@ def not_serving(
     )
 
 
+def not_read_here(primary: int, address: str, deadline_ms: int) -> Refusal:
+    """Return what the caller of a linearizable read is told whom a backup could not answer."""
+    return Refusal(
+        Reason.REASON_NOT_PRIMARY,
+        f"this backup could not answer the read within {deadline_ms} ms of its primary, replica"
+        f" {primary} at {address or 'an unknown address'}: read there, or with a weaker"
+        " consistency",
+        deadline_ms=deadline_ms,
+        primary=primary,
+        address=address,
+    )
+
+
 def left_in_the_log() -> Refusal:
     """Return what those are told whose commands the next primary may commit, or not."""
     return Refusal(

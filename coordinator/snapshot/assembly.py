@@ -50,7 +50,8 @@ class Surroundings:
     """The rest of the coordinator, as snapshots need it.
 
     `versions` are the services' section versions; `start` runs work whose failure ends the process;
-    `watch` is told, and decides nothing. `tell_primary` sends what is durable here to the primary.
+    `watch` is told, and decides nothing. `tell_primary` sends what is durable here to the primary,
+    `tell_others` to all.
     """
 
     files: ReplicaFiles
@@ -66,6 +67,7 @@ class Surroundings:
     start: Callable[[Coroutine[Any, Any, None]], None]
     watch: SnapshotWatch
     tell_primary: Callable[[Durable], None]
+    tell_others: Callable[[Durable], None]
 
 
 class Snapshots:
@@ -83,6 +85,7 @@ class Snapshots:
         manifest = None if around.files.base is None else around.files.base.manifest
         snapshots = around.mux.catalog.list_after(0, around.mux.catalog.last_generation)
         self._unwritten: dict[int, bytes] = {}  # checksums by op
+        self._diverged_at: dict[int, int] = {}  # generations by replica
         self._catalog = {snapshot.generation: snapshot for snapshot in snapshots}
         self.store = SnapshotStore(
             data_directory / CATALOG_VIEW_FILE, self._view_is_stale, self._view_is_current
@@ -130,6 +133,12 @@ class Snapshots:
         """A generation is durable with another replica."""
         report = DurableReport(message.root, message.tasks)
         self.orchestrator.durable_elsewhere(message.from_replica, message.generation, report)
+
+    def adopted_elsewhere(self, replica: int, generation: int) -> None:
+        """Another replica would restart from a generation: its root was that of the majority."""
+        if generation >= self._diverged_at.get(replica, generation + 1):
+            del self._diverged_at[replica]
+            self._around.alarms.clear(cluster_pb2.ALARM_KIND_REPLICA_DIVERGED, str(replica))
 
     def cut_op(self, generation: int) -> int:
         """Return the op at which a generation was cut; 0 for one that is not known here."""
@@ -191,6 +200,7 @@ class Snapshots:
             failed=self._failed,
             completed=self._completed,
             tell_primary=around.tell_primary,
+            tell_others=around.tell_others,
             diverged=self._diverged,
         )
 
@@ -240,7 +250,8 @@ class Snapshots:
     def _completed(self, _: int) -> None:
         self._around.alarms.clear(cluster_pb2.ALARM_KIND_SNAPSHOT_FAILED)
 
-    def _diverged(self, replica: int, why: str) -> None:
+    def _diverged(self, replica: int, generation: int, why: str) -> None:
+        self._diverged_at[replica] = generation
         kind = cluster_pb2.ALARM_KIND_REPLICA_DIVERGED
         self._around.alarms.raise_alarm(kind, why, str(replica))
 

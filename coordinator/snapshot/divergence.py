@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from coordinator.mux.catalog_types import Snapshot, TaskSnapshot
 from coordinator.replica.errors import HaltedError
@@ -14,9 +14,14 @@ class DivergedError(HaltedError):
     """The replicas' states differ. The message says in what, and what to do."""
 
 
-def check_root(durable: Durable, decided: Snapshot) -> None:
-    """Raise DivergedError if this replica has another root than was decided."""
+def check_root(durable: Durable, decided: Snapshot, tell_others: Callable[[Durable], None]) -> None:
+    """Raise DivergedError if this replica has another root than was decided, once it is told.
+
+    The others can name the section in their alarms only if they know what is durable here, and
+    what is decided already is not reported otherwise.
+    """
     if durable.root != decided.root:
+        tell_others(durable)
         raise DivergedError(
             f"generation {decided.generation} was completed with the root {decided.root.hex()}, and"
             f" this replica has {durable.root.hex()}: {_words(durable.tasks, decided.tasks)}. It"

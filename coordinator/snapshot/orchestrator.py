@@ -77,8 +77,8 @@ class Ports:
     it is awaited once for each, in order, and what it raises ends the process. `propose` sequences
     an internal command, unless the same one is pending. `publish` shows what was reported so far.
     `next_generation` is the number that BeginSnapshot must have. `tell_primary` sends what is
-    durable here to the primary, if there is one and it is another. `diverged` raises an alarm about
-    another replica.
+    durable here to the primary, if there is one and it is another, `tell_others` to all: the last
+    word of one that has diverged. `diverged` raises an alarm about another and a generation.
     """
 
     work: Work
@@ -90,7 +90,8 @@ class Ports:
     failed: Callable[[str], None]  # an alarm
     completed: Callable[[int], None]  # its end
     tell_primary: Callable[[Durable], None] = lambda _: None
-    diverged: Callable[[int, str], None] = lambda *_: None
+    tell_others: Callable[[Durable], None] = lambda _: None
+    diverged: Callable[[int, int, str], None] = lambda *_: None
 
 
 class LocalSnapshotOrchestrator:
@@ -342,7 +343,8 @@ class LocalSnapshotOrchestrator:
                 f"generation {generation} is to be adopted after {self.adopted_generation}"
             )
         durable = self._generations.durable(generation)
-        check_root(durable, self._generations.catalog[generation])
+        decided = self._generations.catalog[generation]
+        check_root(durable, decided, self._ports.tell_others)
         await self._ports.adopt(generation)
         self._generations.adopted = durable
         del self._generations.works[generation]
@@ -434,7 +436,8 @@ class LocalSnapshotOrchestrator:
 
     def _compare(self, decided: Snapshot, replica: int, report: DurableReport) -> None:
         if report.root != decided.root:
-            self._ports.diverged(replica, words_about(replica, report.tasks, decided))
+            why = words_about(replica, report.tasks, decided)
+            self._ports.diverged(replica, decided.generation, why)
 
     def _give_up(self, generation: int, reason: str) -> None:
         if generation in self._generations.undecided():

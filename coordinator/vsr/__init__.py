@@ -8,6 +8,10 @@ The rule that everything rests on: *the log view v is written only after the who
 began with is durable in the own journal, contiguous and chained.* So a vote is a faithful copy of
 one log whenever its replica may have crashed, and no headers have to be kept beside the journal.
 
+A *standby* is a replica whose index is at or beyond the replica count. It journals and executes
+what the others commit, takes their snapshots, and never votes, vouches, wishes or leads: no quorum,
+of whatever kind, has it in it. It is like one that lost its disk and never asks to be admitted.
+
 The caller's duties
 ===================
 1. Give `Start` first, once, with what the disk holds. The journal has verified every record up to
@@ -54,6 +58,10 @@ PrepareOkMessage     backup to primary: this entry is durable here, in this view
 CommitMessage        primary to backups, every 50 ms and for reads: the heartbeat, with the commit
                      point and the checksum there, and the number of the read round.
 CommitOkMessage      backup to primary: the round's number came to me in status normal of this view.
+ReadIndexRequest-    backup to primary: how far must I have applied the log for the reads that wait
+Message              here? Repeated until it is answered, or the view ends.
+ReadIndexReply-      primary to backup: this far; a quorum confirmed it, after the question came.
+Message
 StartViewChange-     to all: I wish to be in this view or a later one. It counts while it is
 Message              repeated. From the own primary it is a resignation.
 DoViewChangeMessage  to the primary of the view, repeated to all: my vote, which is the log above my
@@ -93,6 +101,8 @@ The invariants (`invariants.py` holds every step to them, also under `python -O`
 - Nobody votes in a view that the disk does not know, nor while a write is under way.
 - A replica vouches only for what is durable, in the present view, to its primary, and only if it
   has a vote in that view.
+- A standby leads nobody, votes for nobody and wishes for nothing, and its disk says so; nobody
+  counts it.
 - What a primary commits is durable on a replication quorum; alone, on its disk.
 - The primary is normal only after the inherited log has retired: went through every stage.
 - At most 8 entries are uncommitted at a primary, and at most 16 unretired anywhere.

@@ -8,6 +8,8 @@ a replication quorum of voters confirms to be in it admits the newcomer for view
 may have voted before. When that is on the newcomer's disk, the primary resigns in favour of v + 2.
 
 With two replicas there is no quorum without the newcomer, and people have to decide.
+
+A standby begins the same way, with an empty disk or another one, and never asks.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def recognize_founder(state: State) -> None:
 
     It was blank when the cluster was founded, and forgot nothing since.
     """
-    if state.voting_view != NOT_ADMITTED or state.log.op == 0:
+    if state.is_standby or state.voting_view != NOT_ADMITTED or state.log.op == 0:
         return
     first = state.log.get(1)
     if first is not None and first.prepare is not None and founding.names(state, first.prepare):
@@ -54,7 +56,7 @@ def settle(state: State) -> None:
     """Settle rule: a newcomer asks, or reports, now and then; a primary admits whom it may."""
     if state.reads.newcomers_confirmed:
         admit(state)
-    is_newcomer = state.status is Status.NORMAL and not state.is_voter
+    is_newcomer = state.status is Status.NORMAL and not (state.is_voter or state.is_standby)
     if is_newcomer and not state.timeouts.is_armed(TimeoutName.ADMISSION):
         state.timeouts.arm(TimeoutName.ADMISSION, state.now_ticks)
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from coordinator.vsr import founding, repair
+from coordinator.vsr import catch_up, founding, repair
 from coordinator.vsr.effects import NOT_ADMITTED, DropRule, Status
 from coordinator.vsr.messages import (
     PARENT_OF_FIRST,
     AdmissionDurableMessage,
     AdmissionMessage,
     BlankAnswerMessage,
+    BlankQueryMessage,
     CommitMessage,
     CommitOkMessage,
     CommittedGoneMessage,
@@ -25,6 +26,8 @@ from coordinator.vsr.messages import (
     Message,
     PrepareMessage,
     PrepareOkMessage,
+    ReadIndexReplyMessage,
+    ReadIndexRequestMessage,
     RepairMessage,
     RequestAdmissionMessage,
     RequestCommittedMessage,
@@ -36,7 +39,14 @@ from coordinator.vsr.messages import (
 from coordinator.vsr.state import FOUNDING_VIEW, State
 from viewstamp.limits import PIPELINE_PREPARES_MAX
 
-Viewed: TypeAlias = PrepareMessage | PrepareOkMessage | CommitMessage | CommitOkMessage
+Viewed: TypeAlias = (
+    PrepareMessage
+    | PrepareOkMessage
+    | CommitMessage
+    | CommitOkMessage
+    | ReadIndexRequestMessage
+    | ReadIndexReplyMessage
+)
 Rules: TypeAlias = tuple[tuple[DropRule, Callable[[State, Any], bool]], ...]
 
 
@@ -47,7 +57,15 @@ def other_cluster(state: State, message: Message) -> bool:
 
 def unknown_sender(state: State, message: Message) -> bool:
     """Messages come from the other replicas of this cluster."""
-    return message.from_replica not in state.others
+    is_one = 0 <= message.from_replica < state.replica_count + state.configuration.standby_count
+    return not is_one or message.from_replica == state.replica
+
+
+def of_standby(state: State, message: Message) -> bool:
+    """What counts for a quorum, or makes one, passes between those that have a vote."""
+    if not isinstance(message, AMONG_VOTERS):
+        return False
+    return state.is_standby or message.from_replica >= state.replica_count
 
 
 def newer_view(state: State, message: Viewed) -> bool:
@@ -152,6 +170,11 @@ def not_installed(state: State, message: RequestStartViewMessage) -> bool:
     return not leads
 
 
+def leads_no_more(state: State, message: ReadIndexRequestMessage) -> bool:
+    """This replica wants to lead no more, and the next primary will know what is committed."""
+    return state.is_abdicating
+
+
 def abdicating(state: State, message: RequestStartViewMessage) -> bool:
     """This replica wants to lead no more."""
     return state.is_abdicating and message.view <= state.view
@@ -178,6 +201,21 @@ def committed_not_lacking(state: State, message: CommittedMessage) -> bool:
     if op <= state.commit_max:
         return op not in state.log.faulty or state.log.is_being_written(op)
     return op != state.commit_max + 1 or (state.is_primary and state.is_installed)
+
+
+def log_replaced(state: State, message: CommittedMessage) -> bool:
+    """This view's log has another entry there: a later view's has replaced it.
+
+    That one's StartView comes first. Whoever votes has rarely such an entry, since the later view
+    began with its log or that of one who acknowledged the same; a standby has.
+    """
+    op = message.prepare.header.op
+    if state.status is not Status.NORMAL or not state.commit_max < op <= state.log.op:
+        return False
+    if op in state.log.faulty:
+        return not catch_up.continues(state, message.prepare)
+    held = state.log.get(op)
+    return held is None or held.header.checksum != message.prepare.header.checksum
 
 
 def head_damaged(state: State, message: CommittedMessage | RepairMessage) -> bool:
@@ -229,6 +267,12 @@ def prepare_unknown(state: State, message: PrepareOkMessage) -> bool:
 def old_read_round(state: State, message: CommitOkMessage) -> bool:
     """A confirmation from before the running round began proves nothing about it."""
     return message.read_round != state.reads.number
+
+
+def not_asked(state: State, message: ReadIndexReplyMessage) -> bool:
+    """The answer is to an earlier question, perhaps of another boot; its index is too old."""
+    asked = (state.boot_nonce, state.reads.number)
+    return not state.reads.running or (message.nonce, message.token) != asked
 
 
 def stale_nonce(state: State, message: BlankAnswerMessage) -> bool:
@@ -283,9 +327,23 @@ def first_hit(rules: Rules, state: State, message: Message) -> DropRule | None:
     return next((rule for rule, applies in rules if applies(state, message)), None)
 
 
+AMONG_VOTERS = (
+    PrepareOkMessage,
+    CommitOkMessage,
+    StartViewChangeMessage,
+    DoViewChangeMessage,
+    BlankQueryMessage,
+    BlankAnswerMessage,
+    RequestAdmissionMessage,
+    AdmissionMessage,
+    AdmissionDurableMessage,
+)
+"""The messages that no standby sends, or takes."""
+
 ANY_RULES: Rules = (
     (DropRule.OTHER_CLUSTER, other_cluster),
     (DropRule.UNKNOWN_SENDER, unknown_sender),
+    (DropRule.STANDBY, of_standby),
 )
 VIEW_RULES: Rules = (
     (DropRule.NEWER_VIEW, newer_view),
@@ -319,6 +377,14 @@ COMMIT_OK_RULES: Rules = (
     *FOR_PRIMARY_RULES,
     (DropRule.OLD_READ_ROUND, old_read_round),
 )
+READ_INDEX_REQUEST_RULES: Rules = (
+    *FOR_PRIMARY_RULES,
+    (DropRule.ABDICATING, leads_no_more),
+)
+READ_INDEX_REPLY_RULES: Rules = (
+    *FROM_PRIMARY_RULES,
+    (DropRule.OLD_READ_ROUND, not_asked),
+)
 HEARD_PRIMARY_RULES: Rules = FROM_PRIMARY_RULES
 WISH_RULES: Rules = ((DropRule.STALE_WISH, stale_wish),)
 VOTE_RULES: Rules = (
@@ -348,6 +414,7 @@ REQUEST_COMMITTED_RULES: Rules = ((DropRule.NOT_HELD, not_committed),)
 COMMITTED_RULES: Rules = (
     (DropRule.OTHER_CLUSTER, prepare_of_other_cluster),
     (DropRule.NOT_LACKING, committed_not_lacking),
+    (DropRule.LOG_REPLACED, log_replaced),
     (DropRule.HEAD_DAMAGED, head_damaged),
     (DropRule.JOURNAL_BACKLOG, committed_backlog),
 )
@@ -383,7 +450,14 @@ BLANK_ANSWER_RULES: Rules = (
 )
 
 
-VIEWED = (PrepareMessage, PrepareOkMessage, CommitMessage, CommitOkMessage)
+VIEWED = (
+    PrepareMessage,
+    PrepareOkMessage,
+    CommitMessage,
+    CommitOkMessage,
+    ReadIndexRequestMessage,
+    ReadIndexReplyMessage,
+)
 """The messages of normal operation, which act only in the view that they name."""
 
 

@@ -70,6 +70,8 @@ class DropRule(Enum):
     NOT_FOUNDED = "not_founded"
     NOT_A_NEWCOMER = "not_a_newcomer"
     LAGS_BEHIND = "lags_behind"
+    STANDBY = "standby"
+    LOG_REPLACED = "log_replaced"
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ def names_this_boot(state: State, message: PrepareMessage | RepairMessage) -> bo
 
 def names(state: State, prepare: Prepare) -> bool:
     """Whether the Founded entry `prepare` lists this boot of this replica."""
-    if state.read_founders is None:
+    if state.read_founders is None or state.is_standby:
         return False
     listed = tuple(state.read_founders(prepare.body))
     return len(listed) == state.replica_count and listed[state.replica] == state.boot_nonce

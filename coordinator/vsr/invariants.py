@@ -9,7 +9,7 @@ from collections.abc import Callable
 from operator import lt
 from typing import NamedTuple
 
-from coordinator.vsr.effects import Status
+from coordinator.vsr.effects import NOT_ADMITTED, Status
 from coordinator.vsr.errors import check
 from coordinator.vsr.state import State
 from viewstamp.limits import PIPELINE_PREPARES_MAX, UNRETIRED_PREPARES_MAX
@@ -99,6 +99,25 @@ def own_acks_are_durable(state: State) -> bool:
     return all(entry.durable or state.replica not in entry.acks for entry in uncommitted)
 
 
+def standby_only_follows(state: State) -> bool:
+    """A standby leads nobody, votes for nobody, wishes for nothing, and its disk says so."""
+    if not state.is_standby:
+        return True
+    is_admitted = any(
+        superblock is not None and superblock.voting_view != NOT_ADMITTED
+        for superblock in (state.durable, state.writing)
+    )
+    return not (state.is_primary or state.votes or state.replica in state.wishes or is_admitted)
+
+
+def voters_alone_are_counted(state: State) -> bool:
+    """No standby has a say in which view comes, or with which log."""
+    if state.is_standby or state.configuration.standby_count == 0:
+        return True
+    counted = (*state.votes, *state.wishes, *state.founders, *state.reads.confirmed_by)
+    return max(counted, default=0) < state.replica_count
+
+
 INVARIANTS: tuple[Callable[[State], bool], ...] = (
     ops_in_order,
     views_in_order,
@@ -110,6 +129,8 @@ INVARIANTS: tuple[Callable[[State], bool], ...] = (
     installed_log_is_whole,
     votes_are_durable,
     own_acks_are_durable,
+    standby_only_follows,
+    voters_alone_are_counted,
 )
 
 
@@ -142,8 +163,9 @@ def check_new_commits(before: Marks, state: State) -> None:
         return
     for entry in state.log.above(before.commit_max):
         if entry.header.op <= state.commit_max:
+            voters = [index for index in entry.acks if index < state.replica_count]
             check(
-                len(entry.acks) >= state.quorums.replication,
+                len(voters) >= state.quorums.replication,
                 "a committed entry is durable on a replication quorum",
                 (entry.header.op, sorted(entry.acks)),
             )

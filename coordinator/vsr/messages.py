@@ -142,6 +142,33 @@ class CommitOkMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadIndexRequestMessage:
+    """A backup asks the primary of `view` how far it must have applied the log for its reads.
+
+    The answer repeats `nonce`, that of the asker's boot, and `token`, which counts the requests of
+    one boot.
+    """
+
+    cluster_id: bytes
+    from_replica: int
+    view: int
+    nonce: bytes
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIndexReplyMessage:
+    """Reads that the asker got before it sent the request are linearizable once it applied `op`."""
+
+    cluster_id: bytes
+    from_replica: int
+    view: int
+    nonce: bytes
+    token: int
+    op: int
+
+
+@dataclass(frozen=True, slots=True)
 class BlankQueryMessage:
     """The founding primary, itself blank, asks whether the receiver is blank too."""
 
@@ -309,6 +336,8 @@ Message: TypeAlias = (
     | PrepareOkMessage
     | CommitMessage
     | CommitOkMessage
+    | ReadIndexRequestMessage
+    | ReadIndexReplyMessage
     | BlankQueryMessage
     | BlankAnswerMessage
     | StartViewChangeMessage

@@ -82,7 +82,7 @@ def on_client_batch(state: State, batch: ClientBatch) -> None:
         state.emit(Refused(refusal, known_primary(state)))
         return
     entry = append_new(state, batch.body, batch.command_count, batch.wall_clock_us)
-    send_prepare(state, entry, state.others)
+    send_prepare(state, entry, state.followers)
 
 
 def demand_batch(batch: ClientBatch) -> None:
@@ -203,12 +203,16 @@ def send_heartbeat(state: State) -> None:
         entry.header.checksum if entry else PARENT_OF_FIRST,
         state.reads.number,
     )
-    state.broadcast(message)
+    for replica in state.followers:
+        state.send(replica, message)
     state.timeouts.arm(TimeoutName.HEARTBEAT, state.now_ticks)
 
 
 def resend_prepares(state: State) -> None:
-    """Primary: repeat each uncommitted entry to those who have not acknowledged it."""
+    """Primary: repeat each uncommitted entry to those who have not acknowledged it.
+
+    Standbys acknowledge nothing. They ask for what they missed, once it is committed.
+    """
     for entry in state.log.above(state.commit_max):
         silent = tuple(index for index in state.others if index not in entry.acks)
         send_prepare(state, entry, silent)

@@ -2,29 +2,38 @@
 
 The index is the commit point when a round starts. The round proves that this replica still was
 the primary then: a replication quorum, which every view change would have had to meet, confirms
-that it is in status normal of this view. Alone, a replica is its own quorum.
+that it is in status normal of this view. Alone, a replica is its own quorum. Backups have their
+indexes from the primary (`backup_reads.py`), and share its rounds.
 """
 
 from __future__ import annotations
 
+from coordinator.vsr import backup_reads
 from coordinator.vsr.effects import ReadIndexGranted, ReadIndexRefused, RefusalReason
 from coordinator.vsr.events import ReadIndexRequested
 from coordinator.vsr.messages import CommitOkMessage
 from coordinator.vsr.normal import known_primary, refusal_of_role, send_heartbeat
-from coordinator.vsr.state import State
+from coordinator.vsr.state import ReadRounds, State
+from coordinator.vsr.timeouts import TimeoutName
 from viewstamp.limits import READ_INDEXES_WAITING_MAX
+
+
+def refusal_of_read(state: State) -> RefusalReason | None:
+    """Why this replica gets no index for a read now; None if it joins the next round."""
+    refusal = refusal_of_role(state)
+    if refusal not in (None, RefusalReason.NOT_PRIMARY):
+        return refusal
+    waiting = len(state.reads.running) + len(state.reads.waiting)
+    return RefusalReason.TOO_MANY_READS if waiting >= READ_INDEXES_WAITING_MAX else None
 
 
 def on_read_index_requested(state: State, event: ReadIndexRequested) -> None:
     """Let the read join the next round, or refuse it with a reason."""
-    reads = state.reads
-    refusal = refusal_of_role(state)
-    if refusal is None and len(reads.running) + len(reads.waiting) >= READ_INDEXES_WAITING_MAX:
-        refusal = RefusalReason.TOO_MANY_READS
+    refusal = refusal_of_read(state)
     if refusal is not None:
         state.emit(ReadIndexRefused(event.token, refusal, known_primary(state)))
         return
-    reads.waiting.append(event.token)
+    state.reads.waiting.append(event.token)
 
 
 def on_commit_ok(state: State, message: CommitOkMessage) -> None:
@@ -40,24 +49,38 @@ def settle(state: State) -> None:
     """
     if state.is_abdicating:
         refuse_all(state, RefusalReason.ABDICATING)
+    if not state.is_primary:
+        backup_reads.settle(state)
+        return
     finish_round(state)
-    reads = state.reads
-    waits = reads.waiting or reads.newcomers_waiting
-    if waits and not (reads.running or reads.newcomers_running):
+    if waits(state.reads) and not runs(state.reads):
         start_round(state)
         finish_round(state)
+
+
+def waits(reads: ReadRounds) -> bool:
+    """Whether somebody wants a round of the primary."""
+    return bool(reads.waiting or reads.backups_waiting or reads.newcomers_waiting)
+
+
+def runs(reads: ReadRounds) -> bool:
+    """Whether a round of the primary is under way."""
+    return bool(reads.running or reads.backups_running or reads.newcomers_running)
 
 
 def refuse_all(state: State, reason: RefusalReason) -> None:
     """Refuse the reads that wait, as this replica leaves the view, or wants to.
 
     The next round has another number, so that confirmations of this one are recognized as old.
+    Backups that asked are not answered: they leave the view as well.
     """
     reads = state.reads
     for token in (*reads.running, *reads.waiting):
         state.emit(ReadIndexRefused(token, reason, None))
     reads.running, reads.waiting = [], []
+    reads.backups_running, reads.backups_waiting = {}, {}
     reads.newcomers_running, reads.newcomers_waiting = {}, {}
+    state.timeouts.stop(TimeoutName.READ_INDEX)
 
 
 def start_round(state: State) -> None:
@@ -66,6 +89,7 @@ def start_round(state: State) -> None:
     reads.number += 1
     reads.index_op = state.commit_max
     reads.running, reads.waiting = reads.waiting, []
+    reads.backups_running, reads.backups_waiting = reads.backups_waiting, {}
     reads.newcomers_running, reads.newcomers_waiting = reads.newcomers_waiting, {}
     reads.confirmed_by = {state.replica}
     if state.replica_count > 1:
@@ -79,5 +103,6 @@ def finish_round(state: State) -> None:
         return
     for token in reads.running:
         state.emit(ReadIndexGranted(token, reads.index_op))
+    backup_reads.answer(state)
     reads.newcomers_confirmed.update(reads.newcomers_running)
     reads.running, reads.newcomers_running = [], {}

@@ -122,9 +122,13 @@ def questions(state: State) -> Iterator[tuple[int, Message]]:
 
 
 def peer_in_turn(state: State, preferred: tuple[int, ...]) -> int:
-    """The peer to ask: the preferred ones first, then the others, and so on in a circle."""
+    """The peer to ask: the preferred ones first, then the others, and so on in a circle.
+
+    Standbys come last. What they hold is as good as anybody's: entries prove themselves by their
+    checksums, and what is committed is so everywhere.
+    """
     known = tuple(peer for peer in preferred if peer != state.replica)
-    peers = known + tuple(peer for peer in state.others if peer not in known)
+    peers = known + tuple(peer for peer in state.followers if peer not in known)
     return peers[state.peers_asked % len(peers)]
 
 

@@ -9,6 +9,7 @@ from coordinator.vsr import (
     abdication,
     acknowledge,
     admission,
+    backup_reads,
     catch_up,
     commit,
     drop,
@@ -54,6 +55,8 @@ from coordinator.vsr.messages import (
     Message,
     PrepareMessage,
     PrepareOkMessage,
+    ReadIndexReplyMessage,
+    ReadIndexRequestMessage,
     RepairMessage,
     RequestAdmissionMessage,
     RequestCommittedMessage,
@@ -95,6 +98,12 @@ MESSAGE_HANDLERS: dict[type, dict[Status, Receiver]] = {
         Status.NORMAL: (drop.FROM_PRIMARY_RULES, normal.on_commit),
     },
     CommitOkMessage: {Status.NORMAL: (drop.COMMIT_OK_RULES, reads.on_commit_ok)},
+    ReadIndexRequestMessage: {
+        Status.NORMAL: (drop.READ_INDEX_REQUEST_RULES, backup_reads.on_read_index_request)
+    },
+    ReadIndexReplyMessage: {
+        Status.NORMAL: (drop.READ_INDEX_REPLY_RULES, backup_reads.on_read_index_reply)
+    },
     BlankQueryMessage: {Status.BLANK: (drop.BLANK_QUERY_RULES, founding.on_blank_query)},
     BlankAnswerMessage: {Status.BLANK: (drop.BLANK_ANSWER_RULES, founding.on_blank_answer)},
     StartViewChangeMessage: by_members(drop.WISH_RULES, wishes.on_start_view_change),
@@ -133,6 +142,7 @@ TIMEOUT_HANDLERS: dict[TimeoutName, Callable[[State], None]] = {
     TimeoutName.START_VIEW_REQUEST: start_view.on_request_timeout,
     TimeoutName.REPAIR: repair.on_repair_timeout,
     TimeoutName.ADMISSION: admission.on_admission_timeout,
+    TimeoutName.READ_INDEX: backup_reads.ask,
     TimeoutName.ABDICATION: abdication.on_abdication_timeout,
 }
 
@@ -348,6 +358,11 @@ class Replica:
         return self._state.is_voter
 
     @property
+    def is_standby(self) -> bool:
+        """Whether this replica follows for ever, and never counts."""
+        return self._state.is_standby
+
+    @property
     def primary(self) -> int:
         """The index of the primary of `view`."""
         return self._state.primary
@@ -359,8 +374,9 @@ class Replica:
 
     def __repr__(self) -> str:
         marks = self.marks
+        role = "standby" if self._state.is_standby else "replica"
         return (
-            f"<replica {self._state.replica} of {self._state.replica_count}"
+            f"<{role} {self._state.replica} of {self._state.replica_count}"
             f" {self.status.value} view={marks.view} log_view={marks.log_view}"
             f" op={marks.op} durable={marks.durable_op} commit={marks.commit_max}"
             f" executed={marks.commit_min} retired={marks.retired_op}>"

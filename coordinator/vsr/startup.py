@@ -7,7 +7,7 @@ from enum import Enum
 from itertools import pairwise
 
 from coordinator.vsr import founding, start_view, view_change
-from coordinator.vsr.effects import Halted, Status, SuperblockState
+from coordinator.vsr.effects import NOT_ADMITTED, Halted, Status, SuperblockState
 from coordinator.vsr.errors import demand
 from coordinator.vsr.events import Start
 from coordinator.vsr.messages import PARENT_OF_FIRST, PrepareHeader
@@ -33,11 +33,12 @@ def extent(head_op: int) -> Extent:
 def on_start(state: State, event: Start) -> None:
     """Take over what the disk holds and go the way that the table names."""
     demand_start(event)
+    demand_role(state, event.superblock)
     superblock = event.superblock or SuperblockState(FOUNDING_VIEW, FOUNDING_VIEW, 0)
     state.boot_nonce = event.boot_nonce
     state.durable = event.superblock
     state.view, state.log_view = superblock.view, superblock.log_view
-    state.voting_view = superblock.voting_view
+    state.voting_view = NOT_ADMITTED if state.is_standby else superblock.voting_view
     inherit(state, event)
     alone = state.replica_count == 1
     if alone and event.base_op > state.log.op:
@@ -79,6 +80,15 @@ def demand_start(event: Start) -> None:
     )
     if event.suffix:
         demand_suffix(event)
+
+
+def demand_role(state: State, superblock: SuperblockState | None) -> None:
+    """Hold the driver to giving a standby a disk on which nobody ever voted."""
+    demand(
+        not state.is_standby or superblock is None or superblock.voting_view == NOT_ADMITTED,
+        "the superblock of a standby was never admitted to a view",
+        superblock,
+    )
 
 
 def demand_suffix(event: Start) -> None:

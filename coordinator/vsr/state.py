@@ -19,10 +19,17 @@ from coordinator.vsr.effects import (
 )
 from coordinator.vsr.errors import check
 from coordinator.vsr.log import Entry, LogTail
-from coordinator.vsr.messages import DoViewChangeMessage, Message, Prepare, PrepareHeader, Seal
+from coordinator.vsr.messages import (
+    DoViewChangeMessage,
+    Message,
+    Prepare,
+    PrepareHeader,
+    ReadIndexRequestMessage,
+    Seal,
+)
 from coordinator.vsr.quorum import QUORUMS, Quorums
 from coordinator.vsr.timeouts import Timeouts
-from viewstamp.limits import CLUSTER_ID_BYTES
+from viewstamp.limits import CLUSTER_ID_BYTES, STANDBYS_MAX
 
 FOUNDING_VIEW = 0
 """The view in which op 1 is sequenced; its primary is replica 0."""
@@ -45,12 +52,16 @@ def no_jitter(limit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What is fixed for the life of the process. `feature_level` is that of a new cluster."""
+    """What is fixed for the life of the process. `feature_level` is that of a new cluster.
+
+    `replica_count` replicas vote. Those with the next `standby_count` indexes follow for ever.
+    """
 
     cluster_id: bytes
     replica: int
     replica_count: int
     feature_level: int
+    standby_count: int = 0
 
     def __post_init__(self) -> None:
         if len(self.cluster_id) != CLUSTER_ID_BYTES:
@@ -59,21 +70,32 @@ class Configuration:
             )
         if self.replica_count not in QUORUMS:
             raise ValueError(f"replica_count must be one of {list(QUORUMS)}: {self.replica_count}")
-        if not 0 <= self.replica < self.replica_count:
+        standbys_max = STANDBYS_MAX if self.replica_count > 1 else 0
+        if not 0 <= self.standby_count <= standbys_max:
             raise ValueError(
-                f"replica must be 0 to {self.replica_count - 1}, an index: {self.replica}"
+                f"standby_count beside {self.replica_count} replicas must be 0 to {standbys_max}: "
+                f"{self.standby_count}"
             )
+        if not 0 <= self.replica < self.replica_count + self.standby_count:
+            last = self.replica_count + self.standby_count - 1
+            raise ValueError(f"replica must be 0 to {last}, an index: {self.replica}")
 
 
 @dataclass(slots=True)
 class ReadRounds:
-    """Reads that want an index. One round runs at a time; those who come later share the next."""
+    """Reads that want an index. One round runs at a time; those who come later share the next.
+
+    A backup's round is a question to its primary, which it repeats until it is answered.
+    """
 
     number: int = 0
     index_op: int = 0
     running: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
     confirmed_by: set[int] = field(default_factory=set)
+    backups_waiting: dict[int, ReadIndexRequestMessage] = field(default_factory=dict)
+    """The last question of each backup that wants an index for reads of its own."""
+    backups_running: dict[int, ReadIndexRequestMessage] = field(default_factory=dict)
     newcomers_waiting: dict[int, bytes] = field(default_factory=dict)
     """Replicas that want to be admitted, with their nonces; a round confirms this view to them."""
     newcomers_running: dict[int, bytes] = field(default_factory=dict)
@@ -176,13 +198,29 @@ class State:
 
     @property
     def replica_count(self) -> int:
-        """How many replicas the cluster has, this one included."""
+        """How many replicas have a vote. This one is among them unless it is a standby."""
         return self.configuration.replica_count
 
     @property
+    def is_standby(self) -> bool:
+        """Whether this replica follows for ever, and never counts."""
+        return self.replica >= self.replica_count
+
+    @property
     def others(self) -> tuple[int, ...]:
-        """The indexes of the other replicas, in order."""
+        """The indexes of the other replicas that have a vote, in order."""
         return tuple(index for index in range(self.replica_count) if index != self.replica)
+
+    @property
+    def standbys(self) -> tuple[int, ...]:
+        """The indexes of the other standbys, in order."""
+        first, count = self.replica_count, self.configuration.standby_count
+        return tuple(index for index in range(first, first + count) if index != self.replica)
+
+    @property
+    def followers(self) -> tuple[int, ...]:
+        """Primary: whom it keeps up to date: those that vote, then the standbys."""
+        return (*self.others, *self.standbys)
 
     @property
     def quorums(self) -> Quorums:
@@ -224,7 +262,7 @@ class State:
 
     def is_voter_in(self, view: int) -> bool:
         """Whether this replica may vote and vouch in `view`."""
-        return view >= self.voting_view
+        return not self.is_standby and view >= self.voting_view
 
     @property
     def acts_in_view(self) -> bool:
@@ -245,7 +283,7 @@ class State:
         self.emit(Send(to_replica, message))
 
     def broadcast(self, message: Message) -> None:
-        """Send to all other replicas."""
+        """Send to all other replicas that have a vote."""
         for replica in self.others:
             self.emit(Send(replica, message))
 

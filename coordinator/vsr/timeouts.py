@@ -14,6 +14,7 @@ from viewstamp.limits import (
     FOUNDING_QUERY_MS,
     HEARTBEAT_MS,
     PREPARE_RESEND_MS,
+    READ_INDEX_RESEND_MS,
     REPAIR_RESEND_MS,
     START_VIEW_CHANGE_RESEND_MS,
     START_VIEW_REQUEST_MS,
@@ -42,6 +43,7 @@ class TimeoutName(Enum):
     REPAIR = "repair"
     ABDICATION = "abdication"
     ADMISSION = "admission"
+    READ_INDEX = "read_index"
 
 
 AFTER_MS = {
@@ -56,6 +58,7 @@ AFTER_MS = {
     TimeoutName.REPAIR: REPAIR_RESEND_MS,
     TimeoutName.ABDICATION: ABDICATE_MS,
     TimeoutName.ADMISSION: START_VIEW_REQUEST_MS,
+    TimeoutName.READ_INDEX: READ_INDEX_RESEND_MS,
 }
 AFTER_TICKS = {name: ticks(duration_ms) for name, duration_ms in AFTER_MS.items()}
 

@@ -17,7 +17,7 @@ import pytest
 
 from coordinator import __main__ as coordinator_main
 from viewstamp.cluster import ClusterFailed, LocalCluster, PreflightError, Program
-from viewstamp.cluster.process import EXIT_RESTART, FAILED_STARTS_MAX
+from viewstamp.cluster.process import EXIT_DIVERGED, EXIT_RESTART, FAILED_STARTS_MAX
 
 READY = "import json, signal, time; print(json.dumps({'ready': True}), flush=True)"
 SERVE = f"{READY}; signal.pause()"
@@ -112,6 +112,26 @@ if done < {times}:
 """
     async with cluster(tmp_path, users=SERVE, coordinator=code) as running:
         assert running.restarts == {"coordinator": times, "users": 0}
+
+
+async def test_what_has_diverged_stays_down(tmp_path: Path) -> None:
+    """It is neither restarted nor a failure of the cluster: the other replicas go on."""
+    assert EXIT_DIVERGED == coordinator_main.EXIT_DIVERGED
+    code = f"""
+import sys
+print("the state of streams differs", file=sys.stderr)
+sys.exit({EXIT_DIVERGED})
+"""
+    running = cluster(tmp_path, users=SERVE, coordinator=code)
+    await running.start()
+    with pytest.raises(ClusterFailed, match="coordinator has diverged and stays down"):
+        await running.wait_ready()
+    waiting = asyncio.create_task(running.wait())
+    await until(lambda: running._supervised["users"].is_ready)
+    assert not waiting.done()
+    assert running.restarts == {"coordinator": 0, "users": 0}
+    await running.stop()
+    await waiting
 
 
 async def test_late_process_is_named(tmp_path: Path) -> None:

@@ -236,8 +236,8 @@ def _stage(part: Any) -> None:
     part.snapshot_durable.tasks[0].stage = 99
 
 
-def _long_reason(part: Any) -> None:
-    part.read_index_refused.reason = "x" * 65
+def _long_address(part: Any) -> None:
+    part.replica_report.client_address = "x" * 301
 
 
 @pytest.mark.parametrize(
@@ -254,8 +254,8 @@ def _long_reason(part: Any) -> None:
         (heartbeat(SENDER, 1), _no_kind, DecodeRule.UNKNOWN_KIND),
         (DURABLE, _stage, DecodeRule.UNKNOWN_STAGE),
         (
-            shell.ReadIndexRefusedMessage(CLUSTER, SENDER, 1, "", None),
-            _long_reason,
+            shell.ReplicaReportMessage(CLUSTER, SENDER, 1, 0, 0, 0, 0, 0, ""),
+            _long_address,
             DecodeRule.WRONG_LENGTH,
         ),
     ],

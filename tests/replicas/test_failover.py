@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.replicas.trial import KEYS, STREAM, Trial, digests, status_of, trial, unary, under_load
+from tests.replicas.trial import KEYS, STREAM, agree, status_of, trial, unary, under_load
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.client.identifiers import identifier
@@ -17,13 +17,6 @@ from viewstamp.cluster.local import COORDINATOR
 pytestmark = pytest.mark.long
 
 OPERATIONS = 150
-
-
-async def agree(made: Trial) -> None:
-    """All replicas have retired the same op, and have the same digests there."""
-    statuses = await made.settled()
-    assert len({digests(status) for status in statuses}) == 1
-    assert made.violations() == []
 
 
 async def test_the_primary_is_killed_again_and_again(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ from viewstamp.client.errors import ClientError
 from viewstamp.client.identifiers import identifier
 from viewstamp.client.methods import method_of
 from viewstamp.client.transport import bearer
-from viewstamp.cluster import LocalReplicas
+from viewstamp.cluster import LocalReplicas, Program
 from viewstamp.errors import Refusal
 
 STREAM: Final = "trial"
@@ -111,23 +111,32 @@ class Trial:
                 found.append(f"{key}: no order explains {len(operations)} operations")
         return found
 
-    async def statuses(self) -> list[cluster_pb2.GetStatusResponse]:
+    async def statuses(self, without: Collection[int] = ()) -> list[cluster_pb2.GetStatusResponse]:
         """Return what each replica says of itself, digests included."""
         answers = []
-        for address in self.replicas.addresses:
-            answers.append(await status_of(address, self.replicas))
+        for replica, address in enumerate(self.replicas.addresses):
+            if replica not in without:
+                answers.append(await status_of(address, self.replicas))
         return answers
 
-    async def settled(self) -> list[cluster_pb2.GetStatusResponse]:
+    async def settled(self, without: Collection[int] = ()) -> list[cluster_pb2.GetStatusResponse]:
         """Wait until all replicas have retired the same op, and return their statuses."""
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
             while True:
-                # One that has been given a snapshot restarts, after it was ready.
-                with suppress(grpc.aio.AioRpcError):
-                    statuses = await self.statuses()
+                # One that has been given a snapshot restarts, after it was ready; when one that had
+                # lost its disk is admitted, the view changes.
+                with suppress(grpc.aio.AioRpcError, Refusal):
+                    statuses = await self.statuses(without)
                     if len({each.header.op for each in statuses}) == 1:
                         return statuses
                 await asyncio.sleep(0.2)
+
+
+async def agree(made: Trial, without: Collection[int] = ()) -> None:
+    """All replicas have retired the same op, and have the same digests there."""
+    statuses = await made.settled(without)
+    assert len({digests(status) for status in statuses}) == 1
+    assert made.violations() == []
 
 
 def digests(status: cluster_pb2.GetStatusResponse) -> tuple[str, ...]:
@@ -146,7 +155,7 @@ async def unary(replicas: LocalReplicas, address: str, request: Any, *, stale: b
     """Call one replica as any gRPC client would, as root."""
     method = method_of(request)
     async with Endpoint(address).open() as channel:
-        token = await _token(replicas, channel)
+        token = await token_of(replicas, channel)
         level = (("viewstamp-consistency", "stale"),) if stale else ()
         stub = channel.unary_unary(
             method.path,
@@ -156,7 +165,8 @@ async def unary(replicas: LocalReplicas, address: str, request: Any, *, stale: b
         return await stub(request, metadata=(*bearer(token), *level), timeout=20)
 
 
-async def _token(replicas: LocalReplicas, channel: Any) -> str:
+async def token_of(replicas: LocalReplicas, channel: Any) -> str:
+    """Log in as root."""
     password = replicas.root_password_path.read_text().strip()
     login = users_pb2.LoginRequest(username="root", password=password)
     return str((await client_unary(channel, login)).access_token)
@@ -196,13 +206,25 @@ _CALLS: Final[dict[str, tuple[Callable[[str], Message], int]]] = {
 
 @asynccontextmanager
 async def trial(
-    directory: Path, count: int = 3, *, callers: int = 5, arguments: tuple[str, ...] = ()
+    directory: Path,
+    count: int = 3,
+    *,
+    callers: int = 5,
+    arguments: tuple[str, ...] = (),
+    adapt: Callable[[int, Program], Program] = lambda _, program: program,
 ) -> AsyncIterator[Trial]:
-    """Start replicas and callers; the load runs until the context ends."""
-    async with (
-        LocalReplicas(directory, count, "127.0.0.1:0", coordinator_arguments=arguments) as replicas,
-        AsyncExitStack() as stack,
-    ):
+    """Start replicas and callers; `adapt` changes their programs."""
+    made = LocalReplicas(
+        directory, count, "127.0.0.1:0", coordinator_arguments=arguments, adapt=adapt
+    )
+    async with trial_of(made, callers=callers) as running:
+        yield running
+
+
+@asynccontextmanager
+async def trial_of(cluster: LocalReplicas, *, callers: int = 5) -> AsyncIterator[Trial]:
+    """Start a cluster and its callers, who call `under_load`."""
+    async with cluster as replicas, AsyncExitStack() as stack:
         password = replicas.root_password_path.read_text().strip()
         clients = [
             await stack.enter_async_context(

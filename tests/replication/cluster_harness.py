@@ -48,10 +48,12 @@ from coordinator.vsr import (
 from coordinator.vsr.messages import CommittedGoneMessage, CommittedMessage, RepairMessage
 from coordinator.vsr.quorum import QUORUMS
 from viewstamp.format.prepare import seal
-from viewstamp.limits import BOOT_NONCE_BYTES, PIPELINE_PREPARES_MAX, TICK_MS
+from viewstamp.limits import BOOT_NONCE_BYTES, HEARTBEAT_MS, PIPELINE_PREPARES_MAX, TICK_MS
 
 CLUSTER_ID = bytes(15) + b"\x07"
 FEATURE_LEVEL = 1
+# A standby hears of its cluster by the first heartbeat, and asks for the log by the next.
+STANDBY_JOINS_MS = 3 * HEARTBEAT_MS
 
 
 def read_founders(body: bytes) -> Sequence[bytes]:
@@ -59,17 +61,18 @@ def read_founders(body: bytes) -> Sequence[bytes]:
     return [body[at : at + BOOT_NONCE_BYTES] for at in range(0, len(body), BOOT_NONCE_BYTES)]
 
 
-def configuration(replica: int, replica_count: int) -> Configuration:
+def configuration(replica: int, replica_count: int, standby_count: int = 0) -> Configuration:
     """The configuration of one replica of the test cluster."""
-    return Configuration(CLUSTER_ID, replica, replica_count, FEATURE_LEVEL)
+    return Configuration(CLUSTER_ID, replica, replica_count, FEATURE_LEVEL, standby_count)
 
 
 class Machine:
     """One replica with its disk. The disk outlives the process."""
 
-    def __init__(self, index: int, replica_count: int) -> None:
+    def __init__(self, index: int, replica_count: int, standby_count: int = 0) -> None:
         self.index = index
         self.replica_count = replica_count
+        self.standby_count = standby_count
         self.boots = 0
         self.random: Random | None = None
         self.journal: list[Prepare] = []
@@ -86,7 +89,7 @@ class Machine:
     def forget(self) -> None:
         """Lose what a crash loses: the process and all writes under way."""
         self.replica = Replica(
-            configuration(self.index, self.replica_count),
+            configuration(self.index, self.replica_count, self.standby_count),
             seal=seal,
             read_founders=read_founders,
             jitter=self.jitter,
@@ -107,7 +110,7 @@ class Machine:
         """Another part of the limit for each replica, and always the same; or a random one."""
         if self.random is not None:
             return self.random.randint(0, limit)
-        return limit * self.index // self.replica_count
+        return limit * self.index // (self.replica_count + self.standby_count)
 
     def intact(self, op: int) -> Prepare | None:
         """What a read of the journal gives; None if the record is damaged, or not there."""
@@ -164,10 +167,17 @@ class Machine:
 
 
 class Cluster:
-    """All machines, the messages in flight, and the one history that they must share."""
+    """All machines, the messages in flight, and the one history that they must share.
 
-    def __init__(self, replica_count: int) -> None:
-        self.machines = [Machine(index, replica_count) for index in range(replica_count)]
+    The first `replica_count` have a vote, the others are standbys.
+    """
+
+    def __init__(self, replica_count: int, standby_count: int = 0) -> None:
+        self.replica_count = replica_count
+        self.machines = [
+            Machine(index, replica_count, standby_count)
+            for index in range(replica_count + standby_count)
+        ]
         self.network: list[tuple[int, Send]] = []
         self.history: dict[int, bytes] = {}
         self.admitted_ops: list[int] = []
@@ -176,6 +186,16 @@ class Cluster:
         self.now_ticks = 0
         self.stopped: set[int] = set()
         """Replicas without a process: what is sent to them is lost."""
+
+    @property
+    def voters(self) -> list[Machine]:
+        """The machines whose disks count."""
+        return self.machines[: self.replica_count]
+
+    @property
+    def standbys(self) -> list[Machine]:
+        """Those that never count."""
+        return self.machines[self.replica_count :]
 
     def shuffle_jitter(self, random: Random) -> None:
         """Let the jitter of all replicas come from `random`."""
@@ -258,8 +278,8 @@ class Cluster:
         assert entry.op == commit.op, "the body is that of another entry"
         agreed = self.history.setdefault(commit.op, entry.checksum)
         assert agreed == entry.checksum, "two replicas execute different entries"
-        copies = sum(other.holds(entry.header) for other in self.machines)
-        quorum = QUORUMS[len(self.machines)].replication
+        copies = sum(other.holds(entry.header) for other in self.voters)
+        quorum = QUORUMS[self.replica_count].replication
         assert copies >= quorum, f"op {commit.op} executed with {copies} durable copies"
 
     def start(self, index: int, base_op: int = 0) -> list[Effect]:
@@ -367,12 +387,14 @@ class Cluster:
         return busy
 
 
-def founded(replica_count: int) -> Cluster:
+def founded(replica_count: int, standby_count: int = 0) -> Cluster:
     """A cluster that was just founded; all replicas are in status normal, nothing is pending."""
-    cluster = Cluster(replica_count)
-    for index in reversed(range(replica_count)):
-        cluster.start(index)
+    cluster = Cluster(replica_count, standby_count)
+    for machine in reversed(cluster.machines):
+        cluster.start(machine.index)
     cluster.settle()
     cluster.found(0)
     cluster.settle()
+    if standby_count:
+        cluster.pass_time(STANDBY_JOINS_MS)
     return cluster

@@ -20,17 +20,18 @@ CALM_ROUNDS_MAX = 3_000
 class Storm:
     """Plays random events on a founded cluster."""
 
-    def __init__(self, replica_count: int, seed: int) -> None:
+    def __init__(self, replica_count: int, seed: int, standby_count: int = 0) -> None:
         self.random = Random(seed)
-        self.cluster = founded(replica_count)
+        self.cluster = founded(replica_count, standby_count)
+        machine_count = replica_count + standby_count
         self.cluster.shuffle_jitter(self.random)
         self.down: set[int] = set()
         self.cut: set[tuple[int, int]] = set()
         """Directed pairs between which nothing passes."""
         self.tokens = 0
-        self.views = [0] * replica_count
+        self.views = [0] * machine_count
         rough = self.random.choice((1, 3, 10))
-        self.burst = self.random.choice((1, 3, 3)) * replica_count
+        self.burst = self.random.choice((1, 3, 3)) * machine_count
         self.actions: list[tuple[int, Callable[[Machine], None]]] = [
             (300, self.deliver),
             (100, self.tick),
@@ -48,7 +49,7 @@ class Storm:
             (self.random.choice((0, 0, 10)), self.rot),
             (self.random.choice((0, 2)), self.lose_disk),
         ]
-        self.rotten = self.random.randrange(replica_count)
+        self.rotten = self.random.randrange(machine_count)
         """The one whose disk loses records. Others never do: something has to be left."""
 
     @property
@@ -163,7 +164,7 @@ class Storm:
     def lose_disk(self, machine: Machine) -> None:
         """The rotten disk is replaced, once, where enough others are left."""
         rotten = self.cluster.machines[self.rotten]
-        if len(self.cluster.machines) > 2 and not rotten.lost and max(self.cluster.history) > 1:
+        if self.cluster.replica_count > 2 and not rotten.lost and max(self.cluster.history) > 1:
             self.crash(rotten)
             rotten.lose_disk()
             self.views[rotten.index] = 0
@@ -205,16 +206,21 @@ class Storm:
         """
         rotten = self.cluster.machines[self.rotten]
         head_op = len(rotten.journal)
-        others = [each.replica for each in self.cluster.machines if each is not rotten]
-        return head_op in rotten.damaged and all(
+        others = [each.replica for each in self.cluster.voters if each is not rotten]
+        is_voter = rotten in self.cluster.voters
+        return (is_voter and head_op in rotten.damaged) and all(
             replica.marks.commit_max < head_op for replica in others
         )
 
     def converged(self) -> bool:
-        """Whether all are voters in one normal view, and executed all that anybody did."""
+        """Whether all are in one normal view, and executed all that anybody did.
+
+        All but the standbys have their vote.
+        """
         replicas = [machine.replica for machine in self.cluster.machines]
         return (
-            all(replica.status is Status.NORMAL and replica.is_voter for replica in replicas)
+            all(replica.status is Status.NORMAL for replica in replicas)
+            and all(machine.replica.is_voter for machine in self.cluster.voters)
             and len({replica.view for replica in replicas}) == 1
             and len({replica.marks.op for replica in replicas}) == 1
             and all(r.marks.retired_op == r.marks.op for r in replicas)
@@ -226,9 +232,9 @@ class Storm:
         return "; ".join(repr(machine.replica) for machine in self.cluster.machines)
 
 
-def weather(replica_count: int, seed: int, steps: int) -> Storm:
+def weather(replica_count: int, seed: int, steps: int, standby_count: int = 0) -> Storm:
     """A storm of so many steps, and the calm after it."""
-    storm = Storm(replica_count, seed)
+    storm = Storm(replica_count, seed, standby_count)
     storm.run(steps)
     storm.calm()
     return storm

@@ -4,7 +4,7 @@ A block is one or more command lines, a line `----`, and the expected trace up t
 Lines that begin with `#` tell the story. In traces a nonce is written `replica.boot`, and
 checksums are left out.
 
-    cluster N                 that many blank machines; the first command
+    cluster N [standbys=N]    that many blank machines; the first command
     start I [base=OP]         crash I if it runs, and start it on its disk, and a snapshot at OP
     found I [wall=US]         answer its FoundingReady
     batch I [commands=N] [wall=US]
@@ -75,6 +75,8 @@ from coordinator.vsr.messages import (
     DoViewChangeMessage,
     PrepareMessage,
     PrepareOkMessage,
+    ReadIndexReplyMessage,
+    ReadIndexRequestMessage,
     RepairMessage,
     RequestAdmissionMessage,
     RequestCommittedMessage,
@@ -159,6 +161,12 @@ MESSAGE_TEXTS: dict[type, Callable[[Any], str]] = {
     PrepareOkMessage: lambda m: f"prepare_ok view={m.view} op={m.op}",
     CommitMessage: lambda m: f"commit view={m.view} commit={m.commit} round={m.read_round}",
     CommitOkMessage: lambda m: f"commit_ok view={m.view} round={m.read_round}",
+    ReadIndexRequestMessage: lambda m: (
+        f"read_index_request view={m.view} nonce={nonce_name(m.nonce)} token={m.token}"
+    ),
+    ReadIndexReplyMessage: lambda m: (
+        f"read_index_reply view={m.view} nonce={nonce_name(m.nonce)} token={m.token} op={m.op}"
+    ),
     BlankQueryMessage: lambda m: f"blank_query nonce={nonce_name(m.nonce)}",
     BlankAnswerMessage: lambda m: (
         f"blank_answer echo={nonce_name(m.echo)} nonce={nonce_name(m.nonce)}"
@@ -268,6 +276,12 @@ FORGERIES: dict[str, Callable[[dict[str, int]], Message]] = {
     ),
     "commit": lambda o: CommitMessage(forged_cluster(o), o["from"], o["view"], o["commit"], b"", 0),
     "commit_ok": lambda o: CommitOkMessage(forged_cluster(o), o["from"], o["view"], o["round"]),
+    "read_index_request": lambda o: ReadIndexRequestMessage(
+        forged_cluster(o), o["from"], o["view"], nonce_of("9.9"), o["token"]
+    ),
+    "read_index_reply": lambda o: ReadIndexReplyMessage(
+        forged_cluster(o), o["from"], o["view"], nonce_of(f"1.{o['boot']}"), o["token"], o["op"]
+    ),
     "blank_query": lambda o: BlankQueryMessage(forged_cluster(o), o["from"], nonce_of("9.9")),
     "blank_answer": lambda o: BlankAnswerMessage(
         forged_cluster(o), o["from"], nonce_of("9.9"), nonce_of("8.8")
@@ -299,7 +313,7 @@ class Runner:
         return [f"{index}: {effect_text(effect)}" for effect in effects]
 
     def do_cluster(self, words: list[str], options: dict[str, int]) -> list[str]:
-        self.cluster = Cluster(int(words[0]))
+        self.cluster = Cluster(int(words[0]), options.get("standbys", 0))
         return []
 
     def do_start(self, words: list[str], options: dict[str, int]) -> list[str]:

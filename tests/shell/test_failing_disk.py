@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from coordinator.__main__ import EXIT_FAILED, EXIT_STOPPED, _serve
-from coordinator.composition import READY_FILE
+from coordinator.standing import READY_FILE
 from tests.shell.in_process import KEY, Surroundings, surroundings
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.streams.v1.streams_service_pb2_grpc import StreamsServiceStub

@@ -75,6 +75,7 @@ class Setup:
         """Wire them."""
         self.replica, self.mux = FakeReplica(), FakeMux()
         self.reads = ReplicaReads(self.replica, self.mux)
+        self.elsewhere: Refusal | None = None
         self.gateway = Reads(Routes(), self, DEADLINE_MS)
 
     def read(
@@ -91,6 +92,10 @@ class Setup:
             linearizable=consistency.linearizable,
             revision=consistency.at_least_revision,
         )
+
+    def late(self, deadline_ms: int) -> Refusal | None:
+        """Say where the primary is, on a backup."""
+        return self.elsewhere
 
     def start(self, consistency: Consistency) -> asyncio.Future[Reply]:
         """Start one read at the gateway."""
@@ -114,6 +119,20 @@ async def test_deadline(place: str) -> None:
         await future
     assert caught.value.reason == Reason.REASON_READ_DEADLINE
     assert caught.value.details == {"deadline_ms": str(DEADLINE_MS)}
+    await _nothing_is_left(setup, place)
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [("asked", Reason.REASON_NOT_PRIMARY), ("waiting", Reason.REASON_READ_DEADLINE)],
+)
+async def test_deadline_on_a_backup(place: str, reason: Reason.ValueType) -> None:
+    """A linearizable read that a backup cannot answer in time is sent to the primary."""
+    setup = Setup()
+    setup.elsewhere = Refusal(Reason.REASON_NOT_PRIMARY, "read there", address="[::1]:7400")
+    with pytest.raises(Refusal) as caught:
+        await setup.start(CONSISTENCIES[place])
+    assert caught.value.reason == reason
     await _nothing_is_left(setup, place)
 
 

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tests.simulation import document
 from tests.simulation.figures import WHOLE_SEEDS, markdown, shortfalls, total
 from tests.simulation.fingerprint import fingerprint
 from tests.simulation.options import Scale, draw
@@ -188,14 +189,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="short runs, as in `make test`")
     parser.add_argument("--state", type=Path, help="where the seeds done are kept")
-    parser.add_argument("--figures", type=Path, help="where to write the figures, as markdown")
+    parser.add_argument("--figures", type=Path, help="where the figures go, as markdown")
     chosen = parser.parse_args(arguments)
     console = Console()
     scale = Scale.QUICK if chosen.quick else Scale.CAMPAIGN
     seeds = range(chosen.seed, chosen.seed + chosen.count)
     outcomes = run(seeds, scale, chosen.processes, chosen.state, console)
     if chosen.figures is not None and outcomes:
-        chosen.figures.write_text(markdown(outcomes))
+        document.write(chosen.figures, "figures", markdown(outcomes))
     return report(outcomes, scale, console)
 
 

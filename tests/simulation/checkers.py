@@ -181,7 +181,9 @@ class RestartKeeps(Checker):
             # Where a whole record is lost, others may be in doubt: it could have replaced them.
             # What was in doubt at an earlier start and not replaced yet is known to be missing.
             is_in_doubt = bool(machine.damaged_ops) and is_known_lost(files.recovery, op)
-            if not (is_kept or is_covered or is_in_doubt or machine.is_excused(op)):
+            is_off = self.history.is_off(replica, op, files.start.base_op)
+            is_excused = is_in_doubt or is_off or machine.is_excused(op)
+            if not (is_kept or is_covered or is_excused):
                 raise self.broken(
                     f"replica {replica} restarted without op {op}, which was durable: "
                     f"{files.recovery}"
@@ -387,7 +389,7 @@ class Checks:
     def started(self, replica: int, files: ReplicaFiles, machine: Machine) -> None:
         """A process opened its directory."""
         self._tell("started", replica, files, machine)
-        self.history.started(replica, files.journal)
+        self.history.started(replica, files.journal, files.start.base_op)
 
     def ended(self, replica: int) -> None:
         """A process is gone."""

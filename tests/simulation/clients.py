@@ -65,6 +65,8 @@ class Client:
         if self._random.randrange(100) < self._world.options.reads_percent:
             self._reads += 1
             self.pending = Read(self.address, -self._reads, self._load.query())
+            # Every replica answers reads.
+            self._target = self._random.randrange(self._world.options.replica_count)
         else:
             self._requests += 1
             self.pending = self._load.request(self.address, self._requests)

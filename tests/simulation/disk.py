@@ -20,8 +20,8 @@ from tests.journal.memory_storage import (
 )
 from viewstamp.format.record import SECTOR_BYTES
 
-# A crash in the middle of an operation comes before one of so many I/O steps.
-STEPS_BEFORE_CRASH_MAX: Final = 9
+# A crash in the middle of a job comes before one of so many I/O steps: of a short job, or of any.
+STEPS_BEFORE_CRASH_MAX: Final = (9, 40)
 # What ends a process: the disk refused. Everything else that is raised is a finding.
 DISK_REFUSES: Final = (OSError, JournalFailed, SuperblockFailed, NoSpace, CopiesFailed)
 
@@ -44,10 +44,6 @@ class SimulatedDisk(MemoryStorage):
 
     def _inode(self, file: MemoryFile) -> Inode:
         return self._visible[file.path]
-
-    def crash_within(self, random: Random) -> None:
-        """Let the operation at hand end before one of its next steps."""
-        self.crash_at = self.steps + random.randrange(STEPS_BEFORE_CRASH_MAX)
 
     def end_process(self) -> None:
         """The process ends and the machine runs on: the page cache keeps what was written."""

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from tests.simulation import document
 from tests.simulation.fingerprint import fingerprint
 from tests.simulation.plant import Plant, Verdict, look
 from tests.simulation.planted_bugs import PLANTS
@@ -111,7 +112,7 @@ def main(arguments: list[str]) -> int:
         print(f"{key(plant):44} {verdict.seeds:>4} seeds {verdict.took_s:>5.0f} s  {came[:140]}")
         problems += [what for what in [problem(plant, verdict)] if what is not None]
     if chosen.table is not None:
-        chosen.table.write_text(markdown(found))
+        document.write(chosen.table, "guards", markdown(found))
     print("\n".join(problems) or f"{len(found)} plants, each as its table says")
     return 1 if problems else 0
 

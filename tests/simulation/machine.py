@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,7 @@ from coordinator.replica.bootstrap import DirectoryOptions, open_replica
 from tests.journal.memory_storage import SimulatedCrash
 from tests.simulation.application import Application
 from tests.simulation.clients import Read
-from tests.simulation.disk import DISK_REFUSES, SimulatedDisk
+from tests.simulation.disk import DISK_REFUSES, STEPS_BEFORE_CRASH_MAX, SimulatedDisk
 from tests.simulation.process import EPOCH_US, Process, ProcessEnded
 from viewstamp.format.prepare import Prepare, seal
 from viewstamp.format.record import SECTOR_BYTES
@@ -28,8 +29,18 @@ SUPERBLOCK: Final = f"{DIRECTORY}/superblock"
 # A process comes back at once, or after a while.
 REBOOT_MS_MAX: Final = (30, 1_500)
 CLOCK_SKEW_US_MAX: Final = 2_000_000
+FOUNDING_MS_MAX: Final = 300
 SLOW_DISK_TIMES: Final = 30
 SLOW_STAGE_TIMES: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Doom:
+    """Where a story ends a process: before some I/O step, from 0, of its next job of a kind."""
+
+    kind: str
+    step: int
+    is_power: bool
 
 
 class Machine:
@@ -48,6 +59,7 @@ class Machine:
         """Entries of which a copy on this disk was damaged, now or earlier."""
         self.is_untrusted = False
         """Whether writes went astray on this disk, which may have hit any entry."""
+        self.doom: Doom | None = None
         self._random = random
         self._is_paused = False
         self._deferred: list[tuple[int, Callable[[], None]]] = []
@@ -95,6 +107,10 @@ class Machine:
         """How long the next job on the disk takes."""
         most = self.world.options.sync_ms * (SLOW_DISK_TIMES if self.is_disk_slow else 1)
         return self._random.randint(0, 2 * most)
+
+    def founding_ms(self) -> int:
+        """How long it takes to make the first entry."""
+        return self._random.randint(0, FOUNDING_MS_MAX)
 
     def stage_ms(self) -> int:
         """How long the stages take for the next entry."""
@@ -144,6 +160,7 @@ class Machine:
         )
         self.process = process = Process(self, files, core)
         self.world.trace.note(self.name, "boot", self.boots)
+        self.world.nemesis.booted(self)
         self.world.checks.started(self.index, files, self)
         self.later(0, lambda: process.step(files.start))
 
@@ -151,11 +168,24 @@ class Machine:
         """The stages of a process, empty or in the state of a snapshot."""
         return self.world.kind.replica(self._random, state)
 
-    def crash(self, *, is_power: bool = False, reason: str = "") -> None:
-        """End the process, or the power of the whole machine, and start again after a while."""
+    def meet_doom(self, kind: str) -> None:
+        """End here if this is the job in which a story wants it."""
+        doom = self.doom
+        if doom is not None and doom.kind == kind:
+            self.doom = None
+            self.crash(is_power=doom.is_power, reason=f"in {kind}", step=doom.step)
+
+    def crash(self, *, is_power: bool = False, reason: str = "", step: int | None = None) -> None:
+        """End the process, or the power of the whole machine, and start again after a while.
+
+        The job under way comes as far as I/O step `step`, or as some random one.
+        """
         if self.process is None:
             return
-        torn = self.process.writer.tear(self.disk, self._random)
+        if step is None:
+            step = self._random.randrange(self._random.choice(STEPS_BEFORE_CRASH_MAX))
+        torn = self.process.writer.tear(self.disk, step)
+        self.world.marks.hit(f"torn {torn.partition(' before ')[0]}" if torn else "torn nothing")
         what = "power" if is_power else "killed"
         self.world.trace.note(self.name, what, reason, "" if torn is None else f"({torn})")
         self.world.checks.ended(self.index)

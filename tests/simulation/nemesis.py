@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
 FOUNDING_LOOK_MS: Final = 50
-FOUNDING_MS: Final = 500
 FAULT_MS: Final = (20, 100, 500, 2_000, 5_000)
 EFFECTS_BEFORE_CRASH_MAX: Final = 12
 DOWN_FOR_LONG_ONE_IN: Final = 3
@@ -57,27 +56,25 @@ class Nemesis:
         self._has_started = self._is_over = False
         self._lost_disks: Counter[int] = Counter()
         self._marked: Machine | None = None
+        self._doomed = self._random.choice(self._atlas.victims)
         self.kept_down: set[int] = set()
 
     def start(self) -> None:
-        """Strike the founding, if that is to be; the other trouble begins after it."""
-        if self._world.options.is_founding_struck:
-            at_ms = self._random.randint(0, FOUNDING_MS)
-            self._world.schedule.after(at_ms, self._strike_founding)
+        """Begin to make trouble once every founder has the first entry."""
         self._wait_for_founding()
 
-    def _strike_founding(self) -> None:
-        """Let one process die. It may come back as one that forgot what it said, like a lost disk.
+    def booted(self, machine: Machine) -> None:
+        """Let one founder die while the cluster is founded, if the seed has that.
 
-        If more did, the founding would have to begin anew, on empty disks, by people.
+        It may come back as one that forgot what it said, like a lost disk. If more did, the
+        founding would have to begin anew, on empty disks, by people.
         """
-        process = self._victim().process
-        if process is not None and not self._is_over:
+        is_struck = self._world.options.is_founding_struck and machine.index == self._doomed
+        if is_struck and machine.boots == 1 and machine.process is not None:
             self._world.marks.hit("founding struck")
-            process.crash_after_effects = self._random.randrange(EFFECTS_BEFORE_CRASH_MAX)
+            machine.process.crash_after_effects = self._random.randrange(EFFECTS_BEFORE_CRASH_MAX)
 
     def _wait_for_founding(self) -> None:
-        """Begin to make trouble once every founder has the first entry."""
         if self._kinds and not self._world.is_founded_everywhere:
             self._world.schedule.after(FOUNDING_LOOK_MS, self._wait_for_founding)
         elif self._kinds:

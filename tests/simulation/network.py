@@ -26,7 +26,7 @@ PATH_MESSAGES_MAX: Final = 60
 REPEAT_WITHIN_MS: Final = 300
 # One message in so many takes a detour, where delays are a fault of the seed.
 DETOUR_ONE_IN: Final = 20
-DETOUR_MS_MAX: Final = 400
+DETOUR_MS_MAX: Final = (400, 4_000)
 # One message between replicas in so many reaches another one as well, where that is a fault.
 MISROUTED_ONE_IN: Final = 60
 # And one in so many comes once more from a cluster that is none of theirs.
@@ -96,7 +96,7 @@ class Network:
         is_slow = FaultKind.DELAY in self._options.faults and not self._is_healed
         if is_slow and self._random.randrange(DETOUR_ONE_IN) == 0:
             self._marks.hit("fault delay")
-            delay_ms += self._random.randint(1, DETOUR_MS_MAX)
+            delay_ms += self._random.randint(1, self._random.choice(DETOUR_MS_MAX))
         return delay_ms
 
     def _travel(self, source: int, target: int, message: Any, delay_ms: int) -> None:

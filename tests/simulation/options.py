@@ -61,7 +61,7 @@ SOUND_DISKS_PERCENT: Final = 30
 # One seed in so many is crowded, one in so many is hurried: limits are met there.
 CROWDED_ONE_IN: Final = 5
 HURRIED_ONE_IN: Final = 6
-FOUNDING_STRUCK_ONE_IN: Final = 3
+FOUNDING_STRUCK_ONE_IN: Final = 2
 REPLICA_COUNTS: Final = (3, 3, 3, 3, 5, 5, 4, 6, 2, 1)
 
 

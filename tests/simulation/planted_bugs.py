@@ -14,7 +14,7 @@ import pytest
 from coordinator import vsr
 from coordinator.journal import Journal
 from coordinator.replica.bootstrap import SuperblockFile
-from coordinator.vsr import commit, founding, normal, reads, replica
+from coordinator.vsr import backup_reads, commit, founding, normal, reads, replica
 from coordinator.vsr.state import State
 from tests.simulation.chain import ChainApplication
 from tests.simulation.clients import Answer
@@ -166,8 +166,20 @@ def read_without_asking(patch: pytest.MonkeyPatch) -> None:
         for token in state.reads.running:
             state.emit(vsr.ReadIndexGranted(token, state.reads.index_op))
         state.reads.running = []
+        backup_reads.answer(state)
 
     patch.setattr(reads, "finish_round", finish)
+
+
+def read_behind_the_primary(patch: pytest.MonkeyPatch) -> None:
+    """A backup takes what it knows to be committed for all that is."""
+
+    def ask(state: State) -> None:
+        for token in state.reads.running:
+            state.emit(vsr.ReadIndexGranted(token, state.commit_max))
+        state.reads.running = []
+
+    patch.setattr(backup_reads, "ask", ask)
 
 
 def never_repeat(patch: pytest.MonkeyPatch) -> None:
@@ -197,6 +209,7 @@ PLANTS: Final = (
     Plant("RepliesAreTheModels", add_wrongly),
     Plant("AcknowledgedIsKept", answer_early),
     Plant("ReadsAreLinearizable", read_without_asking),
+    Plant("ReadsAreLinearizable", read_behind_the_primary),
     Plant("Liveness", never_repeat),
     Plant("SnapshotsAgree", differ_in_snapshots),
 )

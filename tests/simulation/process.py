@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from coordinator import vsr
 from coordinator.journal import NoSpace
@@ -76,6 +76,7 @@ class Process:
         self._reads: dict[int, Read] = {}
         self._granted: list[tuple[int, Read]] = []
         self._token = 0
+        self._founding: vsr.FoundingReady | None = None
 
     # --- Steps ---
 
@@ -122,8 +123,12 @@ class Process:
     # --- Effects: the disk ---
 
     def _start_job(self, job: Job) -> None:
-        delay_ms = self.machine.disk_ms()
-        self._later(delay_ms, lambda: self.writer.finish(job))
+        def finish() -> None:
+            self.machine.meet_doom(job.kind)
+            if self.machine.process is self:
+                self.writer.finish(job)
+
+        self._later(self.machine.disk_ms(), finish)
 
     def _persist_prepares(self, effect: vsr.PersistPrepares) -> None:
         self.writer.append(list(effect.prepares), self.files.journal, self._prepares_durable)
@@ -353,6 +358,8 @@ class Process:
         self.step(vsr.ReadIndexRequested(self._token))
 
     def _read_granted(self, effect: vsr.ReadIndexGranted) -> None:
+        if self.core.primary != self.machine.index:
+            self._world.marks.hit("read of a backup")
         self._granted.append((effect.op, self._reads.pop(effect.token)))
         self._serve_granted()
 
@@ -384,11 +391,14 @@ class Process:
 
     def _founding_ready(self, effect: vsr.FoundingReady) -> None:
         body = self._world.kind.founding_body(effect.nonces)
+        self._founding = effect
+
+        def found() -> None:
+            if self._founding is effect:
+                self.step(vsr.Found(body, self.machine.wall_clock_us()))
+
         # The product makes a password first; founders may boot anew meanwhile.
-        self._later(
-            self.machine.disk_ms(),
-            lambda: self.step(vsr.Found(body, self.machine.wall_clock_us())),
-        )
+        self._later(self.machine.founding_ms(), found)
 
     def _arm(self, effect: vsr.Arm) -> None:
         self._armed += 1
@@ -405,6 +415,11 @@ class Process:
 
     def _halted(self, effect: vsr.Halted) -> None:
         raise AssertionError(f"replica {self.machine.index} halted: {effect.reason}")
+
+    def halt(self, reason: str) -> NoReturn:
+        """End for good: whoever looks after the cluster has to start it with an empty disk."""
+        self._world.nemesis.kept_down.add(self.machine.index)
+        raise ProcessEnded(f"halted: {reason}")
 
     def _stuck(self, effect: vsr.Stuck) -> None:
         self._world.marks.hit(f"stuck {effect.reason}")

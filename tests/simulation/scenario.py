@@ -10,15 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from coordinator import vsr
 from coordinator.journal.segment import segment_path
 from coordinator.journal.superblock import COPY_BYTES
+from tests.simulation.chain import COUNTERS, ChainApplication
 from tests.simulation.checkers import Broken
 from tests.simulation.history import held_ops
-from tests.simulation.machine import JOURNAL, SUPERBLOCK, Machine
+from tests.simulation.machine import JOURNAL, SUPERBLOCK, Doom, Machine
 from tests.simulation.network import between, partition
 from tests.simulation.options import Options, Scale, draw
 from tests.simulation.simulation import Failure, Simulation, seeded_entropy
@@ -55,8 +55,8 @@ def quiet(settings: dict[str, str]) -> Options:
 class Scenario:
     """One story under way."""
 
-    def __init__(self, path: Path) -> None:
-        lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]
+    def __init__(self, text: str) -> None:
+        lines = [line.partition("#")[0].strip() for line in text.splitlines()]
         words = [(number, line) for number, line in enumerate(lines, start=1) if line]
         settings = {
             line.split()[0]: line.split()[1] for _, line in words if line.split()[0] in SETTINGS
@@ -160,6 +160,13 @@ class Scenario:
         assert process is not None, f"{who} is down"
         process.crash_after_effects = int(effects)
 
+    def crash_in_job(self, how: str, who: str, kind: str, step: str) -> None:
+        """End a process, or a machine's power, before some I/O step of its next job of a kind.
+
+        The machine comes back by itself. Jobs are `append`, `snapshot`, `adopt`, `state transfer`.
+        """
+        self.who(who).doom = Doom(kind, int(step), is_power=how == "power")
+
     def power(self, who: str) -> None:
         """Take the power from a machine, or from all; they stay down until `boot`."""
         machines = self.simulation.machines if who == "all" else [self.who(who)]
@@ -194,6 +201,15 @@ class Scenario:
     def lose_disk(self, who: str) -> None:
         """Replace a disk by an empty one."""
         self.who(who).lose_disk()
+
+    def diverge(self, who: str) -> None:
+        """Change what a replica's state is, without an entry that says so; nobody asks for it."""
+        machine = self.who(who)
+        assert machine.process is not None, f"{who} is down"
+        application = machine.process.application
+        assert isinstance(application, ChainApplication), "only the chain can be changed"
+        application.state.counters[COUNTERS] = 1
+        self.simulation.generations.diverged.add(machine.index)
 
     def rot(self, which: str, who: str) -> None:
         """Damage the record of an op: a number, `last`, or `committed` (the last that is)."""
@@ -269,6 +285,7 @@ STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"settle", Scenario.settle),
     (r"crash (\w+)", Scenario.crash),
     (r"crash (\w+) within (\d+) effects", Scenario.crash_within),
+    (r"(crash|power) (\w+) in ([\w ]+) before step (\d+)", Scenario.crash_in_job),
     (r"power (\w+)", Scenario.power),
     (r"boot (\w+)", Scenario.boot),
     (r"pause (\w+) (\d+)", Scenario.pause),
@@ -276,6 +293,7 @@ STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"fail sync (\w+)", Scenario.fail_sync),
     (r"fill disk (\w+)", Scenario.fill_disk),
     (r"lose disk (\w+)", Scenario.lose_disk),
+    (r"diverge (\w+)", Scenario.diverge),
     (r"rot (\w+) on (\w+)", Scenario.rot),
     (r"rot superblock of (\w+)", Scenario.rot_superblock),
     (r"(isolate|deaf|mute|bridge) (\w+)", Scenario.cut),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator.replica.bootstrap import ReplicaFiles
+from coordinator.snapshot.agreement import Agreed, DurableReport, judge
 from coordinator.snapshot.errors import CopyNotWritten, SnapshotNoSpace
 from coordinator.snapshot.files import GenerationWriter, SnapshotFiles
 from coordinator.snapshot.restore import Loaded
@@ -34,27 +35,36 @@ TRANSFER_MS: Final = 40
 
 @dataclass(slots=True)
 class Generations:
-    """What the cluster has of each generation: the root, and who holds it durably."""
+    """What the cluster has of each generation: who holds it durably, with which root."""
 
     replica_count: int
+    diverged: set[int] = field(default_factory=set)
+    """Replicas whose state a story changed: their roots may differ."""
+    reports: dict[int, dict[int, DurableReport]] = field(default_factory=dict)
     roots: dict[int, bytes] = field(default_factory=dict)
-    holders: dict[int, set[int]] = field(default_factory=dict)
-    completed: int = 0
-    """The newest generation that a majority holds."""
+    """The root of each generation that a majority holds."""
+
+    @property
+    def completed(self) -> int:
+        """The newest generation that a majority holds; 0 if there is none."""
+        return max(self.roots, default=0)
 
     def report(self, replica: int, generation: int, root: bytes) -> None:
         """A replica holds a generation durably."""
-        if self.roots.setdefault(generation, root) != root:
+        reports = self.reports.setdefault(generation, {})
+        reports[replica] = DurableReport(root, ())
+        sound = {reports[each].root for each in reports if each not in self.diverged}
+        if len(sound) > 1:
             raise Broken("SnapshotsAgree", f"replica {replica} differs in generation {generation}")
-        holders = self.holders.setdefault(generation, set())
-        holders.add(replica)
-        if len(holders) > self.replica_count // 2:
-            self.completed = max(self.completed, generation)
+        verdict = judge(reports, self.replica_count)
+        if isinstance(verdict, Agreed):
+            self.roots[generation] = verdict.report.root
 
     def disk_lost(self, replica: int) -> None:
         """A replica holds nothing any more."""
-        for holders in self.holders.values():
-            holders.discard(replica)
+        self.diverged.discard(replica)
+        for reports in self.reports.values():
+            reports.pop(replica, None)
 
 
 def blank_manifest(generation: int, header: PrepareHeader) -> SnapshotManifest:
@@ -150,6 +160,8 @@ class Snapshots:
         manifest = self._files.snapshots.stored_manifest(generation)
         if manifest is None or manifest.cut_op > self._process.application.op:
             return  # not here, or what leads to it is still being executed
+        if manifest.root != self._generations.roots[generation]:
+            self._process.halt(f"another root of generation {generation} than the majority's")
         self.adopted, self.cut_op = generation, manifest.cut_op
 
         def work() -> None:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from coordinator.vsr import choice
-from tests.simulation import campaign, outcome
+from tests.simulation import campaign, document, outcome
 from tests.simulation.branches import counted
 from tests.simulation.figures import (
     EXCUSED,
@@ -162,6 +162,19 @@ def test_figures_are_written_as_tables(tmp_path: Path) -> None:
     assert "| seeds | 2,000 |" in text
     assert "| violations | 0 |" in text
     assert "| rot | 1,000 | 1 |" in text
+
+
+def test_figures_go_between_two_comments_of_a_page(tmp_path: Path) -> None:
+    """What stands around them stays, and a page with half of the comments is refused."""
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- figures -->\nold\n<!-- end of figures -->\nafter\n")
+
+    document.write(page, "figures", "new\n")
+
+    assert page.read_text() == "before\n<!-- figures -->\nnew\n<!-- end of figures -->\nafter\n"
+    page.write_text("<!-- figures -->\n")
+    with pytest.raises(ValueError, match="has not both"):
+        document.write(page, "figures", "new\n")
 
 
 def test_run_without_end_fails_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

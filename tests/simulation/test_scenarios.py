@@ -15,7 +15,7 @@ STORIES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_story(path: Path) -> None:
     """The story ends as its file says, with every promise kept on the way."""
-    scenario = Scenario(path)
+    scenario = Scenario(path.read_text())
 
     try:
         scenario.play()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import Random
 from typing import Any
 
 from tests.journal.memory_storage import SimulatedCrash
@@ -81,13 +80,13 @@ class SimulatedWriter:
         job.then(result)
         self._go_on()
 
-    def tear(self, disk: SimulatedDisk, random: Random) -> str | None:
-        """The process ends here: the job under way got as far as one of its steps."""
+    def tear(self, disk: SimulatedDisk, step: int) -> str | None:
+        """The process ends here: the job under way got as far as I/O step `step` of it."""
         job, self._running = self._running, None
         self._queue.clear()
         if job is None:
             return None
-        disk.crash_within(random)
+        disk.crash_at = disk.steps + step
         try:
             job.work()
         except SimulatedCrash as step:

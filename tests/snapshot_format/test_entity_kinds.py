@@ -16,7 +16,7 @@ from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.sessions.v1 import sessions_pb2
 from viewstamp.api.users.v1 import users_pb2
 from viewstamp.format import FormatError
-from viewstamp.format.kinds import KINDS, KindInfo, decode_entity, key_of, redacted
+from viewstamp.format.kinds import KINDS, KindInfo, decode_entity, key_of, redacted, withheld
 
 PROTOS = tuple((ROOT / "protos").rglob("*.proto"))
 # A comment, and the message that it stands above.
@@ -167,6 +167,26 @@ def test_redaction_takes_marked_fields_and_no_others(info: KindInfo) -> None:
 
     assert left == {field.full_name for field in set_fields(message)} - marked
     assert message.SerializeToString(deterministic=True) == before, "the original was changed"
+
+
+@pytest.mark.parametrize("info", KINDS.values(), ids=IDS)
+def test_what_is_withheld_is_the_rest(info: KindInfo) -> None:
+    """Of an entity with everything set, the marked fields alone are left to be compared."""
+    message = fill(info.message())
+    before = message.SerializeToString(deterministic=True)
+    marked = {field.full_name for field in set_fields(message) if field.GetOptions().debug_redact}
+
+    left = list(set_fields(withheld(message)))
+
+    leaves = {field.full_name for field in left if field.message_type is None}
+    assert leaves == marked
+    assert message.SerializeToString(deterministic=True) == before, "the original was changed"
+
+
+def test_an_unknown_field_is_withheld() -> None:
+    """What a later version added is compared too: it may be the whole difference."""
+    later = users_pb2.UserEntity.FromString(b"\x08\x01\xfa\x07\x06secret")
+    assert withheld(later).SerializeToString() == b"\xfa\x07\x06secret"
 
 
 def test_the_known_secrets_are_marked() -> None:

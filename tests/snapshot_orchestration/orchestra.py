@@ -225,6 +225,7 @@ class World:
         self.published: list[Snapshot] = []
         self.alarms: list[str] = []
         self.told: list[Durable] = []  # the primary, of what is durable here
+        self.last_words: list[Durable] = []  # to all, of one that has diverged
         self.diverged: list[str] = []  # alarms about other replicas
         self.disk_full = False
         self.item_log_bytes = self.journal_bytes = 0
@@ -255,7 +256,8 @@ class World:
             failed=self.alarms.append,
             completed=lambda _: self.alarms.clear(),
             tell_primary=self.told.append,
-            diverged=lambda _, why: self.diverged.append(why),
+            tell_others=self.last_words.append,
+            diverged=lambda replica, generation, why: self.diverged.append(why),
         )
 
     async def adopt(self, generation: int) -> None:

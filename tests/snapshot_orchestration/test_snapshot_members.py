@@ -197,6 +197,8 @@ async def test_diverged_backup_ends_and_names_the_section() -> None:
     with pytest.raises(DivergedError, match="the state of streams differs"):
         await world.settle()
     assert world.adopted == []
+    # Else nobody could name the section: what is decided already is not reported.
+    assert [(durable.generation, durable.root) for durable in world.last_words] == [(1, SAME)]
 
 
 async def test_primary_in_the_minority_ends_too() -> None:

@@ -14,7 +14,7 @@ from tests.snapshot_tools.generations import SECRETS, Replica, flip
 
 SNAPSHOT_COMMANDS = (
     *("create", "list", "show", "verify", "export", "delete", "prune"),
-    *("inspect", "pin", "unpin", "download"),
+    *("inspect", "pin", "unpin", "download", "diff"),
 )
 
 

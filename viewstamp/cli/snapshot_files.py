@@ -204,7 +204,7 @@ def download(
     """
     settings = settings_of(context)
     with telling(settings):
-        got = _fetch(context, settings, generation, output)
+        got = fetch(context, settings, generation, output)
         verdict = _verify_offline(Copies([output]), got.generation, lambda _: None)
         if verdict.problems or not verdict.is_intact:
             raise BadDownload(f"what came is damaged: {'; '.join(verdict.problems)}", AGAIN)
@@ -224,9 +224,7 @@ def download(
     )
 
 
-def _fetch(
-    context: typer.Context, settings: Settings, generation: int, directory: Path
-) -> Download:
+def fetch(context: typer.Context, settings: Settings, generation: int, directory: Path) -> Download:
     """Download into a directory. Raises BadDownload, OSError."""
     with progress_bar(settings) as progress, Download(directory) as got:
         task = progress.add_task("downloading", total=None)
@@ -349,7 +347,7 @@ def _opened(
         return
     temporary = Path(tempfile.mkdtemp(prefix="viewstamp-snapshot-"))
     try:
-        got = _fetch(context, settings_of(context), generation, temporary)
+        got = fetch(context, settings_of(context), generation, temporary)
         yield Generation(Copies([temporary]), got.generation)
     finally:
         shutil.rmtree(temporary)

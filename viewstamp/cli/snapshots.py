@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
-from viewstamp.cli import snapshot_files
+from viewstamp.cli import snapshot_diff, snapshot_files
 from viewstamp.cli.options import Yes, confirm
 from viewstamp.cli.output import done, moment, plain, print_json, print_table, show
 from viewstamp.cli.session import EXIT_REFUSED, fail, run, settings_of
@@ -217,6 +217,7 @@ app.command()(snapshot_files.verify)
 app.command()(snapshot_files.download)
 app.command()(snapshot_files.inspect)
 app.command()(snapshot_files.export)
+app.command()(snapshot_diff.diff)
 
 
 def _set_retention(

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -36,8 +36,9 @@ _PACKAGES: Final = Path(__file__).resolve().parents[2]
 class LocalCluster:
     """Four processes: coordinator, users, streams, consumer_groups. What dies is restarted.
 
-    With port 0 in `listen` a free port is taken and kept. `programs` stand in for the real ones.
-    `telemetry` goes to all of them, but for the Prometheus page, which is the coordinator's.
+    With port 0 in `listen` a free port is taken and kept. `programs` stand in for the real ones;
+    `adapt` changes each before it is started. `telemetry` goes to all of them, but for the
+    Prometheus page, which is the coordinator's.
     All belong to this process: if it dies, the kernel kills them. Use `start`, `wait_ready`,
     `stop`, or `async with`, which does all three.
     """
@@ -52,12 +53,14 @@ class LocalCluster:
         programs: Sequence[Program] | None = None,
         stop_grace_s: float = STOP_GRACE_S,
         telemetry: TelemetrySettings | None = None,
+        adapt: Callable[[Program], Program] = lambda program: program,
     ) -> None:
         self.data_directory = Path(data_directory)
         self._listen = listen
         self._coordinator_arguments = tuple(coordinator_arguments)
         self._environment = environment
         self._programs = programs
+        self._adapt = adapt
         self._stop_grace_s = stop_grace_s
         self._telemetry = telemetry or TelemetrySettings()
         self._address: str | None = None
@@ -129,7 +132,8 @@ class LocalCluster:
         self._stopped = False
         # Of an earlier run: whoever waits for the file must not believe that one.
         (self.data_directory / "run" / "coordinator.json").unlink(missing_ok=True)
-        for program in self._programs if self._programs is not None else self._real_programs():
+        programs = self._programs if self._programs is not None else self._real_programs()
+        for program in map(self._adapt, programs):
             supervised = Supervised(
                 program, self.data_directory / "log", self._child_environment(), self._changed.set
             )
@@ -137,7 +141,7 @@ class LocalCluster:
             supervised.start()
 
     async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until every process is ready. Raises ClusterFailed."""
+        """Wait until every process is ready. Raises ClusterFailed, also for one that diverged."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._until_ready()
@@ -199,6 +203,7 @@ class LocalCluster:
     async def _until_ready(self) -> None:
         while not all(one.is_ready for one in self._supervised.values()):
             self._raise_failure()
+            self._raise_diverged()
             await self._next_change()
 
     async def _next_change(self) -> None:
@@ -209,6 +214,13 @@ class LocalCluster:
         for supervised in self._supervised.values():
             if supervised.failure is not None:
                 raise supervised.failure
+
+    def _raise_diverged(self) -> None:
+        for name, supervised in self._supervised.items():
+            if supervised.has_diverged:
+                raise ClusterFailed(
+                    f"{name} has diverged and stays down; see {self.log_path(name)}"
+                )
 
     def _release(self) -> None:
         if self._lock is not None:

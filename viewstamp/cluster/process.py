@@ -25,6 +25,8 @@ FAILED_STARTS_MAX: Final = 5
 EXIT_CANNOT_START: Final = 2
 # What they exit with to be started again at once: that is no death.
 EXIT_RESTART: Final = 3
+# What a coordinator exits with whose state is not that of the others: it stays down.
+EXIT_DIVERGED: Final = 4
 LOG_LINES_SHOWN: Final = 5
 # Of a longer line its end is shown: there a traceback says what went wrong.
 LOG_LINE_CHARACTERS_SHOWN: Final = 1000
@@ -61,6 +63,7 @@ class Supervised:
         self.restarts = 0
         self.is_ready = False
         self.failure: ClusterFailed | None = None
+        self.has_diverged = False
         self._environment = dict(environment)
         self._changed = changed
         self._process: asyncio.subprocess.Process | None = None
@@ -110,7 +113,7 @@ class Supervised:
                 exit_code = await self._run_once()
                 self._process, self.is_ready = None, False
                 self._changed()
-                if self._stopping or self._gave_up(exit_code):
+                if self._stopping or self._stays_down(exit_code) or self._gave_up(exit_code):
                     return
                 self.restarts += 1
                 logger.warning("%s %s: restarting", self.program.name, _said(exit_code))
@@ -157,6 +160,15 @@ class Supervised:
             if not self.is_ready and _says_ready(line):
                 self.is_ready = self._was_ready_now = self._has_been_ready = True
                 self._changed()
+
+    def _stays_down(self, exit_code: int) -> bool:
+        """Whether it has diverged: no failure of the cluster, since the other replicas go on."""
+        if exit_code == EXIT_DIVERGED:
+            self.has_diverged = True
+            (said,) = last_lines(self.log_path, 1) or [""]
+            logger.error("%s is not started again: %s", self.program.name, said)
+            self._changed()
+        return self.has_diverged
 
     def _gave_up(self, exit_code: int) -> bool:
         if exit_code == EXIT_RESTART:

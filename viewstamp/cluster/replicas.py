@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -21,6 +22,7 @@ from viewstamp.cluster.preflight import (
     prepare_directory,
     write_secret,
 )
+from viewstamp.cluster.process import Program
 from viewstamp.telemetry.settings import TelemetrySettings
 
 CLUSTER_ID_FILE: Final = "cluster.id"
@@ -33,8 +35,8 @@ class LocalReplicas:
 
     Replica `i` listens for clients at the port of `listen` plus `i`, for its peers 100 above that;
     with port 0 free ones are taken and kept. They share one cluster key and one cluster id, which
-    are made at the first start. `async with` starts them, waits until each is ready, and stops
-    them.
+    are made at the first start. `adapt` changes each program of each replica. `async with` starts
+    them, waits until each is ready, and stops them.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class LocalReplicas:
         *,
         coordinator_arguments: Sequence[str] = (),
         telemetry: TelemetrySettings | None = None,
+        adapt: Callable[[int, Program], Program] = lambda _, program: program,
     ) -> None:
         if not 1 <= count <= limits.REPLICAS_MAX:
             raise PreflightError(f"{count} replicas: 1 to {limits.REPLICAS_MAX} are possible")
@@ -53,6 +56,7 @@ class LocalReplicas:
         self._count = count
         self._listen = listen
         self._arguments = tuple(coordinator_arguments)
+        self._adapt = adapt
         self._telemetry = telemetry or TelemetrySettings()
 
     @property
@@ -132,6 +136,7 @@ class LocalReplicas:
             listen,
             coordinator_arguments=(*arguments, *self._arguments),
             telemetry=self._telemetry_of(replica_id),
+            adapt=partial(self._adapt, replica_id),
         )
 
     def _telemetry_of(self, replica_id: int) -> TelemetrySettings:

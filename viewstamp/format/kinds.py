@@ -11,7 +11,7 @@ and always the last. So keys order as their fields do. Counters have the empty k
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -120,6 +120,14 @@ def redacted(message: MessageT) -> MessageT:
     return copy
 
 
+def withheld(message: MessageT) -> MessageT:
+    """Return a copy of nothing but what `redacted` leaves out: to be compared, never shown."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    _withhold(copy)
+    return copy
+
+
 def _field(message: Message, path: str) -> int | str:
     value: Any = message
     for name in path.split("."):
@@ -138,6 +146,27 @@ def _redact(message: Message) -> None:
     for field in _message_fields(message.DESCRIPTOR):
         for child in _children(message, field):
             _redact(child)
+
+
+def _withhold(message: Message) -> None:
+    """Clear all that may be shown, and messages in which nothing else was."""
+    secret = _secret_fields(message.DESCRIPTOR)
+    for field, _ in message.ListFields():
+        if field.name in secret:
+            continue
+        children = [] if field.message_type is None else list(_children(message, field))
+        for child in children:
+            _withhold(child)
+        left = [child for child in children if child.ByteSize()]
+        message.ClearField(field.name)
+        _put(message, field, left)
+
+
+def _put(message: Message, field: FieldDescriptor, children: Sequence[Message]) -> None:
+    if field.is_repeated and children:
+        getattr(message, field.name).extend(children)
+    elif children:
+        getattr(message, field.name).CopyFrom(children[0])
 
 
 @functools.cache

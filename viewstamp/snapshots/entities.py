@@ -97,13 +97,16 @@ def select(generation: Generation, chosen: Selection) -> Iterator[Entity]:
 
 def decode(stage: int, entry: Entry) -> Entity:
     """Return the entity of an entry, without secrets. Raises BadSection."""
+    return Entity(kind_of(stage, entry.kind), redacted(decode_whole(stage, entry)))
+
+
+def decode_whole(stage: int, entry: Entry) -> Message:
+    """Return the message of an entry with all its secrets: never to be shown. Raises BadSection."""
     assert entry.canonical is not None, "a merged section has no tombstones"
-    info = kind_of(stage, entry.kind)
     try:
-        message = decode_entity(stage, entry.kind, entry.canonical)
+        return decode_entity(stage, entry.kind, entry.canonical)
     except FormatError as error:
         raise BadSection(f"section {SECTION_NAMES[stage]}: {error}", UPGRADE) from error
-    return Entity(info, redacted(message))
 
 
 def kind_of(stage: int, kind: int) -> KindInfo:
@@ -113,6 +116,18 @@ def kind_of(stage: int, kind: int) -> KindInfo:
         text = f"section {SECTION_NAMES[stage]} has entities of kind {kind}, unknown here"
         raise BadSection(text, UPGRADE)
     return info
+
+
+def key_text(info: KindInfo, key: bytes) -> str:
+    """Return a key as people write it: its values joined by slashes."""
+    values = []
+    for path in info.key_fields:
+        if _field(info, path).type == FieldDescriptor.TYPE_STRING:
+            values.append(key.decode(errors="replace"))
+            break  # text is always last
+        values.append(str(int.from_bytes(key[:KEY_INTEGER_BYTES], "big")))
+        key = key[KEY_INTEGER_BYTES:]
+    return KEY_SEPARATOR.join(values)
 
 
 def _key(info: KindInfo, text: str) -> tuple[bytes, bool]:

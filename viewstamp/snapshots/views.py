@@ -42,7 +42,18 @@ def sections_of(generation: Generation) -> list[dict[str, Any]]:
 def rows(entities: Iterable[Entity]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each entity as the name of its kind and its values; bytes are hexadecimal."""
     for entity in entities:
-        yield entity.kind.name, _textual(row_of(entity.message))
+        yield entity.kind.name, textual(row_of(entity.message))
+
+
+def textual(value: Any) -> Any:
+    """Return a value as JSON can hold it: bytes at any depth are hexadecimal."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {name: textual(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [textual(one) for one in value]
+    return value
 
 
 def _section(stage: int, section: SectionManifest) -> dict[str, Any]:
@@ -75,13 +86,3 @@ def _section(stage: int, section: SectionManifest) -> dict[str, Any]:
 def _kind_name(stage: int, kind: int) -> str:
     info = KINDS.get((stage, kind))
     return info.name if info is not None else str(kind)
-
-
-def _textual(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, dict):
-        return {name: _textual(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_textual(one) for one in value]
-    return value

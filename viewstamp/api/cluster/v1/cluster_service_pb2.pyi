@@ -37,6 +37,8 @@ class _ReplicaStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Replica
     """Choosing a primary."""
     REPLICA_STATUS_NORMAL: _ReplicaStatus.ValueType  # 4
     """In service."""
+    REPLICA_STATUS_HALTED: _ReplicaStatus.ValueType  # 5
+    """Has ended and must not go on; its last log line says why."""
 
 class ReplicaStatus(_ReplicaStatus, metaclass=_ReplicaStatusEnumTypeWrapper):
     """How a replica takes part."""
@@ -51,6 +53,8 @@ REPLICA_STATUS_VIEW_CHANGE: ReplicaStatus.ValueType  # 3
 """Choosing a primary."""
 REPLICA_STATUS_NORMAL: ReplicaStatus.ValueType  # 4
 """In service."""
+REPLICA_STATUS_HALTED: ReplicaStatus.ValueType  # 5
+"""Has ended and must not go on; its last log line says why."""
 Global___ReplicaStatus: _TypeAlias = ReplicaStatus  # noqa: Y015
 
 class _AlarmKind:

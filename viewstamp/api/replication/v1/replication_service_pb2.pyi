@@ -216,7 +216,6 @@ class ReplicaMessage(_message.Message):
     SNAPSHOT_DURABLE_FIELD_NUMBER: _builtins.int
     READ_INDEX_REQUEST_FIELD_NUMBER: _builtins.int
     READ_INDEX_REPLY_FIELD_NUMBER: _builtins.int
-    READ_INDEX_REFUSED_FIELD_NUMBER: _builtins.int
     REPLICA_REPORT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def prepare(self) -> Global___Prepare:
@@ -296,15 +295,11 @@ class ReplicaMessage(_message.Message):
 
     @_builtins.property
     def read_index_request(self) -> Global___ReadIndexRequest:
-        """Backup to primary: up to where must I have applied the log for a linearizable read?"""
+        """Backup to primary: up to where must I have applied the log for linearizable reads?"""
 
     @_builtins.property
     def read_index_reply(self) -> Global___ReadIndexReply:
         """Answer to ReadIndexRequest: up to here."""
-
-    @_builtins.property
-    def read_index_refused(self) -> Global___ReadIndexRefused:
-        """Answer to ReadIndexRequest: not from me."""
 
     @_builtins.property
     def replica_report(self) -> Global___ReplicaReport:
@@ -334,14 +329,13 @@ class ReplicaMessage(_message.Message):
         snapshot_durable: Global___SnapshotDurable | None = ...,
         read_index_request: Global___ReadIndexRequest | None = ...,
         read_index_reply: Global___ReadIndexReply | None = ...,
-        read_index_refused: Global___ReadIndexRefused | None = ...,
         replica_report: Global___ReplicaReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "admission_durable", b"admission_durable", "blank_answer", b"blank_answer", "blank_query", b"blank_query", "commit", b"commit", "commit_ok", b"commit_ok", "committed", b"committed", "committed_gone", b"committed_gone", "do_view_change", b"do_view_change", "kind", b"kind", "prepare", b"prepare", "prepare_ok", b"prepare_ok", "read_index_refused", b"read_index_refused", "read_index_reply", b"read_index_reply", "read_index_request", b"read_index_request", "repair", b"repair", "replica_report", b"replica_report", "request_admission", b"request_admission", "request_committed", b"request_committed", "request_prepare", b"request_prepare", "request_start_view", b"request_start_view", "snapshot_durable", b"snapshot_durable", "start_view", b"start_view", "start_view_change", b"start_view_change"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "admission_durable", b"admission_durable", "blank_answer", b"blank_answer", "blank_query", b"blank_query", "commit", b"commit", "commit_ok", b"commit_ok", "committed", b"committed", "committed_gone", b"committed_gone", "do_view_change", b"do_view_change", "kind", b"kind", "prepare", b"prepare", "prepare_ok", b"prepare_ok", "read_index_reply", b"read_index_reply", "read_index_request", b"read_index_request", "repair", b"repair", "replica_report", b"replica_report", "request_admission", b"request_admission", "request_committed", b"request_committed", "request_prepare", b"request_prepare", "request_start_view", b"request_start_view", "snapshot_durable", b"snapshot_durable", "start_view", b"start_view", "start_view_change", b"start_view_change"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "admission_durable", b"admission_durable", "blank_answer", b"blank_answer", "blank_query", b"blank_query", "commit", b"commit", "commit_ok", b"commit_ok", "committed", b"committed", "committed_gone", b"committed_gone", "do_view_change", b"do_view_change", "kind", b"kind", "prepare", b"prepare", "prepare_ok", b"prepare_ok", "read_index_refused", b"read_index_refused", "read_index_reply", b"read_index_reply", "read_index_request", b"read_index_request", "repair", b"repair", "replica_report", b"replica_report", "request_admission", b"request_admission", "request_committed", b"request_committed", "request_prepare", b"request_prepare", "request_start_view", b"request_start_view", "snapshot_durable", b"snapshot_durable", "start_view", b"start_view", "start_view_change", b"start_view_change"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "admission_durable", b"admission_durable", "blank_answer", b"blank_answer", "blank_query", b"blank_query", "commit", b"commit", "commit_ok", b"commit_ok", "committed", b"committed", "committed_gone", b"committed_gone", "do_view_change", b"do_view_change", "kind", b"kind", "prepare", b"prepare", "prepare_ok", b"prepare_ok", "read_index_reply", b"read_index_reply", "read_index_request", b"read_index_request", "repair", b"repair", "replica_report", b"replica_report", "request_admission", b"request_admission", "request_committed", b"request_committed", "request_prepare", b"request_prepare", "request_start_view", b"request_start_view", "snapshot_durable", b"snapshot_durable", "start_view", b"start_view", "start_view_change", b"start_view_change"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["prepare", "prepare_ok", "commit", "commit_ok", "blank_query", "blank_answer", "start_view_change", "do_view_change", "start_view", "request_start_view", "request_prepare", "repair", "request_committed", "committed", "committed_gone", "request_admission", "admission", "admission_durable", "snapshot_durable", "read_index_request", "read_index_reply", "read_index_refused", "replica_report"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["prepare", "prepare_ok", "commit", "commit_ok", "blank_query", "blank_answer", "start_view_change", "do_view_change", "start_view", "request_start_view", "request_prepare", "repair", "request_committed", "committed", "committed_gone", "request_admission", "admission", "admission_durable", "snapshot_durable", "read_index_request", "read_index_reply", "replica_report"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -899,21 +893,29 @@ Global___SnapshotDurable: _TypeAlias = SnapshotDurable  # noqa: Y015
 
 @_typing.final
 class ReadIndexRequest(_message.Message):
-    """Ask for a read index."""
+    """Ask for a read index, for all reads that wait at the sender."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
     token: _builtins.int
-    """Chosen by the sender, echoed by the answer."""
+    """Counts the requests of one boot; the answer repeats it."""
+    view: _builtins.int
+    """The view in which it is asked."""
+    nonce: _builtins.bytes
+    """The sender's boot nonce; the answer repeats it, so that no answer to an earlier boot counts."""
     def __init__(
         self,
         *,
         token: _builtins.int = ...,
+        view: _builtins.int = ...,
+        nonce: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce", "token", b"token", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -927,55 +929,31 @@ class ReadIndexReply(_message.Message):
 
     TOKEN_FIELD_NUMBER: _builtins.int
     OP_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
     token: _builtins.int
     """Of the request."""
     op: _builtins.int
     """A read that waits until this op is applied is linearizable."""
+    view: _builtins.int
+    """The view that a replication quorum confirmed."""
+    nonce: _builtins.bytes
+    """Of the request."""
     def __init__(
         self,
         *,
         token: _builtins.int = ...,
         op: _builtins.int = ...,
+        view: _builtins.int = ...,
+        nonce: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["op", b"op", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce", "op", b"op", "token", b"token", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadIndexReply: _TypeAlias = ReadIndexReply  # noqa: Y015
-
-@_typing.final
-class ReadIndexRefused(_message.Message):
-    """No read index from here now."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOKEN_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    PRIMARY_FIELD_NUMBER: _builtins.int
-    token: _builtins.int
-    """Of the request."""
-    reason: _builtins.str
-    """Why: the name of the refusal, for example `not_primary`."""
-    primary: _builtins.int
-    """The replica to ask instead, if known."""
-    def __init__(
-        self,
-        *,
-        token: _builtins.int = ...,
-        reason: _builtins.str = ...,
-        primary: _builtins.int | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_primary", b"_primary", "primary", b"primary"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_primary", b"_primary", "primary", b"primary", "reason", b"reason", "token", b"token"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__primary: _TypeAlias = _typing.Literal["primary"]  # noqa: Y015
-    _WhichOneofArgType__primary: _TypeAlias = _typing.Literal["_primary", b"_primary"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__primary) -> _WhichOneofReturnType__primary | None: ...
-
-Global___ReadIndexRefused: _TypeAlias = ReadIndexRefused  # noqa: Y015
 
 @_typing.final
 class ReadManifestRequest(_message.Message):

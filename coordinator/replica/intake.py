@@ -1,0 +1,167 @@
+"""What clients want in the log: waiting for a place there, then for its retirement.
+
+Batches are admitted while the pipeline and the disk have room. Whoever waits here when this replica
+stops to lead is let go at once: only the next primary can answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from coordinator import vsr
+from coordinator.mux import types as mux_types
+from coordinator.replica.answers import answer, fail, no_space
+from coordinator.replica.batcher import Batch, Batcher, LooseCommand, SessionRequest
+from coordinator.replica.ports import Room, wall_clock_us
+from coordinator.replica.refusals import NOT_SERVING, left_in_the_log
+from viewstamp.errors import Refusal
+
+
+class Core(Protocol):
+    """The core as seen from here."""
+
+    @property
+    def unretired_count(self) -> int:
+        """How many entries of the log are not retired yet."""
+        ...
+
+    def batch_refusal(self) -> vsr.RefusalReason | None:
+        """Why a batch would be refused now; None if it would be admitted."""
+        ...
+
+
+class Replica(Protocol):
+    """The driver as seen from here."""
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether the effects of a step are being carried out."""
+        ...
+
+    def step(self, event: vsr.Event) -> None:
+        """Give the core an event."""
+        ...
+
+    def guard(self, action: Callable[[], None]) -> None:
+        """Run an action; what it raises ends the process."""
+        ...
+
+    def not_serving(self, reason: vsr.RefusalReason) -> Refusal:
+        """Return what the core's reason means for a caller."""
+        ...
+
+
+class Intake:
+    """Batches of one replica's clients. `room` says whether the journal has room for another."""
+
+    def __init__(self, core: Core, replica: Replica, room: Callable[[], Room]) -> None:
+        self.batcher = Batcher()
+        self._core = core
+        self._replica = replica
+        self._room = room
+        self._is_pump_due = False
+        self._batch: Batch | None = None  # of the step under way
+        self._in_log: dict[int, Batch] = {}
+
+    # --- Into the log ---
+
+    def submit(self, waiting: SessionRequest | LooseCommand) -> None:
+        """Queue a request for the log; its future gets the reply. Raises Refusal."""
+        refusal = self._core.batch_refusal()
+        if refusal is not None and refusal in NOT_SERVING:
+            raise self._replica.not_serving(refusal)
+        self.batcher.add(waiting)
+        if not self._is_pump_due and self._is_worth_a_look:
+            # Whoever else arrives in this turn of the loop shares the prepare.
+            self._is_pump_due = True
+            asyncio.get_running_loop().call_soon(self._pump_due)
+
+    def pump(self) -> None:
+        """Admit what waits while the pipeline has room; not in the middle of a step."""
+        if self._replica.is_stepping:
+            asyncio.get_running_loop().call_soon(self.pump)
+        else:
+            self._replica.guard(self._admit_waiting)
+
+    def _pump_due(self) -> None:
+        self._is_pump_due = False
+        self.pump()
+
+    def _admit_waiting(self) -> None:
+        while len(self.batcher):
+            refusal = self._core.batch_refusal()
+            if refusal in NOT_SERVING:
+                self.batcher.refuse_all(self._replica.not_serving(refusal))
+                return
+            room = self._room()
+            if room in _NO_ROOM:
+                self.batcher.refuse_ordinary(no_space())
+            if room is Room.EXHAUSTED:
+                self.batcher.refuse_asked(no_space())
+            if refusal is not None:
+                return  # what makes room in the pipeline calls again
+            batch = self.batcher.take_snapshot_command()
+            if batch is None:
+                if room is not Room.FREE or self._is_gathering:
+                    return  # what makes room, or retires, calls again
+                batch = self.batcher.take()
+                assert batch is not None
+            self._admit(batch)
+
+    @property
+    def _is_worth_a_look(self) -> bool:
+        is_alone = len(self.batcher) == 1 or self.batcher.has_snapshot_command
+        return is_alone or not self._is_gathering
+
+    @property
+    def _is_gathering(self) -> bool:
+        return not self.batcher.is_worth_a_prepare(self._core.unretired_count)
+
+    def _admit(self, batch: Batch) -> None:
+        self._batch = batch
+        self._replica.step(vsr.ClientBatch(batch.body, batch.command_count, wall_clock_us()))
+        self._batch = None
+
+    # --- In the log ---
+
+    @property
+    def is_admitting(self) -> bool:
+        """Whether the step under way is that of a batch."""
+        return self._batch is not None
+
+    def batch_of(self, op: int) -> Batch | None:
+        """Return what waits for an op; None if it came from a replay, or has retired."""
+        return self._in_log.get(op)
+
+    def admitted(self, op: int) -> None:
+        """The batch of this step is entry `op`; the founding entry has none."""
+        if self._batch is not None:
+            self._in_log[op] = self._batch
+
+    def refused(self, reason: vsr.RefusalReason) -> None:
+        """The batch of this step was not taken."""
+        if self._batch is not None:
+            fail(self._batch, self._replica.not_serving(reason))
+
+    def retired(self, op: int, replies: Sequence[mux_types.RequestReply]) -> None:
+        """Answer whoever waits for an op."""
+        batch = self._in_log.pop(op, None)
+        if batch is not None:
+            answer(batch, replies)
+
+    def let_go(self) -> None:
+        """Let go of everybody who waits here: only the next primary can answer them.
+
+        What is in the log may be committed or not. Sessions send the same number again and get the
+        one result; callers without a session have to look.
+        """
+        self.batcher.refuse_all(self._replica.not_serving(vsr.RefusalReason.VIEW_CHANGE))
+        for batch in self._in_log.values():
+            fail(batch, left_in_the_log())
+        # The next entries of these ops may be other ones.
+        self._in_log.clear()
+
+
+_NO_ROOM: Final = frozenset({Room.FULL, Room.EXHAUSTED})

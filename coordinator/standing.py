@@ -1,0 +1,122 @@
+"""What follows from where this replica stands: whether it is ready, and whether it leads.
+
+Ready is a replica in status normal once everything has retired that was in its log by then. The
+primary leads from then on: it proposes what is due, and orders snapshots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from coordinator import vsr
+from coordinator.members import Members
+from coordinator.mux import types as mux_types
+from coordinator.public_face import PublicFace
+from coordinator.replica.driver import Driver
+from coordinator.replica.founding import ROOT_PASSWORD_FILE
+from coordinator.replica.proposals import Proposals
+from coordinator.replica.writer import Writer
+from coordinator.snapshot.assembly import Snapshots
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+from viewstamp.telemetry import fields
+
+READY_FILE: Final = Path("run", "coordinator.json")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StandingPorts:
+    """What is told of changes. `start` runs work whose failure ends the process."""
+
+    driver: Driver
+    writer: Writer[vsr.SuperblockState]
+    proposals: Proposals
+    snapshots: Snapshots
+    face: PublicFace
+    members: Members | None
+    data_directory: Path
+    start: Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Standing:
+    """Follows the status of one replica; `address` is where it serves clients."""
+
+    def __init__(self, ports: StandingPorts) -> None:
+        self.address = ""
+        self._ports = ports
+        self._caught_up_op: int | None = None  # ready once this op has retired; None: not now
+
+    def status_changed(self, changed: vsr.StatusChanged) -> None:
+        """Take a new status or view."""
+        ports = self._ports
+        _log.info("status changed", extra=fields(status=changed.status.value, view=changed.view))
+        is_normal = changed.status is vsr.Status.NORMAL
+        ports.writer.status_changed(is_normal=is_normal)
+        if ports.proposals.active:
+            self._stop_leading()
+        self._caught_up_op = ports.driver.progress.op if is_normal else None
+        if ports.members is not None:
+            ports.members.report()
+        ports.snapshots.orchestrator.wake()  # the primary is told what is durable here
+        if not is_normal:
+            ports.start(ports.face.server.set_ready(False))
+        self._look_whether_ready()
+
+    def retired(self, retired: mux_types.Retired) -> None:
+        """An entry went through all stages."""
+        if self._caught_up_op is not None:
+            self._look_whether_ready()
+        for session_id in retired.ended_sessions:
+            self._ports.face.submit.session_ended(session_id)
+
+    def stopped(self) -> None:
+        """Nobody is served any more."""
+        (self._ports.data_directory / READY_FILE).unlink(missing_ok=True)
+
+    def _stop_leading(self) -> None:
+        """Another replica is, or will be, the primary: propose nothing, and send clients there."""
+        self._ports.proposals.deactivate()
+        self._ports.snapshots.orchestrator.deactivate()
+        self._ports.face.submit.end_all(
+            Refusal(
+                Reason.REASON_VIEW_CHANGE,
+                "the replica is no longer the primary: connect again",
+            )
+        )
+
+    def _look_whether_ready(self) -> None:
+        retired_op = self._ports.driver.progress.retired_op
+        if self._caught_up_op is None or retired_op < self._caught_up_op:
+            return
+        self._caught_up_op = None
+        self._ports.start(self._ports.face.server.set_ready(True))
+        self._ports.start(self._became_ready())
+
+    async def _became_ready(self) -> None:
+        ports = self._ports
+        if ports.driver.is_serving:
+            ports.proposals.activate()
+            ports.driver.ask_proposals()
+            ports.snapshots.orchestrator.activate()
+        ports.start(ports.snapshots.replayed())
+        ready = {"address": self.address, "pid": os.getpid()}
+        await asyncio.to_thread(_write_ready_file, ports.data_directory / READY_FILE, ready)
+        password = ports.data_directory / ROOT_PASSWORD_FILE
+        print(json.dumps({"ready": True, "service": "coordinator", **ready}), flush=True)  # noqa: T201
+        _log.info("ready", extra=fields(**ready, root_password_file=str(password)))
+
+
+def _write_ready_file(path: Path, ready: dict[str, Any]) -> None:
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(ready) + "\n")
+    temporary.replace(path)

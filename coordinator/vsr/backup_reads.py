@@ -1,0 +1,74 @@
+"""Linearizable reads of a backup: the primary says how far it must have applied the log.
+
+All reads that wait share one question, and those that come while it is under way the next one: its
+index could be older than what their callers have seen. The question joins a round of the primary,
+which begins after it has arrived. So the index is a commit point of a moment when the read was
+asked for already, and the primary still was one.
+
+An answer counts for the question that is open alone. The token tells it from earlier ones of this
+boot, the nonce from those of earlier boots: an answer that was long on its way would name an op
+that is too old.
+"""
+
+from __future__ import annotations
+
+from coordinator.vsr.effects import ReadIndexGranted
+from coordinator.vsr.messages import ReadIndexReplyMessage, ReadIndexRequestMessage
+from coordinator.vsr.normal import learn_commit
+from coordinator.vsr.state import State
+from coordinator.vsr.timeouts import TimeoutName
+
+
+def settle(state: State) -> None:
+    """Settle rule of a backup: ask for those who wait, unless a question is open."""
+    reads = state.reads
+    if reads.waiting and not reads.running:
+        reads.number += 1
+        reads.running, reads.waiting = reads.waiting, []
+        ask(state)
+
+
+def ask(state: State) -> None:
+    """Backup: ask the primary, and again after a while."""
+    question = ReadIndexRequestMessage(
+        state.configuration.cluster_id,
+        state.replica,
+        state.view,
+        state.boot_nonce,
+        state.reads.number,
+    )
+    state.send(state.primary, question)
+    state.timeouts.arm(TimeoutName.READ_INDEX, state.now_ticks)
+
+
+def on_read_index_request(state: State, message: ReadIndexRequestMessage) -> None:
+    """Primary: let the backup join the next round, unless this very question is in the running."""
+    reads = state.reads
+    if reads.backups_running.get(message.from_replica) != message:
+        reads.backups_waiting[message.from_replica] = message
+
+
+def answer(state: State) -> None:
+    """Primary: tell the index to the backups whose round it was."""
+    reads = state.reads
+    for replica, question in reads.backups_running.items():
+        reply = ReadIndexReplyMessage(
+            state.configuration.cluster_id,
+            state.replica,
+            state.view,
+            question.nonce,
+            question.token,
+            reads.index_op,
+        )
+        state.send(replica, reply)
+    reads.backups_running = {}
+
+
+def on_read_index_reply(state: State, message: ReadIndexReplyMessage) -> None:
+    """Backup: grant the index to the reads that it was asked for."""
+    reads = state.reads
+    learn_commit(state, message.op)
+    for token in reads.running:
+        state.emit(ReadIndexGranted(token, message.op))
+    reads.running = []
+    state.timeouts.stop(TimeoutName.READ_INDEX)

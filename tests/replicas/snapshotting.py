@@ -1,0 +1,84 @@
+"""Snapshots of replicas under load: taken, awaited, and looked for in the logs of transfers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+from tests.replicas.trial import Trial
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+from viewstamp.api.users.v1 import users_pb2
+from viewstamp.client import Client
+from viewstamp.client.identifiers import identifier
+from viewstamp.cluster.local import COORDINATOR
+from viewstamp.errors import Refusal
+from viewstamp.limits import MIB
+
+SEGMENT_BYTES: Final = 4 * MIB  # the least that is allowed
+ARGUMENTS: Final = ("--journal-segment-bytes", str(SEGMENT_BYTES))
+GRANTS: Final = 8_000  # streams in one command, which makes it large
+FILLER: Final = "filler"
+DEADLINE_S: Final = 60.0
+
+
+async def snapshot(client: Client) -> snapshots_pb2.Snapshot:
+    """Take a snapshot and wait until it is completed."""
+    async with asyncio.timeout(DEADLINE_S):
+        created = await client.snapshots.create()
+        found = await client.snapshots.decided(created.generation)
+    assert found.state == snapshots_pb2.SNAPSHOT_STATE_COMPLETED, found
+    return found
+
+
+async def fill(client: Client) -> None:
+    """Sequence more than a segment of the journal, with few commands that change nothing."""
+    grants = [
+        users_pb2.StreamPermissions(stream=identifier(number), read_stream=True)
+        for number in range(1_000, 1_000 + GRANTS)
+    ]
+    permissions = users_pb2.Permissions(streams=grants)
+    for _ in range(SEGMENT_BYTES // permissions.ByteSize() + 2):
+        try:
+            await client.users.update_permissions(FILLER, permissions)
+        except Refusal as refusal:  # for streams that are not there: it was in the log all the same
+            assert refusal.reason == Reason.REASON_STREAM_NOT_FOUND, refusal
+
+
+async def several_generations(made: Trial) -> None:
+    """Take snapshots until the journals of the running replicas begin behind the first ones."""
+    for _ in range(3):
+        await fill(made.admin)
+        await snapshot(made.admin)
+
+
+async def all_restart_from(made: Trial, generation: int) -> None:
+    """Wait until every replica says that it would restart from this generation."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            own = [each for status in await made.settled() for each in status.replicas]
+            found = [each.generation for each in own if not each.link]
+            if found == [generation] * len(found):
+                return
+            await asyncio.sleep(0.2)
+
+
+def transfers(made: Trial, replica: int) -> list[dict[str, Any]]:
+    """Return what a replica's log says of transfers that were done."""
+    path = made.replicas.replicas[replica].log_path(COORDINATOR)
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
+    done = [
+        line for line in lines if str(line.get("message", "")).startswith("state transfer done")
+    ]
+    return [line["fields"] for line in done]
+
+
+def empty(directory: Path) -> None:
+    """Remove what the coordinator has written; the key is given to every replica anew."""
+    for name in ("journal", "snapshots", "transfer", "run"):
+        shutil.rmtree(directory / name, ignore_errors=True)
+    for name in ("superblock", "catalog.sqlite"):
+        (directory / name).unlink(missing_ok=True)
