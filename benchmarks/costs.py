@@ -1,10 +1,10 @@
 """Where the time goes: CPU per command and per prepare of every process. Prints one JSON object.
 
-`python -m benchmarks.costs [--seconds S] [--sample DIRECTORY] [WORKLOAD ...]`. Times are taken from
-the kernel in the middle of a run, prepares and commands from the cluster's status, so starting up
-and making streams do not count. With `--sample`, and `py-spy` in the PATH or beside this Python,
-the Python frames that hold the interpreter lock are sampled meanwhile, one raw file per process;
-sampling slows a process down, so its costs are better taken without.
+`python -m benchmarks.costs [--replicas N] [--seconds S] [--sample DIRECTORY] [WORKLOAD ...]`.
+Times are taken from the kernel in the middle of a run, prepares and commands from the cluster's
+status, so starting up and making streams do not count. With `--sample`, and `py-spy` in the PATH
+or beside this Python, the Python frames that hold the interpreter lock are sampled meanwhile, one
+raw file per process; sampling slows a process down, so its costs are better taken without.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +26,7 @@ import psutil
 
 from benchmarks.load import WARM_UP_S
 from viewstamp import client as library
-from viewstamp.cluster import LocalCluster
+from viewstamp.cluster import LocalCluster, LocalReplicas
 
 WORKLOADS: Final = (
     "create_concurrent",
@@ -49,6 +50,35 @@ class Moment:
     op: int
     revision: int
     cpu_s: Mapping[str, tuple[float, float]]  # user, system; by process
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What is looked at: where the primary is, and all processes by name."""
+
+    address: str
+    password: Path
+    pids: Callable[[], Mapping[str, int]]
+
+
+@asynccontextmanager
+async def cluster_of(directory: str, replicas: int) -> AsyncIterator[Running]:
+    """Start a cluster of that many replicas, of which the first leads."""
+    if replicas == 1:
+        async with LocalCluster(directory, "127.0.0.1:0") as alone:
+            yield Running(alone.address, alone.root_password_path, lambda: alone.pids)
+        return
+    async with LocalReplicas(directory, replicas, "127.0.0.1:0") as group:
+        yield Running(group.addresses[0], group.root_password_path, lambda: pids_of(group))
+
+
+def pids_of(group: LocalReplicas) -> dict[str, int]:
+    """Return all processes of a group by name and replica."""
+    return {
+        f"{name}-{number}": pid
+        for number, replica in enumerate(group.replicas)
+        for name, pid in replica.pids.items()
+    }
 
 
 async def moment(client: library.Client, pids: Mapping[str, int]) -> Moment:
@@ -86,11 +116,11 @@ def _cpu_us(before: Moment, after: Moment, name: str) -> float:
     return 1e6 * (sum(after.cpu_s[name]) - sum(before.cpu_s[name]))
 
 
-async def measure(workload: str, seconds: float, samples: Path | None) -> dict[str, Any]:
+async def measure(workload: str, options: argparse.Namespace) -> dict[str, Any]:
     """Run one workload on a new cluster and return its costs."""
     with tempfile.TemporaryDirectory(prefix="viewstamp-costs-") as directory:
-        async with LocalCluster(directory, "127.0.0.1:0") as cluster:
-            password = cluster.root_password_path
+        async with cluster_of(directory, options.replicas) as cluster:
+            seconds, password = options.seconds, cluster.password
             secret = password.read_text().strip()
             client = await library.connect(cluster.address, username="root", password=secret)
             command = [sys.executable, "-m", "benchmarks.load", workload]
@@ -98,9 +128,9 @@ async def measure(workload: str, seconds: float, samples: Path | None) -> dict[s
             command += ["--seconds", str(seconds + SETTLE_S)]
             load = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
             await asyncio.sleep(SETTLE_S)
-            pids = {**cluster.pids, LOAD: load.pid}
+            pids = {**cluster.pids(), LOAD: load.pid}
             before = await moment(client, pids)
-            samplers = await start_samplers(pids, seconds, samples, workload)
+            samplers = await start_samplers(pids, seconds, options.sample, workload)
             await asyncio.sleep(seconds)
             after = await moment(client, pids)
             await asyncio.gather(*(sampler.wait() for sampler in samplers))
@@ -139,7 +169,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure all workloads, one after another."""
     report = {}
     for workload in options.workloads:
-        report[workload] = await measure(workload, options.seconds, options.sample)
+        report[workload] = await measure(workload, options)
         print(f"{workload}: {report[workload]}", file=sys.stderr, flush=True)
     return report
 
@@ -149,6 +179,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.costs", description=__doc__)
     add = parser.add_argument
     add("workloads", nargs="*", default=list(WORKLOADS), metavar="WORKLOAD")
+    add("--replicas", type=int, default=1, help="how many replicas share this machine")
     add("--seconds", type=float, default=4.0, help="how long each is looked at")
     add("--sample", type=Path, metavar="DIRECTORY", help="sample with py-spy into this directory")
     options = parser.parse_args()

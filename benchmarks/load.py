@@ -414,19 +414,21 @@ WORKLOADS: Final[dict[str, Callable[[Target], Coroutine[Any, Any, Samples]]]] = 
 }
 
 
+def percentile_ms(ordered: Sequence[float], percent: int) -> float:
+    """Return the latency, of ascending ones in seconds, that so many percent stay below."""
+    return round(ordered[len(ordered) * percent // 100] * 1000, 3)
+
+
 def summary(samples: Samples) -> dict[str, float]:
     """Return what was measured; latencies are per message, of which a batch is one."""
     ordered = sorted(samples.latencies_s)
     if not ordered:
         raise RuntimeError("nothing was answered while measuring")
 
-    def percentile_ms(hundredths: int) -> float:
-        return round(ordered[len(ordered) * hundredths // 100] * 1000, 3)
-
     return {
         "commands_per_s": round(samples.commands / samples.duration_s, 1),
-        "p50_ms": percentile_ms(50),
-        "p99_ms": percentile_ms(99),
+        "p50_ms": percentile_ms(ordered, 50),
+        "p99_ms": percentile_ms(ordered, 99),
         "load_cpu_s": round(time.process_time(), 2),
     }
 

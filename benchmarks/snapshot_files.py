@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from coordinator.snapshot.compaction import first_to_merge
 from viewstamp.format.manifest import sections
 from viewstamp.snapshots.copies import Copies, copy_directories, manifest_file
 from viewstamp.snapshots.generation import Generation
@@ -57,18 +58,40 @@ def written(data_directory: Path, number: int) -> Written:
     return Written(files)
 
 
+def is_to_be_merged(data_directory: Path, number: int, stage: int) -> bool:
+    """Whether all layers of a section become a new base once the generation is adopted."""
+    generation = Generation(Copies(copy_directories(data_directory)), number)
+    return first_to_merge(dict(sections(generation.manifest))[stage]) == 0
+
+
 def compactions(log: Path) -> list[Compaction]:
     """Return every compaction that a coordinator's log tells of."""
     found, adopted = [], None
-    for line in log.read_text().splitlines():
-        event = json.loads(line) if line.startswith("{") else {}
-        if event.get("message") == ADOPTED:
+    for event in _events(log):
+        if event["message"] == ADOPTED:
             adopted = _time(event)
-        elif event.get("message") == COMPACTED and adopted is not None:
+        elif event["message"] == COMPACTED and adopted is not None:
             seconds = (_time(event) - adopted).total_seconds()
             told = event["fields"]
             found.append(Compaction(told["stage"], round(seconds, 3), told["bytes"]))
     return found
+
+
+def adoptions(log: Path) -> dict[int, float]:
+    """Return when each generation was adopted, in seconds since 1970, as a log tells."""
+    return {
+        event["fields"]["generation"]: _time(event).timestamp()
+        for event in _events(log)
+        if event["message"] == ADOPTED
+    }
+
+
+def _events(log: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the events of a log; other lines are none."""
+    for line in log.read_text().splitlines():
+        event = json.loads(line) if line.startswith("{") else {}
+        if "message" in event:
+            yield event
 
 
 def _time(event: Mapping[str, Any]) -> datetime:

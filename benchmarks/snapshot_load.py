@@ -1,6 +1,7 @@
 """Load on what exists: UpdateTopic of topics drawn from all, by a number of callers. Prints JSON.
 
-A process of its own, so that whoever takes snapshots meanwhile shares nothing with it.
+A process of its own, so that whoever takes snapshots meanwhile shares nothing with it. With
+`--calls` it leaves behind when each call was sent and answered (`read_calls`).
 """
 
 from __future__ import annotations
@@ -11,14 +12,47 @@ import gc
 import json
 import random
 import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks.load import WARM_UP_S, by_callers, summary
 from benchmarks.snapshot_state import FULL, QUICK, Topics
 from benchmarks.wire import Samples
 from viewstamp import client as library
+
+Call: TypeAlias = tuple[float, float]  # sent and answered, in seconds of the monotonic clock
+
+
+@dataclass(slots=True)
+class TimedSamples(Samples):
+    """Samples that know when each call was answered: seconds of the monotonic clock."""
+
+    answered_s: array[float] = field(default_factory=lambda: array("d"))
+
+    def add(self, sent: float, now: float, commands: int = 1) -> None:
+        """Note an answer."""
+        known = len(self.latencies_s)
+        Samples.add(self, sent, now, commands)
+        if len(self.latencies_s) > known:
+            self.answered_s.append(now)
+
+    def write(self, path: Path) -> None:
+        """Leave every call behind, for `read_calls`."""
+        path.write_bytes(self.answered_s.tobytes() + self.latencies_s.tobytes())
+
+
+def read_calls(path: Path) -> Sequence[Call]:
+    """Return when each call was sent and answered, as the load has left it behind."""
+    values = array("d", path.read_bytes())
+    half = len(values) // 2
+    return [
+        (answered - latency, answered)
+        for answered, latency in zip(values[:half], values[half:], strict=True)
+    ]
 
 
 async def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -29,12 +63,14 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
     chance, values = random.Random(options.callers), count(1)
     client = await library.connect(options.address, username="root", password=password)
     async with client:
-        samples = Samples(WARM_UP_S, options.seconds)
+        samples = TimedSamples(WARM_UP_S, options.seconds)
         await by_callers(
             samples,
             options.callers,
             lambda: client.call(topics.update(chance.randrange(topics.count), next(values))),
         )
+    if options.calls is not None:
+        samples.write(options.calls)
     return {**summary(samples), "max_ms": round(max(samples.latencies_s) * 1000, 3)}
 
 
@@ -47,6 +83,7 @@ def main() -> int:
     parser.add_argument("--callers", type=int, required=True)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--quick", action="store_true", help="the state is a tenth")
+    parser.add_argument("--calls", type=Path, help="file for the times of all calls")
     options = parser.parse_args()
     gc.disable()
     print(json.dumps(asyncio.run(run(options))))

@@ -1,18 +1,18 @@
 """Snapshots of a large state, beside etcd's: prints one JSON object.
 
-`python -m benchmarks.snapshots [--quick] [--rounds N] [--seconds S] [--without-etcd]`. A cluster is
-filled with 1,000,000 partitions in 100,000 topics, 10,000 groups and 1,000 users (with `--quick` a
-tenth of it), then: the first snapshot, which is the full one; snapshots after a part was changed;
-the latency of commands while snapshots are taken one after another, and without, in turns; the
-compaction of a section; the whole cluster killed, and the streams service alone. After that an etcd
-with as many keys as there were partitions: its snapshot, and its restart. Progress goes to stderr.
+`python -m benchmarks.snapshots [--quick] [--rounds N] [--seconds S] [--only PART ...]
+[--without-etcd]`. A cluster is filled with 1,000,000 partitions in 100,000 topics, 10,000 groups
+and 1,000 users (with `--quick` a tenth of it), then: the first snapshot, which is the full one;
+snapshots after a part was changed; the latency of commands while snapshots are taken one after
+another, and without, in turns; the compaction of a section; the whole cluster killed, and the
+streams service alone. After that an etcd with as many keys as there were partitions: its snapshot,
+and its restart. Progress goes to stderr.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import random
 import sys
@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 import grpc.aio
@@ -36,12 +35,12 @@ from benchmarks.snapshot_etcd import (
     measure_etcd,
     tell,
 )
-from benchmarks.snapshot_files import Compaction, Written, compactions, written
+from benchmarks.snapshot_files import Compaction, Written, compactions, is_to_be_merged, written
 from benchmarks.snapshot_state import FULL, QUICK, Size, Topics, build, change, chosen
+from benchmarks.snapshot_turns import LOADS, Turns, take
 from benchmarks.targets import SNAPSHOT_TARGETS, Figures, judge
 from viewstamp import client as library
 from viewstamp.api.routing.v1 import routing_pb2
-from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client.verdicts import Verdict, verdict_on
 from viewstamp.cluster import LocalCluster
@@ -52,10 +51,8 @@ ROUNDS: Final = 3
 SECONDS: Final = 5.0
 QUICK_ROUNDS: Final = 1
 QUICK_SECONDS: Final = 2.0
-# Callers: some with nothing in their way, and as many as keep the cluster busy.
-LOADS: Final[Mapping[str, int]] = {"light": 4, "saturated": 256}
-# Between two snapshots, where they come one after another and where people ask for them.
-PAUSES_S: Final[Mapping[str, float]] = {"during": 0.0, "paced": 1.0}
+# What is measured after the state was built and the full snapshot was taken, in this order.
+PARTS: Final = ("changes", *LOADS, "compaction", "restart")
 # Of all topics, in hundredths of a percent.
 CHANGED: Final[Mapping[str, int]] = {"1_percent": 100, "0.01_percent": 1}
 # Deltas of more than half of the base are merged.
@@ -102,16 +99,29 @@ class Bench:
         full = await self._snapshot()
         self._add("full", full)
         self._add("memory", self._memory())
-        for _ in range(self._options.rounds):
-            await self._changes(full)
-        for _ in range(self._options.rounds):
-            for load in LOADS:
-                await self._interleaved(load)
-        await self._compaction()
-        for _ in range(self._options.rounds):
-            await self._restart()
-            await self._reinstall()
-        self._add("memory_after_restart", self._memory())
+        for part in PARTS:
+            if part in self._options.only:
+                await self._measure(part, full)
+
+    async def _measure(self, part: str, full: Figures) -> None:
+        rounds = range(self._options.rounds)
+        if part == "changes":
+            for _ in rounds:
+                await self._changes(full)
+        elif part in LOADS:
+            turns = Turns(
+                self._cluster, self._client, self._options, self.topics.stream_ids, self._add
+            )
+            for _ in rounds:
+                await turns.measure(part)
+                await self._snapshot()
+        elif part == "compaction":
+            await self._compaction()
+        else:
+            for _ in rounds:
+                await self._restart()
+                await self._reinstall()
+            self._add("memory_after_restart", self._memory())
 
     def _add(self, name: str, figures: Figures) -> None:
         self.rounds.setdefault(name, []).append(figures)
@@ -125,19 +135,13 @@ class Bench:
     async def _snapshot(self) -> Figures:
         """Take a snapshot; return what it wrote, of one copy, and how long it took."""
         started = time.perf_counter()
-        await self._take()
+        await take(self._client)
         seconds = time.perf_counter() - started
         latest = await self._client.snapshots.latest()
         this = written(self._cluster.data_directory, latest.generation)
         new = this.bytes_beside(self._last)
         self._last = this
         return {"seconds": round(seconds, 3), "bytes": new, "chain_bytes": this.size_bytes}
-
-    async def _take(self) -> None:
-        created = await self._client.snapshots.create()
-        decided = await self._client.snapshots.decided(created.generation)
-        if decided.state != snapshots_pb2.SNAPSHOT_STATE_COMPLETED:
-            raise RuntimeError(f"snapshot {decided.generation} failed: {decided.failure}")
 
     async def _changes(self, full: Figures) -> None:
         """Change a part, and take a snapshot of that."""
@@ -153,69 +157,31 @@ class Bench:
                     figures[f"{name}_percent"] = round(100 * figures[name] / full[name], 3)
                 self._add(f"{where}_{part}", {"topics": number, **figures})
 
-    async def _interleaved(self, load: str) -> None:
-        """Measure a load without snapshots, with one after another, and with one each second."""
-        without = await self._load(load)
-        self._add(f"without_{load}", without)
-        for how, pause_s in PAUSES_S.items():
-            during = await self._load_during_snapshots(load, pause_s)
-            self._add(f"{how}_{load}", during)
-            ratio = round(during["p99_ms"] / without["p99_ms"], 3)
-            self._add(f"p99_{how}_{load}", {"p99_ratio": ratio})
-        await self._snapshot()
-
-    async def _load_during_snapshots(self, load: str, pause_s: float) -> Figures:
-        enough = asyncio.Event()
-        taking = asyncio.create_task(self._take_until(enough, pause_s))
-        try:
-            during = await self._load(load)
-        finally:
-            enough.set()
-            taken = await taking
-        return {**during, **taken}
-
-    async def _take_until(self, enough: asyncio.Event, pause_s: float) -> Figures:
-        """Take one snapshot after another; return how many, and how long one takes."""
-        seconds = []
-        while not enough.is_set():
-            started = time.perf_counter()
-            await self._take()
-            seconds.append(time.perf_counter() - started)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await enough.wait()
-        return {"snapshots": len(seconds), "snapshot_s": round(median(seconds), 3)}
-
-    async def _load(self, load: str) -> Figures:
-        command = [sys.executable, "-m", "benchmarks.snapshot_load"]
-        command += ["--address", self._cluster.address]
-        command += ["--password-file", str(self._cluster.root_password_path)]
-        command += ["--callers", str(LOADS[load]), "--seconds", str(self._options.seconds)]
-        command += ["--streams", *map(str, self.topics.stream_ids)]
-        if self._options.quick:
-            command.append("--quick")
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        output, _ = await process.communicate()
-        if process.returncode:
-            raise RuntimeError(f"the {load} load failed, see above")
-        figures: Figures = json.loads(output)
-        return figures
-
     async def _compaction(self) -> None:
-        """Change more than half, and wait until the section was merged into a new base."""
+        """Change more than half, and wait until the section was merged into a new base.
+
+        A small section is not merged before its deltas have some size: then change it once more.
+        """
         log = self._cluster.log_path(COORDINATOR)
         known = len(of_streams(log))
-        number = int(self.topics.count * COMPACTED_SHARE)
-        numbers = chosen(self.topics.count, number, clustered=False, chance=self._chance)
-        await change(self._client, self.topics, numbers, next(self._values))
-        figures = await self._snapshot()
-        self._add("delta_before_compaction", {"topics": number, **figures})
+        while not await self._is_to_be_compacted():
+            pass
         deadline = time.perf_counter() + COMPACTION_TIMEOUT_S
         while not (new := of_streams(log)[known:]):
             if time.perf_counter() > deadline:
                 raise TimeoutError(f"no section was compacted within {COMPACTION_TIMEOUT_S:g} s")
             await asyncio.sleep(POLL_S)
         self._add("compaction", {"seconds": new[-1].seconds, "bytes": new[-1].size_bytes})
+
+    async def _is_to_be_compacted(self) -> bool:
+        """Change more than half and take a snapshot; return whether it leads to a new base."""
+        number = int(self.topics.count * COMPACTED_SHARE)
+        numbers = chosen(self.topics.count, number, clustered=False, chance=self._chance)
+        await change(self._client, self.topics, numbers, next(self._values))
+        self._add("delta_before_compaction", {"topics": number, **await self._snapshot()})
+        latest = await self._client.snapshots.latest()
+        directory = self._cluster.data_directory
+        return is_to_be_merged(directory, latest.generation, routing_pb2.STAGE_STREAMS)
 
     async def _restart(self) -> None:
         """Kill everything, and wait until a CreateTopic is answered."""
@@ -312,7 +278,9 @@ async def measure_cluster(directory: Path, size: Size, options: argparse.Namespa
 def report(rounds: Mapping[str, list[Figures]]) -> dict[str, Any]:
     """Return what follows from the figures, and the figures."""
     return {
-        "targets": [judge(target, rounds) for target in SNAPSHOT_TARGETS],
+        "targets": [
+            judge(target, rounds) for target in SNAPSHOT_TARGETS if target.workload in rounds
+        ],
         "medians": {name: medians(measured) for name, measured in rounds.items()},
         "rounds": rounds,
     }
@@ -325,6 +293,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--quick", action="store_true", help="a tenth of the state, one short round")
     add("--rounds", type=int, help=f"how often each is measured (default {ROUNDS})")
     add("--seconds", type=float, help=f"how long each load is measured (default {SECONDS})")
+    add("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
     add("--without-etcd", action="store_true", help="our side alone")
     options = parser.parse_args(arguments)
     options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)

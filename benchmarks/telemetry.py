@@ -1,9 +1,13 @@
 """What traces and metrics cost: prints one JSON object.
 
-`python -m benchmarks.telemetry [--quick] [--rounds N] [--seconds S] [--only WORKLOAD ...]`. One
-cluster for each mode (off, 1 % of commands, all of them) is started here, on loopback. They are
-measured in turns, each round in another order, so that whatever else the machine does meets all.
-Load and cluster have the same mode. Ratios are of each round; their median is judged.
+`python -m benchmarks.telemetry [--quick] [--rounds N] [--seconds S] [--only WORKLOAD ...]
+[--mode MODE ...]`. One cluster for each mode (off, 1 % of commands, all of them) is started here,
+on loopback. They are measured in turns, every other round in reverse (ABBA), so that neither a
+drift of the machine nor what came before favours one of them. After four rounds other processes
+take over, since what is by chance in one, such as the layout of its memory, stays for its life.
+Load and cluster have the same mode. Ratios are of each round; their median is judged, and beside it
+stands the interval that holds the true median in at least 90 of 100 runs. Where that is wider than
+what is to be told apart, more rounds are needed, not longer ones.
 
 Beside throughput stands the CPU time that the processes of the cluster spend per command. Both
 depend on what else the machine does, since fuller prepares are cheaper. `direct` does not: it is
@@ -19,8 +23,9 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from math import comb
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -49,8 +54,10 @@ from viewstamp.telemetry.spans import Notes, Recorder, encode_line
 
 MODES: Final[dict[str, float | None]] = {"off": None, "1 %": 0.01, "100 %": 1.0}
 MEASURED: Final = ("create_concurrent", "create_unary", "create_sequential")
-SECONDS: Final = 4.0
-ROUNDS: Final = 7
+SECONDS: Final = 2.0
+ROUNDS: Final = 16
+ROUNDS_TOGETHER: Final = 4  # with the same processes
+INTERVAL_CONFIDENCE: Final = 0.9
 QUICK_SECONDS: Final = 1.0
 QUICK_ROUNDS: Final = 2
 DIRECT_PREPARES: Final = 200
@@ -70,11 +77,11 @@ def settings_of(mode: str, directory: Path) -> TelemetrySettings:
 
 
 @asynccontextmanager
-async def clusters(directory: Path) -> AsyncIterator[dict[str, LocalCluster]]:
+async def clusters(directory: Path, modes: Sequence[str]) -> AsyncIterator[dict[str, LocalCluster]]:
     """Start one cluster for each mode."""
     async with AsyncExitStack() as stack:
         started = {}
-        for number, mode in enumerate(MODES):
+        for number, mode in enumerate(modes):
             own = directory / str(number)
             own.mkdir()
             telemetry = settings_of(mode, own)
@@ -123,15 +130,18 @@ def cpu_seconds(cluster: LocalCluster) -> float:
 def compared(rounds: Sequence[dict[str, dict[str, float]]]) -> dict[str, Any]:
     """Return medians by mode, and the ratios to `off` round by round."""
     result: dict[str, Any] = {}
-    for mode in MODES:
+    for mode in rounds[0]:
         row: dict[str, Any] = {
             name: median(one[mode][name] for one in rounds) for name in rounds[0][mode]
         }
         for figure in ("commands_per_s", "cluster_cpu_us"):
             ratios = [one[mode][figure] / one["off"][figure] for one in rounds]
             row[f"{figure}_ratio"] = round(median(ratios), 4)
+            row[f"{figure}_ratio_interval"] = [round(end, 3) for end in interval_of(ratios)]
             row[f"{figure}_ratios"] = [round(ratio, 3) for ratio in ratios]
         result[mode] = row
+    if "1 %" not in result:
+        return result
     loss = 1 - result["1 %"]["commands_per_s_ratio"]
     result["loss_at_1_percent"] = round(loss, 4)
     verdicts = ((LOSS_AIM, "aim"), (LOSS_MUST, "must"))
@@ -139,25 +149,47 @@ def compared(rounds: Sequence[dict[str, dict[str, float]]]) -> dict[str, Any]:
     return result
 
 
+def interval_of(ratios: Sequence[float]) -> tuple[float, float]:
+    """Return the narrowest pair of ordered values that holds the median of all there could be.
+
+    With the confidence of INTERVAL_CONFIDENCE, whatever their distribution; of few values the
+    first and the last, which may hold it less often.
+    """
+    ordered = sorted(ratios)
+    count, outside, below = len(ordered), 0.0, 0
+    while below < count // 2:
+        outside += 2 * comb(count, below) / 2**count  # so many lie below the true median, or above
+        if outside > 1 - INTERVAL_CONFIDENCE:
+            break
+        below += 1
+    cut = max(0, below - 1)
+    return ordered[cut], ordered[count - 1 - cut]
+
+
 async def rounds_of(workload: str, options: argparse.Namespace) -> list[Any]:
     """Measure one workload in turns, on clusters of its own."""
-    rounds = []
-    with tempfile.TemporaryDirectory(prefix="vs-telemetry") as name:
-        async with clusters(Path(name)) as started:
-            for number in range(options.rounds):
-                turn = number % len(MODES)
-                order = [*MODES][turn:] + [*MODES][:turn]
-                found = {
-                    mode: await measure(started[mode], mode, workload, options.seconds)
-                    for mode in order
-                }
-                rounds.append(found)
-                rates = {
-                    mode: (found[mode]["commands_per_s"], found[mode]["cluster_cpu_us"])
-                    for mode in MODES
-                }
-                print(workload, number, rates, file=sys.stderr, flush=True)
+    rounds: list[Any] = []
+    modes = [mode for mode in MODES if mode in (options.mode or MODES)]
+    while len(rounds) < options.rounds:
+        with tempfile.TemporaryDirectory(prefix="vs-telemetry") as name:
+            async with clusters(Path(name), modes) as started:
+                for _ in range(min(ROUNDS_TOGETHER, options.rounds - len(rounds))):
+                    order = modes if len(rounds) % 2 == 0 else modes[::-1]
+                    rounds.append(await one_round(started, order, workload, options.seconds))
+                    rates = {
+                        mode: (found["commands_per_s"], found["cluster_cpu_us"])
+                        for mode, found in rounds[-1].items()
+                    }
+                    print(workload, len(rounds), rates, file=sys.stderr, flush=True)
     return rounds
+
+
+async def one_round(
+    started: Mapping[str, LocalCluster], order: Sequence[str], workload: str, seconds: float
+) -> dict[str, dict[str, float]]:
+    """Measure each mode once, in this order; return the modes in the order of `MODES`."""
+    found = {mode: await measure(started[mode], mode, workload, seconds) for mode in order}
+    return {mode: found[mode] for mode in MODES if mode in found}
 
 
 def direct(ratio: float) -> float:
@@ -246,8 +278,11 @@ def main() -> int:
     parser.add_argument("--direct", action="store_true", help="without clusters")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float)
+    parser.add_argument("--mode", action="append", choices=MODES, help="beside `off`")
     parser.add_argument("--only", action="append", choices=WORKLOADS)
     options = parser.parse_args()
+    if options.mode:
+        options.mode.append("off")  # what the others are compared with
     options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     options.seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
     print(json.dumps(asyncio.run(run(options)), indent=2))

@@ -31,6 +31,7 @@ from coordinator.public_face import FacePorts, PublicFace
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver
 from coordinator.replica.errors import HaltedError
+from coordinator.replica.fitness import Fitness, FitnessPorts, Seen
 from coordinator.replica.founding import founders_of, founding_body, write_root_password
 from coordinator.replica.peer_answers import Position
 from coordinator.replica.peers import NO_PEERS
@@ -98,14 +99,17 @@ class Coordinator:
             config.replica_id,
             files.cluster_id,
             tuple if self._members is None else self._members.status,
+            config.replica_count,
         )
         self._snapshots = self._make_snapshots()
         self._cluster.add(self._snapshots.reads)
+        self._cluster.unfit = self._unfit
         self._cluster.generation = lambda: files.superblock.state.generation
         if files.base is not None:
             files.base.close()  # everything in it was taken over
         self._face = self._make_face(Authenticator(cluster_key, wall_clock_us))
         self._standing = self._make_standing()
+        self._fitness = self._make_fitness()
         orchestrator = self._snapshots.orchestrator
         self._telemetry.serve(
             Sources(self.driver, self._clients, self.alarms, self._mux, orchestrator)
@@ -157,6 +161,8 @@ class Coordinator:
         driver.start(self._files.start)
         if self._members is not None:
             self._start(self._members.run())
+        if self._fitness is not None:
+            self._start(self._fitness.run())
 
     async def _stop(self, grace_ms: int) -> None:
         await self._face.stop(grace_ms)
@@ -290,6 +296,8 @@ class Coordinator:
             adopted_elsewhere=self._adopted_elsewhere,
             files=files,
             data_directory=config.data_directory,
+            unfit=self._unfit,
+            clock_ms=_monotonic_ms,
             alarms=self.alarms,
             start=self._start,
             fail=self._fail,
@@ -314,6 +322,32 @@ class Coordinator:
         generation = self._files.superblock.state.generation
         committed_op = self.driver.progress.committed_op
         return Position(committed_op, generation, self._snapshots.cut_op(generation))
+
+    def _make_fitness(self) -> Fitness | None:
+        members = self._members
+        if members is None:
+            return None
+
+        def look() -> Seen:
+            return Seen(
+                committed_op=self.driver.progress.committed_op,
+                retired_op=self.driver.progress.retired_op,
+                services=self._services.states(),
+                is_full=self._space.full,
+                has_fit_peer=members.has_fit_peer(),
+            )
+
+        return Fitness(FitnessPorts(look, self.driver.step, self._fitness_said, _monotonic_ms))
+
+    def _unfit(self) -> str:
+        return "" if self._fitness is None else self._fitness.reason
+
+    def _fitness_said(self, reason: str) -> None:
+        kind = cluster_pb2.ALARM_KIND_UNFIT
+        if reason:
+            self.alarms.tell(kind, f"{reason}: another replica leads, if one is any better")
+        else:
+            self.alarms.clear(kind)
 
     def _make_face(self, authenticator: Authenticator) -> PublicFace:
         ports = FacePorts(
@@ -376,6 +410,7 @@ def _core(config: Config, files: ReplicaFiles) -> vsr.Replica:
         replica=config.replica_id,
         replica_count=config.replica_count,
         feature_level=FEATURE_LEVEL,
+        standby_count=config.standby_count,
     )
     return vsr.Replica(
         configuration,

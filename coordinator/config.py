@@ -53,6 +53,8 @@ class Config:
     cluster_key: Path
     replica_id: int
     replica_count: int
+    """Of those that vote."""
+    standby_count: int
     cluster_id: bytes | None
     segment_bytes: int
     archive: Path | None
@@ -86,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--cluster-key", type=Path, help="default: cluster.key in the data directory")
     add("--replica-id", type=int, default=0)
-    add("--replica-count", type=int, default=1, help="fixed at founding")
+    add("--replica-count", type=int, default=1, help="of those that vote; fixed at founding")
     add("--cluster-id", help="32 hexadecimal digits; refuse a directory of another cluster")
     add("--journal-segment-bytes", type=int, default=SEGMENT_BYTES)
     add("--journal-archive", type=Path, help="keep dropped journal segments in this directory")
@@ -137,7 +139,7 @@ def _add_snapshots(result: argparse.ArgumentParser) -> None:
 def parse(arguments: list[str]) -> Config:
     """Return the configuration. Raises ConfigError; exits with 2 on unknown flags."""
     options = parser().parse_args(arguments)
-    _check_replicas(options.replica_id, options.replica_count)
+    standby_count = _check_replicas(options)
     if (options.tls_certificate is None) != (options.tls_key is None):
         raise ConfigError("--tls-certificate and --tls-key go together: give both or neither")
     return Config(
@@ -147,6 +149,7 @@ def parse(arguments: list[str]) -> Config:
         cluster_key=options.cluster_key or options.data_directory / "cluster.key",
         replica_id=options.replica_id,
         replica_count=options.replica_count,
+        standby_count=standby_count,
         cluster_id=_cluster_id(options.cluster_id),
         segment_bytes=_segment_bytes(options.journal_segment_bytes),
         archive=options.journal_archive,
@@ -174,11 +177,21 @@ def _telemetry(options: argparse.Namespace) -> TelemetrySettings:
         raise ConfigError(str(error)) from error
 
 
-def _check_replicas(replica_id: int, replica_count: int) -> None:
+def _check_replicas(options: argparse.Namespace) -> int:
+    """Return how many standbys there are."""
+    replica_id, replica_count = options.replica_id, options.replica_count
     if not 1 <= replica_count <= REPLICAS_MAX:
         raise ConfigError(f"--replica-count is {replica_count}: 1 to {REPLICAS_MAX} are possible")
-    if not 0 <= replica_id < replica_count:
-        raise ConfigError(f"--replica-id is {replica_id}: it counts from 0 to --replica-count - 1")
+    try:
+        standby_count = len(peers.standby_addresses(options, replica_count))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if not 0 <= replica_id < replica_count + standby_count:
+        raise ConfigError(
+            f"--replica-id is {replica_id}: it counts from 0 to --replica-count - 1, or is that of"
+            " a --standby"
+        )
+    return standby_count
 
 
 def _listen(text: str) -> str:

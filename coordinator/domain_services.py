@@ -12,6 +12,7 @@ from coordinator.gateway.routes import Routes
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
 from coordinator.replica.driver import Driver
+from coordinator.replica.fitness import ServiceState
 from coordinator.replica.proposals import Proposals
 from coordinator.stages import codec
 from coordinator.stages.client import StageClient, StageEvents, WrongServiceError
@@ -49,6 +50,10 @@ class ServiceLinks:
         self.clients = {
             stage: self._client(stage, targets[stage.name.lower()]) for stage in DOMAIN_STAGES
         }
+
+    def states(self) -> dict[str, ServiceState]:
+        """Return how each service stands, by name."""
+        return {stage.name.lower(): _state_of(client) for stage, client in self.clients.items()}
 
     def _client(self, stage: mux_types.Stage, target: str) -> StageClient:
         events = StageEvents(
@@ -106,6 +111,12 @@ class ServiceLinks:
             cluster_pb2.ALARM_KIND_SERVICE_DOWN, f"service {name} does not answer: {why}", name
         )
         self._ports.driver.stage_lost(stage)
+
+
+def _state_of(client: StageClient) -> ServiceState:
+    if client.coming_back:
+        return ServiceState.COMING_BACK
+    return ServiceState.UP if client.connected else ServiceState.DOWN
 
 
 def mux_route(method: Method) -> mux_types.Route:

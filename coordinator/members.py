@@ -31,6 +31,8 @@ from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 REPORT_INTERVAL_MS: Final = 500
 # How long a replica that must not go on has to tell the others so.
 LAST_REPORT_MS: Final = 200
+# Whose report is older may be gone.
+FRESH_REPORT_MS: Final = 3 * REPORT_INTERVAL_MS
 TRANSFER_FOLDER: Final = "transfer"
 
 Handler: TypeAlias = Callable[[Any], None]
@@ -42,7 +44,8 @@ class MemberPorts:
 
     `position` is how far this replica is, `client_address` where it serves clients.
     `durable_elsewhere` is told what other replicas say of snapshots, `adopted_elsewhere` from which
-    generation one would restart. `start` runs work whose
+    generation one would restart. `unfit` is what speaks against this replica as the primary.
+    `start` runs work whose
     failure ends the process, as `fail` does.
     """
 
@@ -53,6 +56,8 @@ class MemberPorts:
     adopted_elsewhere: Callable[[int, int], None]
     files: ReplicaFiles
     data_directory: Path
+    unfit: Callable[[], str]
+    clock_ms: Callable[[], int]
     alarms: Alarms
     start: Callable[[Coroutine[Any, Any, None]], None]
     fail: Callable[[BaseException], None]
@@ -64,14 +69,16 @@ class Members:
     def __init__(self, config: PeersConfig, ports: MemberPorts) -> None:
         self.replica_id = config.replica_id
         self._reports: dict[int, peer_messages.ReplicaReportMessage] = {}
+        self._reported_ms: dict[int, int] = {}
         self._cluster_id = config.cluster_id
+        self._replica_count = config.replica_count
         self._ports = ports
         self._driver: Driver | None = None
         self._committed_op: Callable[[], int] = lambda: 0
         self._is_halted = False
         events = PeerEvents(self._received, self._link_changed, ports.fail)
         self.peers = Peers(config, events, StoredSnapshots(ports.files.snapshots))
-        self._others = [r for r in range(config.replica_count) if r != config.replica_id]
+        self._others = config.others
         self._answers = PeerAnswers(
             config.cluster_id,
             config.replica_id,
@@ -173,6 +180,17 @@ class Members:
         report = self._reports.get(replica)
         return "" if report is None else report.client_address
 
+    def has_fit_peer(self) -> bool:
+        """Whether another replica with a vote is there, and nothing speaks against it."""
+        return any(self._is_fit(replica) for replica in range(self._replica_count))
+
+    def _is_fit(self, replica: int) -> bool:
+        report = self._reports.get(replica)
+        if report is None or report.unfit:
+            return False
+        is_fresh = self._ports.clock_ms() - self._reported_ms[replica] <= FRESH_REPORT_MS
+        return is_fresh and report.status == cluster_pb2.REPLICA_STATUS_NORMAL
+
     def status(self) -> list[cluster_pb2.Replica]:
         """Return what is known of the others."""
         return [self._status_of(peer) for peer in self.peers.status()]
@@ -188,7 +206,7 @@ class Members:
             found.status = report.status  # type: ignore[assignment]
             found.view, found.op, found.commit = report.view, report.op, report.commit
             found.retired, found.generation = report.retired, report.generation
-            found.address = report.client_address
+            found.address, found.unfit = report.client_address, report.unfit
         return found
 
     def report(self) -> None:
@@ -205,6 +223,7 @@ class Members:
             retired=progress.retired_op,
             generation=self._ports.position().generation,
             client_address=self._ports.client_address(),
+            unfit=self._ports.unfit(),
         )
         for replica in self._others:
             self.peers.send(replica, message)
@@ -212,7 +231,8 @@ class Members:
     def _received(self, message: peer_messages.PeerMessage) -> None:
         handler = self._handlers.get(type(message))
         if handler is None:
-            self._step(vsr.Received(message))  # type: ignore[arg-type]
+            assert self._driver is not None, "connect first"
+            self._driver.received(message)  # type: ignore[arg-type]
         else:
             handler(message)
 
@@ -222,6 +242,7 @@ class Members:
 
     def _reported(self, message: peer_messages.ReplicaReportMessage) -> None:
         self._reports[message.from_replica] = message
+        self._reported_ms[message.from_replica] = self._ports.clock_ms()
         self._ports.adopted_elsewhere(message.from_replica, message.generation)
 
     def _stuck(self, effect: vsr.Stuck) -> None:

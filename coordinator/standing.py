@@ -109,9 +109,13 @@ class Standing:
             ports.snapshots.orchestrator.activate()
         ports.start(ports.snapshots.replayed())
         ready = {"address": self.address, "pid": os.getpid()}
-        await asyncio.to_thread(_write_ready_file, ports.data_directory / READY_FILE, ready)
+        try:
+            await asyncio.to_thread(_write_ready_file, ports.data_directory / READY_FILE, ready)
+            print(json.dumps({"ready": True, "service": "coordinator", **ready}), flush=True)  # noqa: T201
+        except OSError as error:
+            # A replica serves on a full disk, too, and only tools look for these.
+            _log.warning("nobody could be told of being ready", extra=fields(error=str(error)))
         password = ports.data_directory / ROOT_PASSWORD_FILE
-        print(json.dumps({"ready": True, "service": "coordinator", **ready}), flush=True)  # noqa: T201
         _log.info("ready", extra=fields(**ready, root_password_file=str(password)))
 
 

@@ -73,6 +73,8 @@ FEATURE_LEVEL: Final = 1
 
 # --- Time ---
 READ_DEADLINE_MS: Final = 5_000
+# A unary command without an answer: its caller is told that the outcome is unknown.
+COMMAND_DEADLINE_MS: Final = 30_000
 STAGE_TIMEOUT_MS: Final = 2_000
 # A walk over millions of entities, at some microseconds each.
 STATE_DIGEST_TIMEOUT_MS: Final = 60_000
@@ -128,6 +130,8 @@ VIEW_CHANGE_MS: Final = 500
 VIEW_CHANGE_MS_MAX: Final = 8_000
 # A primary that a replication quorum did not answer for so long resigns.
 ABDICATE_MS: Final = 5_000
+# So does one whose stages have not got on for so long, if another replica is fit to lead.
+APPLY_STALL_MS: Final = 5_000
 # Committed entries asked for in one message.
 CATCH_UP_OPS: Final = 16
 # A replica further behind than this does not lead the next view.

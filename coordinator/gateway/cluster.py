@@ -79,9 +79,11 @@ class ClusterStage:
         replica_id: int,
         cluster_id: bytes,
         others: Callable[[], Iterable[cluster_pb2.Replica]] = tuple,
+        replica_count: int = 1,
     ) -> None:
         self.address = ""
         self.generation: Callable[[], int] = lambda: 0
+        self.unfit: Callable[[], str] = lambda: ""
         self._others = others
         self._replica = replica
         self._alarms = alarms
@@ -89,6 +91,7 @@ class ClusterStage:
         self._session_count = session_count
         self._session_entities = session_entities
         self._replica_id = replica_id
+        self._replica_count = replica_count
         self._cluster_id = cluster_id
         self._queries = dict.fromkeys(_METHODS, self._query)
 
@@ -172,9 +175,7 @@ class ClusterStage:
         response = cluster_pb2.GetStatusResponse(
             cluster=self._cluster_id.hex(),
             primary=progress.primary,
-            replicas=sorted(
-                (self._replica_status(), *self._others()), key=lambda replica: replica.replica_id
-            ),
+            replicas=self._replicas(),
             services=[self._service_status(stage, digests) for stage in DOMAIN_STAGES],
             alarms=self._alarms.all(),
             sessions=self._session_count(),
@@ -187,6 +188,23 @@ class ClusterStage:
             response.sessions_digest = sessions.hexdigest()
         return response
 
+    def _replicas(self) -> list[cluster_pb2.Replica]:
+        found = sorted(
+            (self._replica_status(), *self._others()), key=lambda replica: replica.replica_id
+        )
+        committed_op = max(replica.commit for replica in found)
+        for replica in found:
+            replica.role = self._role_of(replica.replica_id)
+            replica.lag = committed_op - replica.retired
+        return found
+
+    def _role_of(self, replica_id: int) -> cluster_pb2.ReplicaRole.ValueType:
+        if replica_id >= self._replica_count:
+            return cluster_pb2.REPLICA_ROLE_STANDBY
+        if replica_id == self._replica.progress.primary:
+            return cluster_pb2.REPLICA_ROLE_PRIMARY
+        return cluster_pb2.REPLICA_ROLE_BACKUP
+
     def _replica_status(self) -> cluster_pb2.Replica:
         progress = self._replica.progress
         return cluster_pb2.Replica(
@@ -198,6 +216,7 @@ class ClusterStage:
             retired=progress.retired_op,
             address=self.address,
             generation=self.generation(),
+            unfit=self.unfit(),
         )
 
     def _service_status(

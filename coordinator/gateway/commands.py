@@ -42,7 +42,6 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.limits import GATEWAY_SESSION_ID, SESSION_REPLIES_BYTES_MAX
 from viewstamp.routing import Method, MethodKind
-from viewstamp.telemetry.sampling import format_trace_parent
 from viewstamp.tokens import AccessToken
 
 Suffixes = Sequence[Mapping[int, bytes]]  # by span, then by index
@@ -253,7 +252,7 @@ class Commands:
 
 def _begin_to_queue(logged: log_pb2.LoggedRequest, traces: Sequence[CommandTrace]) -> None:
     # One is enough for other replicas to find the trace.
-    logged.trace_parent = format_trace_parent(traces[0].context)
+    logged.trace_parent = traces[0].trace_parent()
     now_ns = time.time_ns()
     for trace in traces:
         trace.queued_ns = now_ns

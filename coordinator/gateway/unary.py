@@ -19,6 +19,7 @@ from coordinator.gateway.reads import Reads, ReadSpan, consistency_of_metadata
 from coordinator.gateway.replies import abort, header_of, only_result, with_header
 from coordinator.gateway.routes import Routes
 from coordinator.replica.batcher import LooseCommand, Reply
+from coordinator.replica.refusals import outcome_unknown
 from coordinator.telemetry.commands import CommandTrace
 from coordinator.telemetry.gateway import GatewayWatch
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -26,7 +27,7 @@ from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame, unframe
-from viewstamp.limits import GATEWAY_SESSION_ID
+from viewstamp.limits import COMMAND_DEADLINE_MS, GATEWAY_SESSION_ID
 from viewstamp.routing import Method, MethodKind
 from viewstamp.telemetry.sampling import CURRENT_SPAN, format_trace_parent
 from viewstamp.tokens import AccessToken
@@ -179,7 +180,7 @@ class UnaryCalls:
                 trace,
             )
         )
-        return await future, suffix
+        return await _in_time(future), suffix
 
     async def _normalize(
         self, method: Method, payload: bytes, principal: AccessToken
@@ -210,7 +211,7 @@ class UnaryCalls:
         traces = () if trace is None else (trace,)
         admitted = await self._commands.admit(session_id, request, principal, traces)
         # Shielded: the request stays in flight for others who sent it, when this caller is gone.
-        reply = await asyncio.shield(admitted.future)
+        reply = await _in_time(asyncio.shield(admitted.future))
         return reply, admitted.suffixes[0].get(0, b"")
 
     async def _query(self, method: Method, payload: bytes, metadata: Metadata) -> Reply:
@@ -223,6 +224,14 @@ class UnaryCalls:
         span = ReadSpan(method, 1, frame(payload))
         consistency = consistency_of_metadata(metadata)
         return await self._reads.start_spans([span], principal, session_id, consistency)
+
+
+async def _in_time(future: asyncio.Future[Reply]) -> Reply:
+    """Wait for a reply, but not for ever: a primary may be cut off from the others, or stuck."""
+    try:
+        return await asyncio.wait_for(future, COMMAND_DEADLINE_MS / 1000)
+    except TimeoutError as error:
+        raise outcome_unknown(COMMAND_DEADLINE_MS) from error
 
 
 _U64_MAX: Final = 2**64 - 1

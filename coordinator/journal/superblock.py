@@ -14,14 +14,15 @@ offset size field
 40     8    sequence: +1 for each state written, from 1 on
 48     16   parent: checksum of the state before; zeros for sequence 1
 64     16   cluster_id
-80     4    replica_id
-84     4    replica_count
+80     4    replica_id: from replica_count on, that of a standby
+84     4    replica_count: of those that have a vote
 88     8    view
 96     8    log_view
 104    8    commit_max
 112    8    generation of the snapshot to restart from; 0 for none
 120    8    voting_view: the first view in which the replica may vote and vouch for entries; 0
-            for a founder, 2^64-1 for one that is not admitted yet. Reserved in version 1
+            for a founder, 2^64-1 for one that is not admitted yet, and for a standby. Reserved
+            in version 1
 128    3968 reserved, zero
 ====== ==== ================================================================================
 
@@ -56,7 +57,7 @@ from coordinator.journal.segment import TEMPORARY_SUFFIX, no_space_or_same
 from coordinator.storage import Storage, StorageFile
 from viewstamp.format import CHECKSUM_BYTES, FormatError, FormatVersionError
 from viewstamp.format.prepare import checksum_of
-from viewstamp.limits import CLUSTER_ID_BYTES, REPLICAS_MAX
+from viewstamp.limits import CLUSTER_ID_BYTES, REPLICAS_MAX, STANDBYS_MAX
 
 COPY_BYTES: Final = 4096
 COPIES: Final = 4
@@ -99,6 +100,11 @@ class SuperblockState:
     generation: int
     voting_view: int = 0
 
+    @property
+    def is_standby(self) -> bool:
+        """Whether its replica is one without a vote, for ever."""
+        return self.replica_id >= self.replica_count
+
 
 @dataclass(frozen=True, slots=True)
 class SuperblockCopy:
@@ -116,8 +122,13 @@ def invalid_state(state: SuperblockState) -> str | None:
         return f"cluster_id is {len(state.cluster_id)} bytes, must be {CLUSTER_ID_BYTES}"
     if not 1 <= state.replica_count <= REPLICAS_MAX:
         return f"replica_count {state.replica_count} is outside 1..{REPLICAS_MAX}"
-    if not 0 <= state.replica_id < state.replica_count:
-        return f"replica_id {state.replica_id} is not below replica_count {state.replica_count}"
+    if not 0 <= state.replica_id < state.replica_count + STANDBYS_MAX:
+        return (
+            f"replica_id {state.replica_id} is neither below replica_count {state.replica_count}"
+            f" nor one of the {STANDBYS_MAX} standbys beyond"
+        )
+    if state.is_standby and state.voting_view != NOT_ADMITTED:
+        return f"replica {state.replica_id} is a standby, but may vote from {state.voting_view} on"
     if state.log_view > state.view:
         return f"log_view {state.log_view} is above view {state.view}"
     for name in (*_GROWING, "voting_view"):

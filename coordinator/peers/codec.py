@@ -38,6 +38,7 @@ from viewstamp.limits import PIPELINE_PREPARES_MAX
 
 ID_BYTES: Final = CHECKSUM_BYTES
 ROOT_BYTES: Final = 32
+REASON_CHARACTERS_MAX: Final = 200
 ADDRESS_CHARACTERS_MAX: Final = 300  # a name of 253, brackets and a port fit
 # A pipeline is sent to every backup, and perhaps once more: encoded once.
 ENCODED_PREPARES_MAX: Final = 2 * PIPELINE_PREPARES_MAX
@@ -332,6 +333,7 @@ _TABLE: Final = (
         (
             *(_plain("status"), _VIEW, _OP, _COMMIT, _plain("retired"), _plain("generation")),
             _text("client_address", ADDRESS_CHARACTERS_MAX),
+            _text("unfit", REASON_CHARACTERS_MAX),
         ),
     ),
 )

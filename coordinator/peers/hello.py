@@ -32,6 +32,7 @@ class HelloRefusal(Enum):
     WRONG_ADDRESSEE = "wrong_addressee"
     WRONG_CERTIFICATE = "wrong_certificate"
     DUPLICATE_REPLICA = "duplicate_replica"
+    OTHER_STANDBY_COUNT = "other_standby_count"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Hello:
     configuration_digest: bytes
     boot_nonce: bytes
     to_replica: int
+    standby_count: int = 0
 
     def to(self, replica: int) -> Hello:
         """Return the hello for another replica."""
@@ -69,6 +71,7 @@ def encode_hello(hello: Hello) -> pb.ReplicaHello:
         configuration_digest=hello.configuration_digest,
         boot_nonce=hello.boot_nonce,
         to_replica_id=hello.to_replica,
+        standby_count=hello.standby_count,
     )
 
 
@@ -82,6 +85,7 @@ def decode_hello(message: pb.ReplicaHello) -> Hello:
         configuration_digest=message.configuration_digest,
         boot_nonce=message.boot_nonce,
         to_replica=message.to_replica_id,
+        standby_count=message.standby_count,
     )
 
 
@@ -151,6 +155,15 @@ def _other_replica_count(own: Hello, theirs: Hello) -> str | None:
     return f"told of {theirs.replica_count} replicas, this one of {own.replica_count}"
 
 
+def _other_standby_count(own: Hello, theirs: Hello) -> str | None:
+    if own.standby_count == theirs.standby_count:
+        return None
+    return (
+        f"told of {theirs.standby_count} standbys, this one of {own.standby_count}: give every"
+        " replica the same --standby flags"
+    )
+
+
 def _other_configuration(own: Hello, theirs: Hello) -> str | None:
     if own.configuration_digest == theirs.configuration_digest:
         return None
@@ -159,9 +172,12 @@ def _other_configuration(own: Hello, theirs: Hello) -> str | None:
 
 
 def _unknown_replica(own: Hello, theirs: Hello) -> str | None:
-    if theirs.replica_id < own.replica_count:
+    if theirs.replica_id < own.replica_count + own.standby_count:
         return None
-    return f"replica {theirs.replica_id} of a cluster of {own.replica_count}: ids count from 0"
+    beside = f" and {own.standby_count} standbys" if own.standby_count else ""
+    return (
+        f"replica {theirs.replica_id} of a cluster of {own.replica_count}{beside}: ids count from 0"
+    )
 
 
 def _own_replica(own: Hello, theirs: Hello) -> str | None:
@@ -181,6 +197,7 @@ _RULES: Final[tuple[tuple[HelloRefusal, _Rule], ...]] = (
     (HelloRefusal.MALFORMED, _malformed),
     (HelloRefusal.OTHER_CLUSTER, _other_cluster),
     (HelloRefusal.OTHER_REPLICA_COUNT, _other_replica_count),
+    (HelloRefusal.OTHER_STANDBY_COUNT, _other_standby_count),
     (HelloRefusal.OTHER_CONFIGURATION, _other_configuration),
     (HelloRefusal.UNKNOWN_REPLICA, _unknown_replica),
     (HelloRefusal.OWN_REPLICA, _own_replica),
@@ -198,6 +215,7 @@ _NUMBERS: Final = MappingProxyType(
         HelloRefusal.WRONG_ADDRESSEE: pb.HELLO_REFUSAL_WRONG_ADDRESSEE,
         HelloRefusal.WRONG_CERTIFICATE: pb.HELLO_REFUSAL_WRONG_CERTIFICATE,
         HelloRefusal.DUPLICATE_REPLICA: pb.HELLO_REFUSAL_DUPLICATE_REPLICA,
+        HelloRefusal.OTHER_STANDBY_COUNT: pb.HELLO_REFUSAL_OTHER_STANDBY_COUNT,
     }
 )
 _REASONS: Final = MappingProxyType({number: reason for reason, number in _NUMBERS.items()})

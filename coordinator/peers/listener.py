@@ -103,9 +103,8 @@ class Listener:
         clock_ms: Callable[[], int],
         certificate_names: Callable[[_Context], frozenset[str] | None] = names_of,
     ) -> None:
-        self.heard = {
-            replica: Heard() for replica in range(own.replica_count) if replica != own.replica_id
-        }
+        members = range(own.replica_count + own.standby_count)
+        self.heard = {replica: Heard() for replica in members if replica != own.replica_id}
         self.refused: Counter[str] = Counter()
         """Hellos that were refused, by reason."""
         self._own = own

@@ -31,7 +31,8 @@ class ReplicaReportMessage:
     """How far the sender is, and where it serves clients. Nothing rests on it.
 
     `status` is the number of a `cluster.v1.ReplicaStatus`; `generation` the snapshot that it would
-    restart from, 0 for none; `client_address` is HOST:PORT.
+    restart from, 0 for none; `client_address` is HOST:PORT. `unfit` is what speaks against the
+    sender as the primary, empty for nothing.
     """
 
     cluster_id: bytes
@@ -43,6 +44,7 @@ class ReplicaReportMessage:
     retired: int
     generation: int
     client_address: str
+    unfit: str = ""
 
 
 ShellMessage: TypeAlias = SnapshotDurableMessage | ReplicaReportMessage

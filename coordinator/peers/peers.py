@@ -32,6 +32,7 @@ STOP_GRACE_MS: Final = 100
 class PeersConfig:
     """Who this replica is, and how it reaches the others. `boot_nonce` is new at each start.
 
+    `replica_count` of them vote; `settings` say which standbys there are beside.
     Every replica must know the cluster's id before it can speak to another.
     """
 
@@ -40,6 +41,12 @@ class PeersConfig:
     replica_count: int
     boot_nonce: bytes
     settings: PeerSettings
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The ids of all other replicas, standbys included, in order."""
+        members = range(self.replica_count + self.settings.standby_count)
+        return tuple(replica for replica in members if replica != self.replica_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ class Peers:
         tls = config.settings.tls
         self._credentials: PeerCredentials | None = None if tls is None else load_credentials(tls)
         own = _hello(config, agreed_limits() if agreed is None else agreed)
-        self._links = {replica: self._link(own, replica) for replica in self._others()}
+        self._links = {replica: self._link(own, replica) for replica in config.others}
         self._listener = Listener(own, self, clock_ms)
         self._snapshots = snapshots
         self._tasks: list[asyncio.Task[None]] = []
@@ -157,10 +164,6 @@ class Peers:
 
     # --- Parts ---
 
-    def _others(self) -> list[int]:
-        config = self._config
-        return [replica for replica in range(config.replica_count) if replica != config.replica_id]
-
     @property
     def _channel_credentials(self) -> grpc.ChannelCredentials | None:
         return None if self._credentials is None else self._credentials.channel
@@ -207,6 +210,7 @@ def _hello(config: PeersConfig, agreed: Mapping[str, int]) -> Hello:
         configuration_digest=configuration_digest(agreed),
         boot_nonce=config.boot_nonce,
         to_replica=config.replica_id,
+        standby_count=config.settings.standby_count,
     )
 
 

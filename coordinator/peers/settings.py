@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from viewstamp.limits import STANDBYS_MAX
+
 
 @dataclass(frozen=True, slots=True)
 class PeerTls:
@@ -19,11 +21,15 @@ class PeerTls:
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """What one process was told of its peers. `addresses` has those of all others, by replica."""
+    """What one process was told of its peers.
+
+    `addresses` has those of all others, by replica, the last of which are the standbys.
+    """
 
     listen: str
     addresses: Mapping[int, str]
     tls: PeerTls | None
+    standby_count: int = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " among them, so that all replicas can be given the same flags",
     )
     add(
+        "--standby",
+        action="append",
+        default=[],
+        metavar="ID=HOST:PORT",
+        help="the --peer-listen address of a replica without a vote, which follows for ever: once"
+        " for each, with ids from --replica-count on, the same for every replica; a process whose"
+        " --replica-id is among them is that standby",
+    )
+    add(
         "--peer-tls-certificate",
         type=Path,
         help="PEM chain that names replica-<ID>.viewstamp; with key and ca: mutual TLS",
@@ -54,33 +69,58 @@ def settings_of(
     """Return what was told, None for a cluster of one. Raises ValueError."""
     tls = _tls(options)
     if replica_count == 1:
-        if options.peer_listen or options.peer or tls:
-            raise ValueError("flags about peers need --replica-count of at least 2")
+        if options.peer_listen or options.peer or options.standby or tls:
+            raise ValueError(
+                "flags about peers and standbys need --replica-count of at least 2: a lone replica"
+                " speaks to nobody"
+            )
         return None
     if options.peer_listen is None:
         raise ValueError(f"--peer-listen is missing: {replica_count} replicas must be reachable")
     _check_address("--peer-listen", options.peer_listen)
-    return PeerSettings(
-        options.peer_listen, _addresses(options.peer, replica_id, replica_count), tls
-    )
+    standbys = standby_addresses(options, replica_count)
+    voters = _voters(options.peer, replica_id, replica_count)
+    others = {replica: each for replica, each in standbys.items() if replica != replica_id}
+    return PeerSettings(options.peer_listen, voters | others, tls, len(standbys))
 
 
-def _addresses(values: Sequence[str], replica_id: int, replica_count: int) -> dict[int, str]:
-    addresses: dict[int, str] = {}
-    for value in values:
-        number, _, address = value.partition("=")
-        if not number.isdecimal():
-            raise ValueError(f"--peer {value}: write ID=HOST:PORT")
-        _check_address(f"--peer {number}", address)
-        if int(number) in addresses:
-            raise ValueError(f"--peer {value}: replica {number} was given an address already")
-        addresses[int(number)] = address
+def standby_addresses(options: argparse.Namespace, replica_count: int) -> dict[int, str]:
+    """Return where the standbys listen for the others, by id. Raises ValueError."""
+    found = _addresses("--standby", options.standby)
+    if len(found) > STANDBYS_MAX:
+        raise ValueError(
+            f"--standby is given {len(found)} times: {STANDBYS_MAX} standbys are possible"
+        )
+    due = list(range(replica_count, replica_count + len(found)))
+    if sorted(found) != due:
+        raise ValueError(
+            f"--standby names {sorted(found)}: beside {replica_count} replicas the standbys are"
+            f" {due}"
+        )
+    return {replica: found[replica] for replica in due}
+
+
+def _voters(values: Sequence[str], replica_id: int, replica_count: int) -> dict[int, str]:
+    addresses = _addresses("--peer", values)
     due = set(range(replica_count)) - {replica_id}
     if addresses.keys() - {replica_id} != due:
         raise ValueError(
             f"--peer names replicas {sorted(addresses)}: give each of {sorted(due)} once"
         )
     return {replica: addresses[replica] for replica in sorted(due)}
+
+
+def _addresses(flag: str, values: Sequence[str]) -> dict[int, str]:
+    addresses: dict[int, str] = {}
+    for value in values:
+        number, _, address = value.partition("=")
+        if not number.isdecimal():
+            raise ValueError(f"{flag} {value}: write ID=HOST:PORT")
+        _check_address(f"{flag} {number}", address)
+        if int(number) in addresses:
+            raise ValueError(f"{flag} {value}: replica {number} was given an address already")
+        addresses[int(number)] = address
+    return addresses
 
 
 def _check_address(flag: str, address: str) -> None:

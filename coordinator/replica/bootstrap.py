@@ -29,7 +29,7 @@ from coordinator.journal.errors import JournalExists
 from coordinator.journal.journal import SEGMENT_BYTES, Journal
 from coordinator.journal.opening import Recovery
 from coordinator.journal.segment import segment_numbers, segment_path
-from coordinator.journal.superblock import Superblock, SuperblockState
+from coordinator.journal.superblock import NOT_ADMITTED, Superblock, SuperblockState
 from coordinator.replica.repairs import Repairs
 from coordinator.replica.start import SnapshotCut, WrongDirectoryError, join, start_event
 from coordinator.snapshot.errors import TransferFailed
@@ -196,6 +196,11 @@ class DirectoryOptions:
     snapshots: tuple[Path, ...] = ()  # none: within the directory
     snapshot_reserve_bytes: int = SNAPSHOT_RESERVE_BYTES_MIN
 
+    @property
+    def is_standby(self) -> bool:
+        """Whether it is the directory of a replica without a vote."""
+        return self.replica_id >= self.replica_count
+
     def snapshot_directories(self) -> tuple[str, ...]:
         """Return where the copies of snapshots are kept."""
         inside = self.path / SNAPSHOTS_DIRECTORY
@@ -287,6 +292,7 @@ def _open_superblock(storage: Storage, options: DirectoryOptions) -> SuperblockF
         log_view=0,
         commit_max=0,
         generation=0,
+        voting_view=NOT_ADMITTED if options.is_standby else 0,
     )
     superblock = SuperblockFile(storage, str(options.path / SUPERBLOCK_FILE), identity)
     _check_identity(options, superblock.state)
@@ -315,6 +321,7 @@ def _check_identity(options: DirectoryOptions, state: SuperblockState) -> None:
             f"{options.path} belongs to cluster {state.cluster_id.hex()}, not"
             f" {options.cluster_id.hex()}: correct --cluster-id or --data-directory"
         )
+    _check_role(options, state)
     if state.replica_id != options.replica_id:
         raise WrongDirectoryError(
             f"{options.path} belongs to replica {state.replica_id}, not {options.replica_id}:"
@@ -324,6 +331,22 @@ def _check_identity(options: DirectoryOptions, state: SuperblockState) -> None:
         raise WrongDirectoryError(
             f"{options.path} was founded for {state.replica_count} replicas, not"
             f" {options.replica_count}: the count is fixed at founding; correct --replica-count"
+        )
+
+
+def _check_role(options: DirectoryOptions, state: SuperblockState) -> None:
+    """Who votes is fixed at founding: no standby becomes one, and nobody who may have voted."""
+    if state.is_standby and not options.is_standby:
+        raise WrongDirectoryError(
+            f"{options.path} belongs to standby {state.replica_id} beside {state.replica_count}"
+            f" replicas, and a standby never gets a vote: start it as that standby, or give replica"
+            f" {options.replica_id} a directory of its own"
+        )
+    if options.is_standby and not state.is_standby:
+        raise WrongDirectoryError(
+            f"{options.path} belongs to replica {state.replica_id} of {state.replica_count}, which"
+            f" has a vote, and cannot become standby {options.replica_id}: correct --replica-id, or"
+            " give the standby an empty directory"
         )
 
 

@@ -25,6 +25,7 @@ from coordinator.replica.batcher import (
     SessionRequest,
     is_about_snapshots,
 )
+from coordinator.replica.entries import Entries
 from coordinator.replica.errors import HaltedError
 from coordinator.replica.handover import Handover, HandoverPorts
 from coordinator.replica.intake import Intake
@@ -64,6 +65,7 @@ class Driver:
         self.mux = mux
         self.reads = ReplicaReads(self, mux)
         self._intake = Intake(core, self, events.room)
+        self._entries = Entries(self, events.room)
         self._core = core
         self._writer = writer
         self._events = events
@@ -83,6 +85,7 @@ class Driver:
                 self._found_faulty,
                 self._start,
                 self.guard,
+                self._is_urgent,
             )
         )
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -98,7 +101,7 @@ class Driver:
             vsr.FoundingReady: lambda effect: self._events.founding_ready(effect.nonces),
             vsr.Dropped: self._dropped,
             vsr.Arm: self._arm,
-            vsr.Send: lambda effect: peers.send(effect.to_replica, effect.message),
+            vsr.Send: self._send_to_peer,
             vsr.DiscardAfter: lambda effect: writer.discard_after(effect.op),
             vsr.SendCommitted: peers.send_committed,
             vsr.SendHeld: peers.send_held,
@@ -131,7 +134,8 @@ class Driver:
         self._intake.submit(waiting)
 
     def pump(self) -> None:
-        """Admit what waits while the pipeline has room."""
+        """Admit what waits while the pipeline and the disk have room."""
+        self._entries.look()
         self._intake.pump()
 
     @property
@@ -165,6 +169,15 @@ class Driver:
         waiting_op = self._handover.next_op
         handed_over = self.progress.committed_op if waiting_op is None else waiting_op - 1
         return op <= handed_over and revision <= self.progress.committed_revision
+
+    def hurry(self) -> None:
+        """Hand over what is committed, at once: somebody waits for it."""
+        self._handover.hurry()
+
+    def _is_urgent(self) -> bool:
+        """Whether somebody waits for commits: callers, a new primary, reads of a backup."""
+        follows = self.progress.status is vsr.Status.NORMAL and not self.is_serving
+        return not follows or self.reads.waiting > 0
 
     def lead(self, effects: Callable[[], Sequence[mux_types.MuxEffect]]) -> None:
         """Ask the mux for effects and carry them out; what is raised ends the process."""
@@ -201,6 +214,19 @@ class Driver:
         self._steps.append(event)
         if not self._stepping:
             self.guard(self._drain_steps)
+
+    def received(self, message: vsr.Message) -> None:
+        """Take a message of another replica."""
+        self._entries.received(message)
+
+    def _send_to_peer(self, effect: vsr.Send) -> None:
+        if not self._entries.is_vain(effect.message):
+            self._peers.send(effect.to_replica, effect.message)
+
+    @property
+    def head_op(self) -> int:
+        """The last op of the log here."""
+        return self._core.marks.op
 
     @property
     def is_stepping(self) -> bool:
@@ -241,10 +267,11 @@ class Driver:
         if not self._intake.is_admitting:  # entries of another primary
             self.progress.op = self._core.marks.op
         self._events.persisting(effect.prepares)
-        use_reserve = any(map(self._may_use_reserve, effect.prepares))
+        use_reserve = any(map(self.may_use_reserve, effect.prepares))
         self._writer.persist_prepares(effect.prepares, use_reserve=use_reserve)
 
-    def _may_use_reserve(self, prepare: vsr.Prepare) -> bool:
+    def may_use_reserve(self, prepare: vsr.Prepare) -> bool:
+        """Whether an entry may go into the space that is reserved for snapshots."""
         batch = self.batch_of(prepare.op)
         if batch is not None:
             return batch.may_use_reserve
@@ -280,6 +307,7 @@ class Driver:
         self.progress.view = effect.view
         self.progress.primary = effect.primary
         self._events.status_changed(effect)
+        self._handover.hurry()
 
     @property
     def is_serving(self) -> bool:

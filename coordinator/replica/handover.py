@@ -3,18 +3,28 @@
 The core holds the bodies of recent entries only. What an earlier process wrote, or what this one
 was slow to take, is read back. An entry whose record turns out to be damaged is told to the core,
 which has it from a peer and commits it once more; everything behind it waits.
+
+Where nobody waits for them, as on a backup, commits are handed over a run at a time: what is
+applied together costs less, and does not get in the way of the next entry on its way to the disk.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from coordinator import vsr
 from coordinator.journal import CorruptRecord
 from coordinator.replica.errors import HaltedError
+from viewstamp.limits import UNRETIRED_PREPARES_MAX
+
+# How long a commit waits for others at most, and how many wait. The other half of those that the
+# core hands out may be in the stages meanwhile.
+RUN_DELAY_MS: Final = 20
+RUN_PREPARES_MAX: Final = UNRETIRED_PREPARES_MAX // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +33,8 @@ class HandoverPorts:
 
     `read` returns an entry of the journal, None if it is not there, and raises CorruptRecord.
     `faulty` is told of an op whose record is damaged, and why. `start` runs work in the background,
-    whose failure ends the process, as does what `guard` is given.
+    whose failure ends the process, as does what `guard` is given. `is_urgent` says whether somebody
+    waits for what a commit does.
     """
 
     read: Callable[[int], Awaitable[Any | None]]
@@ -31,6 +42,7 @@ class HandoverPorts:
     faulty: Callable[[int, CorruptRecord], None]
     start: Callable[[Coroutine[Any, Any, None]], None]
     guard: Callable[[Callable[[], None]], None]
+    is_urgent: Callable[[], bool] = lambda: True
 
 
 class Handover:
@@ -41,6 +53,7 @@ class Handover:
         self._commits: deque[vsr.Commit] = deque()
         self._is_blocked = False  # the first is being read, or is fetched from a peer
         self._last_op = 0  # handed over
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def next_op(self) -> int | None:
@@ -60,9 +73,30 @@ class Handover:
         else:
             self._commits[position] = commit  # ops have no gap
             self._is_blocked = self._is_blocked and position > 0
-        self._advance()
+        if self._may_wait(commit):
+            self._wait()
+        else:
+            self._advance()
+
+    def hurry(self) -> None:
+        """Hand over what waits for others: somebody waits for it, or has waited long enough."""
+        if self._timer is not None:
+            self._ports.guard(self._advance)
+
+    def _may_wait(self, commit: vsr.Commit) -> bool:
+        """Whether more may come before anything is done. A log that is read back is in a hurry."""
+        is_whole = commit.prepare is not None and len(self._commits) < RUN_PREPARES_MAX
+        return is_whole and not self._ports.is_urgent()
+
+    def _wait(self) -> None:
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(RUN_DELAY_MS / 1000, self.hurry)
 
     def _advance(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         while self._commits and not self._is_blocked:
             commit = self._commits[0]
             if commit.prepare is None:

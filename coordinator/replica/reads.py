@@ -35,6 +35,10 @@ class Replica(Protocol):
         """Whether the stages were given the log up to both."""
         ...
 
+    def hurry(self) -> None:
+        """Have the stages given what is committed, at once."""
+        ...
+
     def step(self, event: vsr.Event) -> None:
         """Give the core an event."""
         ...
@@ -144,6 +148,7 @@ class ReplicaReads:
     def _place(self, pending: _Pending) -> None:
         if not self._replica.is_handed_over(pending.op, pending.revision):
             self._waiting[pending.read.token] = pending
+            self._replica.hurry()
             return
         self._due.append(pending)
         if len(self._due) == 1:

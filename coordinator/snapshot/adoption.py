@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from coordinator.mux.stage import Stage
@@ -23,6 +23,7 @@ from coordinator.snapshot.errors import (
     GenerationDamaged,
 )
 from coordinator.snapshot.files import SnapshotFiles
+from coordinator.snapshot.pacing import Pace
 from coordinator.stages.base import SectionBase
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.telemetry import fields
@@ -70,6 +71,7 @@ class AdoptionPorts:
     freed: Callable[[], Awaitable[None]]
     start: Callable[[Coroutine[Any, Any, None]], None]
     compacted: Callable[[int, Stage, int, int], None] = lambda *_: None
+    pace: Pace = field(default_factory=Pace)
 
 
 class Adoption:
@@ -99,19 +101,24 @@ class Adoption:
     async def adopt(self, generation: int) -> None:
         """Restart from `generation` from now on. What it raises must end the process."""
         ports = self._ports
+        steps = ports.pace.begin()
         manifest = await asyncio.to_thread(self._files.written_manifest, generation)
         assert manifest is not None, f"generation {generation} is durable here, and is not"
+        await steps.rest()
         await asyncio.to_thread(ports.record, generation, manifest.cut_op)
+        await steps.rest()
         for stage, service in ports.services.items():
             service.move_base(section_base(self._files, manifest, stage))
         ports.release(generation)
         self._adopted = manifest
+        await steps.rest()
         dropped = await ports.writer.call(lambda: ports.truncate(manifest.cut_op + 1))
         ports.copied(generation, self._files.directories)
         _log.info(
             "snapshot adopted",
             extra=fields(generation=generation, cut_op=manifest.cut_op, segments_dropped=dropped),
         )
+        await steps.rest()
         await self.clean()
 
     async def replayed(self) -> None:
@@ -124,13 +131,16 @@ class Adoption:
         if not self._is_replayed or self._adopted is None:
             return
         async with self._cleaning:
+            steps = self._ports.pace.begin()
             adopted, kept = self._adopted, self._ports.kept()
             try:
                 await asyncio.to_thread(self._files.collect_garbage, kept, adopted.generation)
             except (AllCopiesBad, CopyNotWritten) as error:
                 _log.error("garbage of snapshots stays", exc_info=error)
             await self._ports.freed()
+            await steps.rest()
             stages = await asyncio.to_thread(self._prepare_next, adopted)
+            await steps.rest()
         if stages and not self._is_compacting:
             self._is_compacting = True
             self._ports.start(self._compact_all(adopted, stages))
@@ -145,11 +155,13 @@ class Adoption:
 
     async def _compact_all(self, manifest: SnapshotManifest, stages: Sequence[int]) -> None:
         try:
+            steps = self._ports.pace.begin()
             for stage in stages:
                 begun_ns = time.time_ns()
                 layer = await asyncio.to_thread(self._files.compact, manifest, stage)
                 self._ports.compacted(manifest.generation, Stage(stage), begun_ns, layer.size_bytes)
                 _log.info("section compacted", extra=fields(stage=stage, bytes=layer.size_bytes))
+                await steps.rest()
         except (AllCopiesBad, CompactionFailed, CopyNotWritten, GenerationDamaged) as error:
             # The chain is as good as before; the next adoption tries again.
             _log.warning("a section was not compacted", extra=fields(why=str(error)))

@@ -1,7 +1,8 @@
 """What replicas say of a generation that is durable with them, counted: pure functions.
 
-A generation is completed with the root that a majority of all replicas have, and the tasks that the
-first of those has. Roots alone are compared, since replicas that agree may differ in their layers.
+A generation is completed with the root that a majority of all that have a vote have, and the tasks
+that the first of those has. Roots alone are compared, since replicas that agree may differ in their
+layers.
 """
 
 from __future__ import annotations
@@ -57,7 +58,11 @@ def majority_of(replica_count: int) -> int:
 
 
 def judge(reports: Mapping[int, DurableReport], replica_count: int) -> Verdict:
-    """Return what the reports about one generation, by replica, add up to."""
+    """Return what the reports about one generation, by replica, add up to.
+
+    Replicas from `replica_count` on are standbys, and have no say.
+    """
+    reports = {replica: reports[replica] for replica in reports if replica < replica_count}
     needed = majority_of(replica_count)
     for replicas in _by_root(reports):
         if len(replicas) >= needed:
@@ -83,7 +88,7 @@ def different_sections(
 
 
 class Reports:
-    """The last report of each replica, among so many; this one is `replica_id`.
+    """The last report of each replica, of which so many have a vote; this one is `replica_id`.
 
     Only one generation can be undecided at a time, the newest: so one report of each is enough.
     """
@@ -115,7 +120,9 @@ class Reports:
     @property
     def others_suffice(self) -> bool:
         """Whether a generation can complete that this replica cannot write."""
-        return self.replica_count - 1 >= majority_of(self.replica_count)
+        is_standby = self.replica_id >= self.replica_count
+        others = self.replica_count if is_standby else self.replica_count - 1
+        return others >= majority_of(self.replica_count)
 
 
 def _by_root(reports: Mapping[int, DurableReport]) -> list[tuple[int, ...]]:

@@ -10,26 +10,31 @@ from typing import Any, Final, Protocol
 
 from coordinator.gateway.alarms import Alarms
 from coordinator.gateway.snapshots import SnapshotReads
-from coordinator.mux.catalog_types import CatalogChanged, CutTaken
+from coordinator.mux.catalog_types import CatalogChanged, CutTaken, Snapshot, SnapshotState
 from coordinator.mux.mux import Mux
 from coordinator.mux.stage import Stage
 from coordinator.peers.messages import SnapshotDurableMessage
+from coordinator.replica.batcher import Batcher
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver
+from coordinator.replica.ports import Progress
 from coordinator.replica.proposals import Proposals
 from coordinator.replica.writer import Writer
 from coordinator.snapshot.adoption import Adoption, AdoptionPorts
 from coordinator.snapshot.agreement import DurableReport, Reports
 from coordinator.snapshot.bases import restored_tallies, section_base
 from coordinator.snapshot.copies import CopyVerdict
+from coordinator.snapshot.decisions import LocalState
 from coordinator.snapshot.generation_files import StoredGenerations, durable_of
 from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports
+from coordinator.snapshot.pacing import Pace, Traffic
 from coordinator.snapshot.sections import CutSections
 from coordinator.snapshot.store import SnapshotStore
 from coordinator.snapshot.triggers import Load, SnapshotTriggers, TriggerSettings
 from coordinator.snapshot.work import Durable, LocalWork
 from coordinator.stages.client import StageClient
 from coordinator.telemetry.snapshots import SnapshotWatch
+from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.format.prepare import Prepare
 
@@ -70,6 +75,15 @@ class Surroundings:
     tell_others: Callable[[Durable], None]
 
 
+def traffic_of(progress: Progress, batcher: Batcher, is_urgent: Callable[[], bool]) -> Traffic:
+    """Return what the work on snapshots must know of commands."""
+    return Traffic(
+        retired=lambda: progress.retired_revision,
+        waiting=lambda: progress.op - progress.retired_op + len(batcher),
+        is_urgent=is_urgent,
+    )
+
+
 class Snapshots:
     """Everything about snapshots in one process."""
 
@@ -81,6 +95,8 @@ class Snapshots:
         deadline_ms: int,
     ) -> None:
         self._around = around
+        traffic = traffic_of(around.driver.progress, around.driver.batcher, self._is_urgent)
+        self._pace = Pace(traffic, deadline_ms)
         self._loop = asyncio.get_running_loop()
         manifest = None if around.files.base is None else around.files.base.manifest
         snapshots = around.mux.catalog.list_after(0, around.mux.catalog.last_generation)
@@ -182,8 +198,13 @@ class Snapshots:
         self.store.apply(changed.snapshots, changed.deleted)
         self.orchestrator.catalog_changed(changed.snapshots, changed.deleted)
         self.reads.catalog_changed(changed.snapshots, changed.deleted)
-        if changed.deleted:
+        if changed.deleted and not any(map(self._is_to_be_adopted, changed.snapshots)):
             self._around.start(self._adoption.clean())
+
+    def _is_to_be_adopted(self, snapshot: Snapshot) -> bool:
+        """Whether files are about to be looked through anyway, for a generation that completed."""
+        state = self.orchestrator.local_state(snapshot.generation)
+        return snapshot.state is SnapshotState.COMPLETED and state is LocalState.DURABLE
 
     # --- Ports ---
 
@@ -191,7 +212,7 @@ class Snapshots:
         around = self._around
         files = StoredGenerations(around.files.snapshots, around.files.cluster_id)
         return Ports(
-            work=around.watch.work(LocalWork(self._sections, files)),
+            work=around.watch.work(LocalWork(self._sections, files, pace=self._pace)),
             adopt=around.watch.adopt(self._adoption.adopt),
             propose=lambda code, request: around.proposals.propose(code, request, 0),
             publish=lambda snapshot: self.store.apply((snapshot,), ()),
@@ -217,6 +238,7 @@ class Snapshots:
             freed=around.space.look_again,
             start=around.start,
             compacted=around.watch.compacted,
+            pace=self._pace,
         )
 
     def _release(self, generation: int) -> None:
@@ -226,6 +248,11 @@ class Snapshots:
 
     def _kept(self) -> frozenset[int]:
         return self.orchestrator.pins() | self._catalog.keys()
+
+    def _is_urgent(self) -> bool:
+        """Whether commands themselves need a snapshot to be completed."""
+        load = self._load()
+        return load.is_disk_full or load.item_log_bytes > limits.ITEM_LOG_CUT_BYTES
 
     def _load(self) -> Load:
         around = self._around

@@ -36,7 +36,7 @@ from coordinator.snapshot import schema, values
 BUSY_TIMEOUT_MS: Final = 5_000
 RETRY_DELAY_MS: Final = 1_000
 # What changes within this time is written in one transaction.
-GATHER_MS: Final = 50
+GATHER_MS: Final = 250
 UPDATE_ATTEMPTS_MAX: Final = 100
 
 _log = logging.getLogger(__name__)

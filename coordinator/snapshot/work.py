@@ -17,6 +17,7 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from coordinator.mux.catalog_types import CutTaken, Snapshot, TaskSnapshot
 from coordinator.mux.stage import Stage
+from coordinator.snapshot.pacing import Pace, Steps
 from coordinator.snapshot.sections import (
     GenerationFailed,
     SectionHead,
@@ -130,17 +131,25 @@ class LocalWork:
         files: GenerationFiles,
         wait: Callable[[Stage], Awaitable[None]] | None = None,
         held_bytes_max: int = HELD_BYTES_MAX,
+        pace: Pace | None = None,
     ) -> None:
         self._held_bytes_max = held_bytes_max
+        self._pace = pace or Pace()
         self._source = source
         self._files = files
         self._wait = wait or _pause
 
     async def make_durable(self, cut: LocalCut, tasks: Sequence[Stage], report: Report) -> bytes:
         """Write a generation, reporting each task; return its root. Raises GenerationFailed."""
+        await self._pace.begin_generation()
+        steps = self._pace.begin()
         writer = await in_thread(self._writer, cut)
+        await steps.rest()
         await all_or_none(self._section(writer, stage, cut, report) for stage in tasks)
-        return await in_thread(writer.finish)
+        steps = self._pace.begin()
+        root = await in_thread(writer.finish)
+        await steps.rest()
+        return root
 
     async def delete(self, generation: int) -> None:
         """Delete what is here of a generation that will never be used."""
@@ -162,7 +171,8 @@ class LocalWork:
         head = self._source.expected(stage, cut.taken)
         while True:
             try:
-                task = await self._section_once(writer, stage, cut.taken, head)
+                async with self._pace.turn() as steps:
+                    task = await self._section_once(writer, stage, cut.taken, head, steps)
             except SectionUnavailable as why:
                 _log.warning("section %s is read again: %s", stage.name.lower(), why)
                 await self._wait(stage)
@@ -174,23 +184,33 @@ class LocalWork:
                 return
 
     async def _section_once(
-        self, writer: GenerationWriter, stage: Stage, cut: CutTaken, head: SectionHead
+        self,
+        writer: GenerationWriter,
+        stage: Stage,
+        cut: CutTaken,
+        head: SectionHead,
+        steps: Steps,
     ) -> TaskSnapshot:
         layer = _Layer(writer, stage, head, self._held_bytes_max)
         try:
-            summary = await self._copy(layer, stage, cut)
+            summary = await self._copy(layer, stage, cut, steps)
             _check_summary(summary, stage, cut)
             # All up to the cut is in it. What the machine applied last depends on what a restart
             # began with, and a report must not.
             summary.applied_revision = cut.revision
             if (found := head_of(summary)) != head:
                 raise _OtherHead(found)
+            await steps.rest()
         except BaseException:
             await in_thread(layer.discard)
             raise
-        return await in_thread(layer.finish, summary)
+        task = await in_thread(layer.finish, summary)
+        await steps.rest()
+        return task
 
-    async def _copy(self, layer: _Layer, stage: Stage, cut: CutTaken) -> domain_pb2.SectionSummary:
+    async def _copy(
+        self, layer: _Layer, stage: Stage, cut: CutTaken, steps: Steps
+    ) -> domain_pb2.SectionSummary:
         """Write the blocks of a section; return what ends it."""
         async with aclosing(self._source.read(stage, cut)) as responses:
             async for response in responses:
@@ -198,6 +218,7 @@ class LocalWork:
                     return response.summary
                 if layer.hold(response.block):
                     await in_thread(layer.write_held)
+                    await steps.rest()
         raise GenerationFailed(f"the {stage.name.lower()} section ended without a summary")
 
 

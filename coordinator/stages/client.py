@@ -28,6 +28,8 @@ from coordinator.tasks import first_to_end
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2_grpc as domain_grpc
+from viewstamp.framing import encode_varint
+from viewstamp.telemetry.sampling import TRACE_PARENT_CHARACTERS
 
 RECONNECT_DELAY_MIN_MS: Final = 20
 RECONNECT_DELAY_MAX_MS: Final = 500
@@ -39,6 +41,14 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", RECONNECT_DELAY_MAX_MS),
 )
 APPLY_PATH: Final = "/viewstamp.api.domain.v1.DomainService/Apply"
+# What comes before a traceparent that is added to an encoded batch; all are equally long.
+_TRACED: Final = domain_pb2.ApplyRequest(
+    batch=domain_pb2.Batch(trace_parents=["-" * TRACE_PARENT_CHARACTERS])
+).SerializeToString()[:-TRACE_PARENT_CHARACTERS]
+# Batches that wait together share a message up to so many bytes. Beyond, the first would wait
+# for the others longer than a message costs.
+SHARED_MESSAGE_BYTES_MAX: Final = 64 * limits.KIB
+_BATCHES_TAG: Final = bytes((domain_pb2.ApplyRequest.BATCHES_FIELD_NUMBER << 3 | 2,))
 # How a service says that a section cannot be its own, whoever sends it.
 _REFUSALS_OF_BASE: Final = (grpc.StatusCode.DATA_LOSS, grpc.StatusCode.INVALID_ARGUMENT)
 
@@ -82,6 +92,7 @@ class _Outgoing:
     entry: Entry | None  # None for reads
     timeout_ms: int = limits.STAGE_TIMEOUT_MS
     is_answered: bool = True
+    may_share: bool = False
 
 
 class StageClient:
@@ -108,6 +119,7 @@ class StageClient:
         self._wake = asyncio.Event()
         self._has_lost_reads = False
         self._replay_left = 0
+        self._is_greeted = False
         self._answered_at = 0.0
         self._channel: grpc.aio.Channel | None = None
 
@@ -119,7 +131,12 @@ class StageClient:
         message = domain_pb2.ApplyRequest(batch=batch).SerializeToString()
         if batch.sequence:
             entry = self.item_log.append(batch.sequence, message, cut_generation(batch))
-            outgoing = _Outgoing(message + traced(trace_parents), entry)
+            outgoing = _Outgoing(
+                message + traced(trace_parents),
+                entry,
+                # What is added to an encoded message belongs to that one batch.
+                may_share=not trace_parents,
+            )
         else:
             outgoing = _Outgoing(message, None, read_timeout_ms(batch))
         if self.connected:
@@ -168,6 +185,11 @@ class StageClient:
     def replaying(self) -> bool:
         """Whether answers to batches sent before the last restart are still coming in."""
         return self._replay_left > 0
+
+    @property
+    def coming_back(self) -> bool:
+        """Whether a service is being told its state, or what it had been told before."""
+        return self.replaying if self.connected else self._is_greeted
 
     async def describe(self) -> domain_pb2.DescribeResponse:
         """Wait for the service and ask what it claims. Raises grpc.RpcError."""
@@ -231,6 +253,7 @@ class StageClient:
         try:
             await call.write(_hello(identity))
             await _read_hello_reply(call)
+            self._is_greeted = True
             if not await self._start_from_base(call):
                 return  # the base has moved on meanwhile: once more, from there
             self._opened(describe)
@@ -284,7 +307,9 @@ class StageClient:
         self._check_item_log()
         # Before the first read of this connection, which must not be taken for one of those.
         self._tell_lost_reads()
-        self._outgoing = deque(_Outgoing(entry.message, entry) for entry in self.item_log)
+        self._outgoing = deque(
+            _Outgoing(entry.message, entry, may_share=True) for entry in self.item_log
+        )
         self._unanswered.clear()
         self._replay_left = len(self._outgoing)
         self._answered_at = asyncio.get_running_loop().time()
@@ -294,6 +319,7 @@ class StageClient:
 
     def _lost(self, reason: str) -> None:
         was_connected, self.connected = self.connected, False
+        self._is_greeted = False
         self._outgoing.clear()
         self._unanswered.clear()
         self._replay_left = 0
@@ -305,11 +331,10 @@ class StageClient:
     async def _write(self, call: Any) -> None:
         while True:
             while self._outgoing:
-                outgoing = self._outgoing.popleft()
-                if outgoing.is_answered:
-                    self._unanswered.append(outgoing)
+                together = take_together(self._outgoing)
+                self._unanswered.extend(each for each in together if each.is_answered)
                 try:
-                    await call.write(outgoing.message)
+                    await call.write(joined([each.message for each in together]))
                 except asyncio.InvalidStateError:
                     return  # the service died since the last write
             self._wake.clear()
@@ -324,10 +349,13 @@ class StageClient:
             response = domain_pb2.ApplyResponse.FromString(message)
             if response.HasField("deferred"):
                 self._events.deferred(response.deferred)
+            elif response.HasField("replies"):
+                for reply in response.replies.replies:
+                    self._answered(reply)
             else:
-                self._answered(response.batch, message)
+                self._answered(response.batch)
 
-    def _answered(self, reply: domain_pb2.BatchReply, message: bytes) -> None:
+    def _answered(self, reply: domain_pb2.BatchReply) -> None:
         outgoing = self._unanswered.popleft()
         self._replay_left = max(0, self._replay_left - 1)
         if outgoing.entry is None:
@@ -338,7 +366,7 @@ class StageClient:
                 f"{self.target} answered batch {reply.sequence} where"
                 f" {outgoing.entry.sequence} was due"
             )
-        if settle(outgoing.entry, message):
+        if settle(outgoing.entry, reply.SerializeToString()):
             self._events.replied(reply)
 
     async def _watch_silence(self) -> None:
@@ -355,6 +383,27 @@ class StageClient:
                 raise TimeoutError
 
 
+def take_together(waiting: deque[_Outgoing]) -> list[_Outgoing]:
+    """Take what goes into the next message: one, or all that may share it and fit."""
+    taken = [waiting.popleft()]
+    size = len(taken[0].message)
+    while taken[0].may_share and waiting and waiting[0].may_share:
+        size += len(waiting[0].message)
+        if size > SHARED_MESSAGE_BYTES_MAX:
+            break
+        taken.append(waiting.popleft())
+    return taken
+
+
+def joined(messages: Sequence[bytes]) -> bytes:
+    """Return one message for encoded requests that hold a batch each."""
+    if len(messages) == 1:
+        return messages[0]
+    # A field of one batch and one of several are alike on the wire: see `Batches`.
+    batches = b"".join(messages)
+    return _BATCHES_TAG + encode_varint(len(batches)) + batches
+
+
 def read_timeout_ms(batch: domain_pb2.Batch) -> int:
     """Return how long the answer to reads may take: a state digest walks over the whole state."""
     walks = any(
@@ -365,11 +414,11 @@ def read_timeout_ms(batch: domain_pb2.Batch) -> int:
 
 
 def traced(trace_parents: Sequence[str]) -> bytes:
-    """Return what adds traceparents to an encoded batch: encodings joined are one message."""
-    if not trace_parents:
-        return b""
-    batch = domain_pb2.Batch(trace_parents=trace_parents)
-    return domain_pb2.ApplyRequest(batch=batch).SerializeToString()
+    """Return what adds traceparents to an encoded batch: encodings joined are one message.
+
+    Each is as long as `format_trace_parent` makes it.
+    """
+    return b"".join([_TRACED + text.encode() for text in trace_parents])
 
 
 def cut_generation(batch: domain_pb2.Batch) -> int:

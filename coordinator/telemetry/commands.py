@@ -6,11 +6,17 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from viewstamp.api.errors.v1.errors_pb2 import Reason
-from viewstamp.telemetry.rpc import OK, RpcNames, refused_attributes, refused_status
+from viewstamp.telemetry import otlp
+from viewstamp.telemetry.rpc import OK, OUTCOME_OK, RpcNames, refused_attributes, refused_status
 from viewstamp.telemetry.sampling import TraceContext, new_id_base, numbered_id
 from viewstamp.telemetry.spans import AttributeValue, Kind, Span, Status, encoded_each
 
 SERVER_NUMBER: Final = 1  # of the SERVER span among those of a command
+# What follows the names of a method where one command went well, as OTLP JSON.
+_PLACE_KEYS: Final = ("viewstamp.op", "viewstamp.revision")
+_SERVER_END: Final = (
+    f",{otlp.integers_of(*_PLACE_KEYS)},{OUTCOME_OK},{otlp.integers_of('viewstamp.user_id')}]"
+)
 
 
 class CommandTrace:
@@ -43,7 +49,6 @@ class CommandTrace:
         parent_id: str,
         names: RpcNames,
         started_ns: int,
-        *,
         user_id: int | None = None,
         index: int = 0,
         count: int = 1,
@@ -72,6 +77,10 @@ class CommandTrace:
         """The SERVER span."""
         return self.numbered(SERVER_NUMBER)
 
+    def trace_parent(self, number: int = SERVER_NUMBER) -> str:
+        """Return the `traceparent` of the `number`-th of its spans here."""
+        return f"00-{self.trace_id}-{self.id_base + number:016x}-01"
+
     def numbered(self, number: int) -> TraceContext:
         """Return the `number`-th of its spans here."""
         return TraceContext(self.trace_id, numbered_id(self.id_base, number))
@@ -98,7 +107,13 @@ class Ended(NamedTuple):
 
     def encoded(self) -> Iterable[str]:
         """Return it as OTLP JSON."""
-        return encoded_each(self.spans())
+        trace = self.trace
+        if self.outcome is not OK or not self.op or trace.count > 1 or trace.user_id is None:
+            return encoded_each(self.spans())
+        attributes = trace.names.encoded + _SERVER_END % (self.op, self.revision, trace.user_id)
+        head = otlp.shared(trace.trace_id, trace.parent_id, Kind.SERVER, attributes)
+        span_id = numbered_id(trace.id_base, SERVER_NUMBER)
+        return (trace.names.pattern % (head, span_id, trace.started_ns, self.ended_ns),)
 
     def spans(self) -> Iterable[Span]:
         """Yield the SERVER span."""

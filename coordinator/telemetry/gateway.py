@@ -26,6 +26,8 @@ from viewstamp.telemetry.spans import Recorder
 TRACE_PARENT_KEY: Final = "traceparent"
 Traces = Sequence[CommandTrace]
 _Calls = tuple[int, int]  # the code of a span, and how many calls are in it
+# Of a call: its first command in the request, how many commands it has, what it is below.
+_Sampled = tuple[int, int, TraceContext]
 
 
 class GatewayWatch:
@@ -90,61 +92,46 @@ class GatewayWatch:
             self._metrics.packed_requests += 1
         if self._recorder is None:
             return ()
-        is_followed = bool(request.traces)
-        if not is_followed and not self._sampler.keeps():
+        if said := request.traces:
+            return self._followed(said, request.spans, user_id)
+        if not self._sampler.keeps():
             return ()
-        calls = [(span.code, span.count) for span in request.spans]
-        if is_followed:
-            return self._followed(request.traces, calls, user_id)
-        if not calls:
-            return ()
-        count = sum(count for _, count in calls)
+        calls, count = _calls_of(request.spans)
         root = TraceContext(new_trace_id(), "")
-        begun = self._begun(calls, 0, count, root, user_id, time.time_ns())
-        return () if begun is None else (begun,)
+        return self._begun(calls, [(0, count, root)], user_id)
 
     def _followed(
-        self, said: Sequence[submit_pb2.CallTrace], calls: Sequence[_Calls], user_id: int
+        self,
+        said: Sequence[submit_pb2.CallTrace],
+        spans: Iterable[submit_pb2.Span],
+        user_id: int,
     ) -> Traces:
-        now_ns = time.time_ns()
-        begun = []
-        for trace in said[: sum(count for _, count in calls)]:
+        calls, count = _calls_of(spans)
+        sampled = []
+        for trace in said[:count]:
             parent = sampled_parent(trace.trace_parent)
             if parent is not None:
-                one = self._begun(calls, trace.index, trace.count or 1, parent, user_id, now_ns)
-                if one is not None:
-                    begun.append(one)
-        return begun
+                sampled.append((trace.index, trace.count or 1, parent))
+        return self._begun(calls, sampled, user_id)
 
     def _begun(
-        self,
-        calls: Sequence[_Calls],
-        index: int,
-        count: int,
-        parent: TraceContext,
-        user_id: int,
-        now_ns: int,
-    ) -> CommandTrace | None:
-        """Begin the span of a call, None if it is none, or one that nobody serves."""
-        span_index = index
-        for span, (code, calls_of_span) in enumerate(calls):
-            if span_index < calls_of_span:
-                method = self._routes.find(code)
-                if method is None:
-                    return None
-                return CommandTrace(
-                    parent.trace_id,
-                    parent.span_id,
-                    rpc.rpc_names(method.full_name),
-                    now_ns,
-                    user_id=user_id,
-                    index=index,
-                    count=count,
-                    span=span,
-                    span_index=span_index,
-                )
-            span_index -= calls_of_span
-        return None
+        self, calls: Sequence[_Calls], sampled: Iterable[_Sampled], user_id: int
+    ) -> list[CommandTrace]:
+        """Begin the spans of calls, but for those that are none, or that nobody serves."""
+        now_ns = time.time_ns()
+        begun = []
+        for index, count, parent in sampled:
+            span_index = index
+            for span, (code, calls_of_span) in enumerate(calls):
+                if span_index < calls_of_span:
+                    method = self._routes.find(code)
+                    if method is not None:
+                        names = rpc.rpc_names(method.full_name)
+                        place = index, count, span, span_index
+                        begun.append(CommandTrace(*parent, names, now_ns, user_id, *place))
+                    break
+                span_index -= calls_of_span
+        return begun
 
     def answered(self, traces: Traces, reply: Reply) -> None:
         """Record the spans of calls that got an answer."""
@@ -184,6 +171,16 @@ class GatewayWatch:
 def trace_parent_of(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     """Return the `traceparent` that a call came with, empty without one."""
     return next((str(value) for key, value in metadata if key == TRACE_PARENT_KEY), "")
+
+
+def _calls_of(spans: Iterable[submit_pb2.Span]) -> tuple[list[_Calls], int]:
+    """Return the calls of each span, and how many they are."""
+    calls, total = [], 0
+    for span in spans:
+        count = span.count
+        calls.append((span.code, count))
+        total += count
+    return calls, total
 
 
 def _error_at(reply: Reply, trace: CommandTrace) -> errors_pb2.Error | None:

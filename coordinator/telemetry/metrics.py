@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -17,6 +19,7 @@ from coordinator.replica.batcher import Batch
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import reason_name
+from viewstamp.limits import MIB
 from viewstamp.telemetry.metrics import LatencyHistogram
 from viewstamp.telemetry.rpc import OK
 
@@ -25,6 +28,11 @@ WATCHED_STAGES: Final = (
     mux_types.Stage.STREAMS,
     mux_types.Stage.CONSUMER_GROUPS,
 )
+
+# Commands are counted for so many prepares at a time, which takes a third of what it takes one by
+# one; or sooner, since their bodies are kept so long.
+COUNTED_TOGETHER: Final = 32
+UNCOUNTED_BYTES_MAX: Final = MIB
 
 
 class Gauge(NamedTuple):
@@ -56,6 +64,9 @@ class ReplicaMetrics:
         self._prepare_bytes = 0
         self._commands: dict[tuple[int, str], int] = {}
         self._refusals: dict[str, int] = {}
+        self._uncounted: deque[tuple[Batch, mux_types.Retired]] = deque()
+        self._uncounted_bytes = 0
+        self._counting = threading.Lock()
         self._name_of = name_of
 
     def refused(self, reason: Reason.ValueType) -> None:
@@ -64,10 +75,24 @@ class ReplicaMetrics:
         self._refusals[name] = self._refusals.get(name, 0) + 1
 
     def retired(self, batch: Batch, retired: mux_types.Retired, duration_ns: int) -> None:
-        """Count a prepare and its commands."""
+        """Count a prepare and, together with those of others, its commands."""
+        size = len(batch.body)
         self._prepares += 1
-        self._prepare_bytes += len(batch.body)
+        self._prepare_bytes += size
         self._prepare_latency.observe(duration_ns)
+        self._uncounted.append((batch, retired))
+        self._uncounted_bytes += size
+        if len(self._uncounted) >= COUNTED_TOGETHER or self._uncounted_bytes >= UNCOUNTED_BYTES_MAX:
+            self._uncounted_bytes = 0
+            self._count_commands()
+
+    def _count_commands(self) -> None:
+        """Count the commands of prepares that were not counted yet."""
+        with self._counting:  # the loop, or the page's thread
+            while self._uncounted:
+                self._count_commands_of(*self._uncounted.popleft())
+
+    def _count_commands_of(self, batch: Batch, retired: mux_types.Retired) -> None:
         for request, reply in zip(batch.requests, retired.replies, strict=True):
             whole = "" if reply.error is None else _reason_in(reply.error)
             for position, span in enumerate(request.spans):
@@ -102,6 +127,7 @@ class ReplicaMetrics:
         requests.add_metric(["submit"], self.packed_requests)
         requests.add_metric(["files"], self.file_requests)
         yield requests
+        self._count_commands()
         commands = CounterMetricFamily(
             "viewstamp_commands", "Commands that retired here.", labels=["rpc", "outcome"]
         )

@@ -18,7 +18,7 @@ from coordinator.telemetry.prepares import PrepareNotes, Visit
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.format.prepare import Prepare
 from viewstamp.telemetry.metrics import NANOSECONDS_PER_SECOND
-from viewstamp.telemetry.sampling import Sampler, format_trace_parent
+from viewstamp.telemetry.sampling import Sampler
 from viewstamp.telemetry.spans import Recorder
 
 # Spans of prepares without a sampled command: at more per second, the rest has none.
@@ -51,6 +51,7 @@ class ReplicaWatch:
         self._recorder = recorder
         self._metrics = metrics
         self._prepare_sampler = prepares
+        self._is_drawn = prepares.ratio < 1.0
         self._is_alone = is_alone
         self._prepares: dict[int, PrepareNotes] = {}
         self._visits: dict[tuple[mux_types.Stage, int], Visit] = {}
@@ -111,7 +112,7 @@ class ReplicaWatch:
         revisions = _revisions(batch) if is_sampled else ()
         visit = notes.visit(stage, time.time_ns(), revisions)
         self._visits[stage, batch.sequence] = visit
-        return [format_trace_parent(trace.numbered(number)) for trace, number in visit.concerned]
+        return [trace.trace_parent(number) for trace, number in visit.concerned]
 
     def answered(self, stage: mux_types.Stage, sequence: int) -> None:
         """The answer to a batch has come."""
@@ -140,7 +141,7 @@ class ReplicaWatch:
             self._recorder.record(notes)
 
     def _keeps_prepare(self, now_ns: int) -> bool:
-        if not self._prepare_sampler.keeps():
+        if self._is_drawn and not self._prepare_sampler.keeps():
             return False
         second = now_ns // NANOSECONDS_PER_SECOND
         if second != self._second:
@@ -167,11 +168,13 @@ def _revisions(batch: domain_pb2.Batch) -> list[tuple[int, int]]:
     """Return the first and the one after the last revision that each item is about."""
     found = []
     for item in batch.items:
+        command = item.command
+        if command.count:  # nearly always; it has none where the item is another
+            first = command.first_revision
+            found.append((first, first + command.count))
+            continue
         kind = item.WhichOneof("kind")
-        if kind == "command":
-            command = item.command
-            found.append((command.first_revision, command.first_revision + command.count))
-        elif kind == "resolve":
+        if kind == "resolve":
             resolve = item.resolve
             found.append((resolve.first_revision, resolve.first_revision + resolve.count))
         elif kind == "effect":

@@ -37,8 +37,9 @@ The caller's duties
 9. On `FoundingReady` make a body that lists the nonces and give it as `Found`. If it comes again,
    because a founder booted anew, do that again.
 10. Ask `batch_refusal()` before taking a batch together, so that a refusal costs nothing.
-11. Give `Abdicate` to a primary that is not to lead any more, or cannot: its stages do not answer,
-    its disk is full, it is about to be stopped.
+11. Give `Abdicate` to a primary that is to hand over, and `Unfit` to a replica that had better not
+    lead: its stages do not answer, its disk is full. `Fit` ends that. Give `Unfit` only while you
+    know of another replica that is fit: else the view goes round and nobody leads.
 12. Give `Suspect` when a replica's process seems to be gone. It saves time, and does no harm.
 13. On `SnapshotNeeded` fetch that snapshot, write its generation to the superblock, and start the
     process anew with its op as the base. On `Stuck` call people.
@@ -143,6 +144,7 @@ from coordinator.vsr.events import (
     ClientBatch,
     Discarded,
     Event,
+    Fit,
     Found,
     PrepareRetired,
     ReadIndexRequested,
@@ -154,6 +156,7 @@ from coordinator.vsr.events import (
     SuperblockDurable,
     Suspect,
     Tick,
+    Unfit,
 )
 from coordinator.vsr.invariants import Marks
 from coordinator.vsr.messages import Message, Prepare, PrepareHeader, Seal
@@ -180,6 +183,8 @@ __all__ = [
     "Discarded",
     "RecordFaulty",
     "Abdicate",
+    "Unfit",
+    "Fit",
     "ReadIndexRequested",
     "Effect",
     "Send",

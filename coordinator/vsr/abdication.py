@@ -4,13 +4,16 @@ A primary that can send but not hear keeps its backups from suspecting it, thoug
 So one that a replication quorum does not answer for long falls silent by itself. So does one whose
 driver says that it cannot go on, or is not to. It admits nothing more, and wishes for the next
 view, which its backups take for suspicion enough. Until there is one it still counts copies.
+
+What keeps a replica from leading may last. As long as it is unfit it wishes for the next view
+whenever it would lead one, and follows whoever leads instead.
 """
 
 from __future__ import annotations
 
 from coordinator.vsr import wishes
 from coordinator.vsr.effects import Status
-from coordinator.vsr.events import Abdicate
+from coordinator.vsr.events import Abdicate, Fit, Unfit
 from coordinator.vsr.state import State
 from coordinator.vsr.timeouts import AFTER_TICKS, TimeoutName
 
@@ -41,9 +44,37 @@ def on_abdication_timeout(state: State) -> None:
 
 def on_abdicate(state: State, event: Abdicate) -> None:
     """Give up on demand. A lone replica has nobody to give up for."""
-    leads = state.is_primary and state.status in (Status.VIEW_CHANGE, Status.NORMAL)
-    if leads and state.replica_count > 1:
+    if leads(state):
         give_up(state, state.view + 1)
+
+
+def on_unfit(state: State, event: Unfit) -> None:
+    """Lead no more, and no later view, for as long as that lasts."""
+    state.is_unfit = state.replica_count > 1
+    leave_if_unfit(state)
+
+
+def on_fit(state: State, event: Fit) -> None:
+    """Lead again when it is this replica's turn. What was given up meanwhile stays so."""
+    state.is_unfit = False
+
+
+def leave_if_unfit(state: State) -> None:
+    """Give up what this replica leads, or is to lead, if it is unfit."""
+    if state.is_unfit and leads(state) and not state.is_abdicating:
+        give_up(state, state.view + 1)
+
+
+def decline_if_unfit(state: State) -> None:
+    """Primary-elect: wish for the next view at once, and go on with this one until then."""
+    if state.is_unfit and leads(state):
+        wishes.suspect(state, state.view + 1)
+
+
+def leads(state: State) -> bool:
+    """Whether this replica leads others in its view, or is to."""
+    is_in_view = state.status in (Status.VIEW_CHANGE, Status.NORMAL)
+    return state.is_primary and is_in_view and state.replica_count > 1
 
 
 def give_up(state: State, target_view: int) -> None:

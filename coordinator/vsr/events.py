@@ -107,9 +107,24 @@ class RecordFaulty:
 
 @dataclass(frozen=True, slots=True)
 class Abdicate:
-    """Give up being primary: step-down, stages that cannot apply, no space, or a graceful stop."""
+    """Give up being primary, this once: a step-down, or a graceful stop."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """This replica is not to lead until `Fit`: its stages cannot apply, or its disk is full.
+
+    Only while another replica can: who is unfit among others that are, too, leads as well as they.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What was told by `Unfit` is over, or nobody else is any better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +156,8 @@ Event: TypeAlias = (
     | Discarded
     | RecordFaulty
     | Abdicate
+    | Unfit
+    | Fit
     | Suspect
     | ReadIndexRequested
 )

@@ -7,6 +7,8 @@ quorum -> backups learn of the commit by the next prepare or by the heartbeat.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from coordinator.vsr import abdication, wishes
 from coordinator.vsr.acknowledge import acknowledge, acknowledge_uncommitted
 from coordinator.vsr.commit import rearm_resend
@@ -194,6 +196,12 @@ def on_commit(state: State, message: CommitMessage) -> None:
 
 def send_heartbeat(state: State) -> None:
     """Primary: say that it is there and what is committed, then again after a while."""
+    tell_commit(state, state.followers)
+    state.timeouts.arm(TimeoutName.HEARTBEAT, state.now_ticks)
+
+
+def tell_commit(state: State, to_replicas: Sequence[int]) -> None:
+    """Primary: tell these replicas what is committed, and ask whether they are in its view."""
     entry = state.log.get(state.commit_max)
     message = CommitMessage(
         state.configuration.cluster_id,
@@ -203,9 +211,8 @@ def send_heartbeat(state: State) -> None:
         entry.header.checksum if entry else PARENT_OF_FIRST,
         state.reads.number,
     )
-    for replica in state.followers:
+    for replica in to_replicas:
         state.send(replica, message)
-    state.timeouts.arm(TimeoutName.HEARTBEAT, state.now_ticks)
 
 
 def resend_prepares(state: State) -> None:
@@ -232,6 +239,7 @@ def enter(state: State) -> None:
         acknowledge_uncommitted(state)
     elif state.replica_count > 1 and not state.timeouts.is_armed(TimeoutName.HEARTBEAT):
         lead(state)
+    abdication.leave_if_unfit(state)
 
 
 def lead(state: State) -> None:

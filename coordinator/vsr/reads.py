@@ -4,6 +4,9 @@ The index is the commit point when a round starts. The round proves that this re
 the primary then: a replication quorum, which every view change would have had to meet, confirms
 that it is in status normal of this view. Alone, a replica is its own quorum. Backups have their
 indexes from the primary (`backup_reads.py`), and share its rounds.
+
+A round asks no more replicas than it needs: those who confirmed the last one. Should one of them be
+gone, the next heartbeat asks all, and from then on others are asked.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from coordinator.vsr import backup_reads
 from coordinator.vsr.effects import ReadIndexGranted, ReadIndexRefused, RefusalReason
 from coordinator.vsr.events import ReadIndexRequested
 from coordinator.vsr.messages import CommitOkMessage
-from coordinator.vsr.normal import known_primary, refusal_of_role, send_heartbeat
+from coordinator.vsr.normal import known_primary, refusal_of_role, send_heartbeat, tell_commit
 from coordinator.vsr.state import ReadRounds, State
 from coordinator.vsr.timeouts import TimeoutName
 from viewstamp.limits import READ_INDEXES_WAITING_MAX
@@ -91,9 +94,13 @@ def start_round(state: State) -> None:
     reads.running, reads.waiting = reads.waiting, []
     reads.backups_running, reads.backups_waiting = reads.backups_waiting, {}
     reads.newcomers_running, reads.newcomers_waiting = reads.newcomers_waiting, {}
+    needed = state.quorums.replication - 1
+    asked = sorted(reads.confirmed_by - {state.replica}, reverse=True)[:needed]
     reads.confirmed_by = {state.replica}
-    if state.replica_count > 1:
+    if len(asked) < needed or reads.newcomers_running:
         send_heartbeat(state)
+    else:
+        tell_commit(state, asked)
 
 
 def finish_round(state: State) -> None:

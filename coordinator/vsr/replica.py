@@ -30,6 +30,7 @@ from coordinator.vsr.events import (
     ClientBatch,
     Discarded,
     Event,
+    Fit,
     Found,
     PrepareRetired,
     ReadIndexRequested,
@@ -40,6 +41,7 @@ from coordinator.vsr.events import (
     SuperblockDurable,
     Suspect,
     Tick,
+    Unfit,
 )
 from coordinator.vsr.invariants import Marks, check_step
 from coordinator.vsr.messages import (
@@ -228,6 +230,8 @@ EVENT_HANDLERS: dict[type, Handler] = {
     Discarded: acknowledge.on_discarded,
     RecordFaulty: repair.on_record_faulty,
     Abdicate: abdication.on_abdicate,
+    Unfit: abdication.on_unfit,
+    Fit: abdication.on_fit,
     Suspect: on_suspect,
     ReadIndexRequested: reads.on_read_index_requested,
 }

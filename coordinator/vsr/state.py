@@ -182,6 +182,8 @@ class State:
     heard_backups: set[int] = field(default_factory=set)
     quorum_heard_ticks: int = 0
     is_abdicating: bool = False
+    is_unfit: bool = False
+    """Whether this replica is not to lead, and others can."""
     redeliver: set[int] = field(default_factory=set)
     """Entries handed out without a body that turned out to be damaged here."""
     boot_nonce: bytes = b""

@@ -11,7 +11,7 @@ A lone replica holds a view change with itself on every start: its vote is the q
 
 from __future__ import annotations
 
-from coordinator.vsr import choice, install, normal, reads, wishes
+from coordinator.vsr import abdication, choice, install, normal, reads, wishes
 from coordinator.vsr.effects import RefusalReason, Status, Stuck
 from coordinator.vsr.errors import check, demand
 from coordinator.vsr.events import SuperblockDurable
@@ -35,6 +35,7 @@ def enter(state: State, view: int) -> None:
     if state.replica_count > 1:
         arm_patience(state)
         wishes.tell_wish(state)
+        abdication.decline_if_unfit(state)
 
 
 def follow_wishes(state: State) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any, Final
 
@@ -23,10 +23,13 @@ from services.runtime.watch import ApplyWatch
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
-from viewstamp.limits import APPLY_REPLIES_WAITING_MAX, DEFERRED_QUERIES_MAX
+from viewstamp.limits import APPLY_REPLIES_WAITING_MAX, DEFERRED_QUERIES_MAX, MIB
 from viewstamp.telemetry import fields
 
 logger: Final = logging.getLogger(__name__)
+
+# Answers to batches that came together share a message up to about so many bytes.
+SHARED_ANSWERS_BYTES_MAX: Final = 1 * MIB
 
 # grpc.aio.ServicerContext, whose generic parameters the generated stubs do not agree on.
 Context = Any
@@ -112,7 +115,9 @@ class ApplyStream:
         if kind == "install" and not self.batches and not self._is_installed:
             await self._install(request.install)
         elif kind == "batch" and self._installing is None:
-            await self._apply(request.batch, tasks)
+            await self._answer(self._apply(request.batch, tasks))
+        elif kind == "batches" and self._installing is None:
+            await self._apply_all(request.batches.batches, tasks)
         elif kind == "release" and self._installing is None:
             self.machine.freezer.release(request.release.generation)
         else:
@@ -142,22 +147,47 @@ class ApplyStream:
             self._installing = None
             self._is_installed = True
 
-    async def _apply(self, batch: pb.Batch, tasks: asyncio.TaskGroup) -> None:
+    async def _apply_all(self, batches: Iterable[pb.Batch], tasks: asyncio.TaskGroup) -> None:
+        """Apply batches that came together; their answers go together, unless some are large."""
+        replies, size = pb.BatchReplies(), 0
+        for batch in batches:
+            answers = self._apply(batch, tasks)
+            if not answers:
+                return
+            size += answers[0].ByteSize()
+            if len(answers) > 1 or size > SHARED_ANSWERS_BYTES_MAX:
+                await self._answer_together(replies)
+                await self._answer(answers)
+                replies, size = pb.BatchReplies(), 0
+            else:
+                replies.replies.append(answers[0].batch)
+        await self._answer_together(replies)
+
+    def _apply(self, batch: pb.Batch, tasks: asyncio.TaskGroup) -> list[pb.ApplyResponse]:
+        """Apply a batch and return what there is to answer now; nothing if the machine failed."""
         begun_ns = 0 if self._watch is None else self._watch.begin(batch)
         try:
             applied = self.machine.apply(batch)
         except Exception as error:
             self._on_failure(error)
-            return
+            return []
         self.batches += 1
         self.log_alarms()
         if self._watch is not None:
             self._watch.end(batch, begun_ns)
         refused = [self._start(deferred, tasks) for deferred in applied.deferred]
-        await self._replies.put(pb.ApplyResponse(batch=applied.reply))
-        for answer in refused:
-            if answer is not None:
-                await self._replies.put(answer)
+        return [
+            pb.ApplyResponse(batch=applied.reply),
+            *(answer for answer in refused if answer is not None),
+        ]
+
+    async def _answer(self, answers: Iterable[pb.ApplyResponse]) -> None:
+        for answer in answers:
+            await self._replies.put(answer)
+
+    async def _answer_together(self, replies: pb.BatchReplies) -> None:
+        if replies.replies:
+            await self._replies.put(pb.ApplyResponse(replies=replies))
 
     def _start(self, deferred: DeferredQuery, tasks: asyncio.TaskGroup) -> pb.ApplyResponse | None:
         """Start computing, or return a refusal if too much is being computed already."""

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import json
 import random
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from benchmarks import etcd_client
-from benchmarks.snapshot_files import Compaction, Written, compactions, written
+from benchmarks import etcd_client, snapshot_files
+from benchmarks.snapshot_files import (
+    Compaction,
+    Written,
+    adoptions,
+    compactions,
+    is_to_be_merged,
+    written,
+)
+from benchmarks.snapshot_load import TimedSamples, read_calls
 from benchmarks.snapshot_state import FULL, QUICK, Size, Topics, chosen
-from benchmarks.snapshots import CHANGED, parse, report
+from benchmarks.snapshot_turns import Taken, beside, intervals, overlapping
+from benchmarks.snapshots import CHANGED, PARTS, parse, report
 from benchmarks.targets import SNAPSHOT_TARGETS, Figures
+from coordinator.mux.stage import Stage
 from tests.snapshot_tools.generations import two_generations
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.limits import TOPICS_PER_STREAM_MAX
@@ -75,9 +87,82 @@ def test_written_files_are_those_on_disk(tmp_path: Path) -> None:
     assert written(replica.path, 2).bytes_beside(written(replica.path, 1)) > 0
 
 
-def line(time: str, message: str, **fields: object) -> str:
+def test_a_merge_is_foreseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator's own rule is asked about the section, and says whether there is a new base;
+    two layers of a few bytes are left alone."""
+    replica = two_generations(tmp_path / "data")
+    assert not is_to_be_merged(replica.path, 2, Stage.STREAMS)
+    for first, expected in ((0, True), (1, False), (None, False)):
+        monkeypatch.setattr(snapshot_files, "first_to_merge", lambda _, first=first: first)
+        assert is_to_be_merged(replica.path, 2, Stage.STREAMS) is expected
+
+
+def test_adoptions_are_read_from_the_log(tmp_path: Path) -> None:
+    """Each has the time of its line, in seconds since 1970."""
+    log = tmp_path / "coordinator.log"
+    lines = [
+        "no JSON",
+        line("01.500000", "snapshot adopted", generation=1),
+        line("02.000000", "section compacted", stage=3, bytes=900),
+        line("03.250000", "snapshot adopted", generation=2),
+    ]
+    log.write_text("\n".join(lines) + "\n")
+    first_s = datetime(2026, 1, 31, 12, 0, 1, 500_000, tzinfo=UTC).timestamp()
+    assert adoptions(log) == {1: first_s, 2: first_s + 1.75}
+
+
+def test_calls_come_back_as_they_were_timed(tmp_path: Path) -> None:
+    """What the load leaves behind are all calls that count, and no others."""
+    samples = TimedSamples(1.0, 5.0, started=10.0)
+    samples.add(10.0, 10.5)  # while warming up
+    samples.add(10.9, 11.25)
+    samples.add(12.0, 12.5)
+    samples.add(15.9, 16.5)  # too late
+    samples.write(tmp_path / "calls")
+    found = [at for call in read_calls(tmp_path / "calls") for at in call]
+    assert found == pytest.approx([10.9, 11.25, 12.0, 12.5])
+
+
+def test_calls_overlap_with_snapshots() -> None:
+    """A call counts if a snapshot was under way at any moment of it, and counts once."""
+    under_way = [(1.0, 2.0), (2.5, 3.0), (7.0, 8.0)]
+    calls = [
+        (0.0, 0.9),  # before
+        (0.5, 1.1),  # into the first
+        (1.2, 1.3),  # within
+        (1.9, 2.6),  # beside two of them
+        (2.1, 2.4),  # between
+        (0.5, 9.0),  # around all
+        (7.9, 8.5),  # out of the last
+        (8.5, 9.5),  # after
+    ]
+    expected = [0.6, 0.1, 0.7, 8.5, 0.6]
+    assert overlapping(calls, under_way) == pytest.approx(expected)
+
+
+def test_snapshots_before_the_load_do_not_count() -> None:
+    """While the load starts the cluster is idle: what snapshots took then is not told."""
+    taken = [Taken(number, 0.1 * number, 0.0, 0.0) for number in range(1, 5)]
+    under_way = [(0.0, 0.5), (0.9, 1.2), (1.4, 1.9), (3.5, 4.0)]
+    calls = [(1.0 + index * 0.01, 1.005 + index * 0.01) for index in range(200)]
+    figures = beside(calls, taken, under_way)
+    assert (figures["snapshots"], figures["snapshot_max_s"]) == (2, 0.3)
+    assert figures["overlapped_commands"] == len(overlapping(calls, under_way))
+    assert figures["overlapped_p99_ms"] == pytest.approx(5.0)
+
+
+def test_snapshots_are_under_way_until_they_are_adopted() -> None:
+    """From the cut to the adoption; to the decision, if nobody has told of an adoption."""
+    now_s, here_s = time.time(), time.perf_counter()
+    taken = [Taken(1, 0.5, now_s, now_s + 1), Taken(2, 0.5, now_s + 2, now_s + 3)]
+    found = intervals(taken, {1: now_s + 1.5})
+    expected = [here_s, here_s + 1.5, here_s + 2, here_s + 3]
+    assert [at for each in found for at in each] == pytest.approx(expected, abs=0.1)
+
+
+def line(at: str, message: str, **fields: object) -> str:
     """Return a line of a log."""
-    return json.dumps({"time": f"2026-01-31T12:00:{time}Z", "message": message, "fields": fields})
+    return json.dumps({"time": f"2026-01-31T12:00:{at}Z", "message": message, "fields": fields})
 
 
 def test_compactions_are_read_from_the_log(tmp_path: Path) -> None:
@@ -118,3 +203,11 @@ def test_options_have_defaults() -> None:
     quick, given = parse(["--quick"]), parse(["--quick", "--rounds", "7"])
     assert (quick.rounds, given.rounds) == (1, 7)
     assert parse([]).rounds > quick.rounds
+    assert tuple(parse([]).only) == PARTS
+    assert parse(["--only", "light", "restart"]).only == ["light", "restart"]
+
+
+def test_what_was_not_measured_is_not_judged() -> None:
+    """A run of some parts has rows for those alone."""
+    figures: dict[str, list[Figures]] = {"p99_during_light": [{"p99_ratio": 1.5}]}
+    assert [row["verdict"] for row in report(figures)["targets"]] == ["must"]

@@ -185,7 +185,7 @@ def test_creating_and_opening_mind_what_is_there() -> None:
 
 IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"log_view": 1}, "log_view 1 is above view 0"),
-    ({"replica_id": 3}, "replica_id 3"),
+    ({"replica_id": 9}, "replica_id 9 is neither below replica_count 3 nor one of the 6 standbys"),
     ({"replica_count": 0}, "replica_count 0"),
     ({"replica_count": 7}, "replica_count 7"),
     ({"cluster_id": b"short"}, "cluster_id is 5 bytes"),

@@ -38,10 +38,9 @@ BY_NAME = {
     "cluster_id": st.just(CLUSTER),
     "from_replica": st.just(SENDER),
     "root": roots,
-    "reason": st.text(max_size=64),
+    "unfit": st.text(max_size=200),
     "status": st.integers(0, 2**32 - 1),
     "client_address": st.text(max_size=300),
-    "primary": st.none() | st.integers(0, 5),
 }
 BY_ANNOTATION = {
     "int": numbers,

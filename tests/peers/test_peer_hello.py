@@ -45,6 +45,7 @@ def test_an_equal_peer_is_welcome() -> None:
         ({"boot_nonce": b"short"}, HelloRefusal.MALFORMED, "boot_nonce has 5 bytes"),
         ({"cluster_id": b"o" * 16}, HelloRefusal.OTHER_CLUSTER, b"c".hex() * 16),
         ({"replica_count": 5}, HelloRefusal.OTHER_REPLICA_COUNT, "told of 5 replicas"),
+        ({"standby_count": 1}, HelloRefusal.OTHER_STANDBY_COUNT, "told of 1 standbys, this one of"),
         ({"configuration_digest": b"e" * 32}, HelloRefusal.OTHER_CONFIGURATION, "equal limits"),
         ({"replica_id": 3}, HelloRefusal.UNKNOWN_REPLICA, "replica 3 of a cluster of 3"),
         ({"replica_id": 0}, HelloRefusal.OWN_REPLICA, "--replica-id"),
@@ -63,6 +64,16 @@ def test_refusals(changes: dict[str, Any], reason: HelloRefusal, says: str) -> N
     assert refusal is not None
     assert refusal.reason is reason
     assert says in refusal.detail
+
+
+def test_a_standby_is_welcome_where_it_is_known() -> None:
+    """An id beyond those that vote is a standby's, up to the last that all were told of."""
+    own, theirs = replace(OWN, standby_count=1), replace(THEIRS, standby_count=1, replica_id=3)
+    unknown = judge(own, replace(theirs, replica_id=4))
+    assert judge(own, theirs) is None
+    assert unknown is not None
+    assert unknown.reason is HelloRefusal.UNKNOWN_REPLICA
+    assert "a cluster of 3 and 1 standbys" in unknown.detail
 
 
 some_bytes = st.binary(max_size=40)

@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.config import ConfigError, parse
 from coordinator.peers.settings import PeerSettings, PeerTls, add_arguments, settings_of
+from viewstamp.limits import STANDBYS_MAX
 
 LISTEN = "--peer-listen=10.0.0.1:7410"
 PEERS = ["--peer=0=10.0.0.2:7410", "--peer=2=[fd00::3]:7410"]
@@ -38,6 +39,31 @@ def test_all_replicas_can_be_given_the_same_flags() -> None:
     assert told == settings(LISTEN, *PEERS)
 
 
+STANDBYS = ["--standby=3=10.0.0.4:7410", "--standby=4=10.0.0.5:7410"]
+
+
+def test_standbys_are_peers_of_all() -> None:
+    """Who votes has the addresses of the standbys, and each standby those of all others."""
+    voter = settings(LISTEN, *PEERS, *STANDBYS)
+    standby = settings(LISTEN, *PEERS, "--peer=1=10.0.0.1:7410", *STANDBYS, replica=4)
+    assert voter is not None and standby is not None
+    assert list(voter.addresses) == [0, 2, 3, 4]
+    assert list(standby.addresses) == [0, 1, 2, 3]
+    assert (voter.standby_count, standby.standby_count) == (2, 2)
+
+
+def test_a_process_is_the_standby_that_its_id_names() -> None:
+    """An id beyond those that vote is that of a standby, if all are told of it."""
+    voters = ["--peer=0=a:1", "--peer=1=b:1", "--peer=2=c:1"]
+    flags = ["--data-directory=/data", *SERVICES, "--replica-count=3", LISTEN, *voters]
+
+    told = parse([*flags, "--replica-id=3", "--standby=3=d:1"])
+
+    assert (told.replica_id, told.replica_count, told.standby_count) == (3, 3, 1)
+    with pytest.raises(ConfigError, match="--replica-id is 3: it counts from 0"):
+        parse([*flags, "--replica-id=3"])
+
+
 def test_one_replica_has_no_peers() -> None:
     """A cluster of one needs no flag, and its configuration has no peers."""
     assert settings(replica=0, count=1) is None
@@ -57,6 +83,14 @@ def test_one_replica_has_no_peers() -> None:
         ([LISTEN, *PEERS, "--peer=3=10.0.0.4:7410"], "names replicas [0, 2, 3]"),
         ([LISTEN, PEERS[0], "--peer=1=10.0.0.1:7410"], "names replicas [0, 1]"),
         ([LISTEN, *PEERS, *TLS[:2]], "go together"),
+        ([LISTEN, *PEERS, STANDBYS[1]], "names [4]: beside 3 replicas the standbys are [3]"),
+        ([LISTEN, *PEERS, "--standby=2=a:1"], "the standbys are [3]"),
+        ([LISTEN, *PEERS, STANDBYS[0], STANDBYS[0]], "was given an address already"),
+        ([LISTEN, *PEERS, "--standby=3"], "--standby 3 is '': give HOST:PORT"),
+        (
+            [LISTEN, *PEERS, *(f"--standby={i}=a:1" for i in range(3, 4 + STANDBYS_MAX))],
+            f"{STANDBYS_MAX} standbys are possible",
+        ),
     ],
 )
 def test_wrong_flags(flags: list[str], says: str) -> None:
@@ -66,7 +100,7 @@ def test_wrong_flags(flags: list[str], says: str) -> None:
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("flags", [[LISTEN], PEERS[:1], TLS])
+@pytest.mark.parametrize("flags", [[LISTEN], PEERS[:1], TLS, ["--standby=1=a:1"]])
 def test_flags_without_peers(flags: list[str]) -> None:
     """A cluster of one that is told of peers was started with a flag missing."""
     with pytest.raises(ConfigError, match="need --replica-count of at least 2"):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import shutil
+from base64 import urlsafe_b64encode
 from pathlib import Path
 from typing import Any, Final
 
 from tests.replicas.trial import Trial
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.users.v1 import users_pb2
 from viewstamp.client import Client
 from viewstamp.client.identifiers import identifier
@@ -22,6 +25,9 @@ SEGMENT_BYTES: Final = 4 * MIB  # the least that is allowed
 ARGUMENTS: Final = ("--journal-segment-bytes", str(SEGMENT_BYTES))
 GRANTS: Final = 8_000  # streams in one command, which makes it large
 FILLER: Final = "filler"
+TRUNCATING: Final = 3  # generations with as much log before each
+MANY: Final = "many"
+TOPIC_REQUESTS, TOPICS, NAME_BYTES = 4, 3_500, 150
 DEADLINE_S: Final = 60.0
 
 
@@ -48,11 +54,30 @@ async def fill(client: Client) -> None:
             assert refusal.reason == Reason.REASON_STREAM_NOT_FOUND, refusal
 
 
-async def several_generations(made: Trial) -> None:
-    """Take snapshots until the journals of the running replicas begin behind the first ones."""
-    for _ in range(3):
-        await fill(made.admin)
+async def several_generations(made: Trial, count: int = TRUNCATING) -> None:
+    """Take snapshots; the journals of the running replicas begin behind the first ones."""
+    for number in range(count):
+        if number < TRUNCATING:
+            await fill(made.admin)
         await snapshot(made.admin)
+
+
+async def many_topics(client: Client) -> None:
+    """Make the state so large that its layers take several messages, compressed as they are."""
+    chosen = random.Random(1)
+    for number in range(TOPIC_REQUESTS):
+        stream = f"{MANY}-{number}"
+        await client.streams.create(stream)
+        names = (urlsafe_b64encode(chosen.randbytes(NAME_BYTES)).decode() for _ in range(TOPICS))
+        for result in await client.batch(
+            [
+                streams_pb2.CreateTopicRequest(
+                    stream=identifier(stream), name=name, partitions_count=1
+                )
+                for name in names
+            ]
+        ):
+            assert not isinstance(result, Refusal), result
 
 
 async def all_restart_from(made: Trial, generation: int) -> None:
@@ -66,14 +91,12 @@ async def all_restart_from(made: Trial, generation: int) -> None:
             await asyncio.sleep(0.2)
 
 
-def transfers(made: Trial, replica: int) -> list[dict[str, Any]]:
-    """Return what a replica's log says of transfers that were done."""
+def transfers(made: Trial, replica: int, what: str = "done") -> list[dict[str, Any]]:
+    """Return what a replica's log says of transfers that were done, or begun."""
     path = made.replicas.replicas[replica].log_path(COORDINATOR)
     lines = [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
-    done = [
-        line for line in lines if str(line.get("message", "")).startswith("state transfer done")
-    ]
-    return [line["fields"] for line in done]
+    beginning = f"state transfer {what}"
+    return [line["fields"] for line in lines if str(line.get("message", "")).startswith(beginning)]
 
 
 def empty(directory: Path) -> None:

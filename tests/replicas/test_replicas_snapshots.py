@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from coordinator.members import TRANSFER_FOLDER
+from coordinator.snapshot.transfer import PARTIAL_SUFFIX
+from tests.replicas.links import behind_proxies
 from tests.replicas.snapshotting import (
     ARGUMENTS,
+    DEADLINE_S,
     FILLER,
     all_restart_from,
     empty,
+    many_topics,
     several_generations,
     snapshot,
     transfers,
 )
-from tests.replicas.trial import agree, trial, under_load
+from tests.replicas.trial import Trial, agree, trial, trial_of, under_load
 from viewstamp.cluster.local import COORDINATOR
+from viewstamp.limits import MIB
 
 pytestmark = pytest.mark.long
 
 OPERATIONS: Final = 100
+GENERATIONS: Final = 10
+# More than one message of a layer, and less than all.
+BYTES_BEFORE_THE_KILL: Final = 3 * MIB // 2
+LOST: Final = 2
+PARTIAL: Final = f"*{PARTIAL_SUFFIX}"
 
 
 async def test_two_of_three_complete_a_snapshot(tmp_path: Path) -> None:
@@ -62,20 +75,20 @@ async def test_snapshots_go_on_while_primaries_die(tmp_path: Path) -> None:
 
 
 async def test_a_backup_that_was_away_for_long_is_given_a_snapshot(tmp_path: Path) -> None:
-    """What its peers have truncated it gets as a snapshot, under load, and ends in their state."""
+    """Ten generations later, under load, it gets a snapshot, and ends in the others' state."""
     async with trial(tmp_path, arguments=ARGUMENTS) as made:
         await made.admin.users.create(FILLER, "a password of a filler")
         async with under_load(made):
             await made.until_answered(OPERATIONS)
             backup = (await made.primary() + 1) % 3
             await made.replicas.replicas[backup].stop()
-            await several_generations(made)
+            await several_generations(made, GENERATIONS)
             await made.replicas.replicas[backup].start()
             await made.replicas.wait_ready()
             await made.until_answered(OPERATIONS)
         await agree(made)
         (done,) = transfers(made, backup)
-        print(f"state transfer: {done}")
+        print(f"state transfer after {GENERATIONS} generations: {done}")
         assert done["fetched_bytes"] > 0
         assert made.replicas.replicas[backup].restarts[COORDINATOR] == 1
         # It is a member like any other: the next snapshot is its own work, too.
@@ -100,8 +113,56 @@ async def test_a_lost_disk_is_made_good_by_the_others(tmp_path: Path) -> None:
             await made.until_answered(OPERATIONS)
         await agree(made)
         (done,) = transfers(made, lost)
-        print(f"state transfer: {done}")
+        print(f"state transfer to an empty disk: {done}")
         # With one of the others down, the cluster lives by its vote.
         await made.replicas.replicas[other].stop()
         async with under_load(made):
             await made.until_answered(OPERATIONS)
+
+
+async def test_a_transfer_that_is_killed_goes_on(tmp_path: Path) -> None:
+    """What had come before is not fetched again, and the rest comes after the restart."""
+    async with (
+        behind_proxies(tmp_path, 3, ARGUMENTS) as (replicas, links),
+        trial_of(replicas) as made,
+    ):
+        await made.admin.users.create(FILLER, "a password of a filler")
+        lost = made.replicas.replicas[LOST]
+        await lost.stop()
+        empty(lost.data_directory)
+        await many_topics(made.admin)
+        await several_generations(made)
+        for other in range(LOST):
+            links.proxies[LOST, other].backward.allow(BYTES_BEFORE_THE_KILL)
+        async with under_load(made):
+            await lost.start()
+            had_bytes = await killed_midway(made)
+            links.heal()
+            await made.replicas.wait_ready()
+            await made.until_answered(OPERATIONS)
+        await agree(made)
+        first, *_ = transfers(made, LOST, "begun")
+        (done,) = transfers(made, LOST)
+        print(f"state transfer killed after {had_bytes} of {first['lacking_bytes']} bytes: {done}")
+        assert had_bytes >= MIB
+        assert done["fetched_bytes"] <= first["lacking_bytes"] - had_bytes
+
+
+async def killed_midway(made: Trial) -> int:
+    """Kill the replica once a part of a layer has come; return the bytes of that part."""
+    lost = made.replicas.replicas[LOST]
+    directory = lost.data_directory / TRANSFER_FOLDER
+    async with asyncio.timeout(DEADLINE_S):
+        while come_bytes(directory) < MIB:  # noqa: ASYNC110 - another process writes them
+            await asyncio.sleep(0.02)
+    lost.kill(COORDINATOR)
+    return come_bytes(directory)
+
+
+def come_bytes(directory: Path) -> int:
+    """Return how much of a layer that is not whole yet has come; a whole one is moved away."""
+    found = 0
+    for path in directory.glob(PARTIAL):
+        with suppress(FileNotFoundError):
+            found = max(found, path.stat().st_size)
+    return found

@@ -21,7 +21,7 @@ def test_no_storm_forks_or_loses_and_after_it_all_converge(replica_count: int, s
 
 def test_storms_change_views_and_commit() -> None:
     """The storms are no calm, and not so rough that nothing happens."""
-    storms = [weather(count, seed, STEPS) for count in (2, 3, 5) for seed in range(6)]
+    storms = [weather(count, seed, STEPS) for count in (2, 3, 5) for seed in range(8)]
 
     assert sum(max(storm.views) for storm in storms) > 8
     assert sum(max(storm.cluster.history) for storm in storms) > 80

@@ -22,6 +22,8 @@ checksums are left out.
     damage I op=N [hidden=1]  let a record rot; hidden: not even its op can be told
     stop I                    kill the process; what is sent to it is lost
     abdicate I                ask a primary to resign
+    unfit I                   tell I that it is not to lead
+    fit I                     tell it that it may again
     suspect I J               tell I that the process of J seems to be gone
     pass ms=N                 let time pass, unseen, while all that is under way happens at once
     settle                    let everything under way happen, unseen, then show the state
@@ -44,6 +46,7 @@ from coordinator.vsr import (
     DiscardAfter,
     Dropped,
     Effect,
+    Fit,
     FoundingReady,
     Halted,
     Message,
@@ -61,6 +64,7 @@ from coordinator.vsr import (
     StatusChanged,
     Stuck,
     Suspect,
+    Unfit,
 )
 from coordinator.vsr.messages import (
     PARENT_OF_FIRST,
@@ -407,6 +411,14 @@ class Runner:
     def do_abdicate(self, words: list[str], options: dict[str, int]) -> list[str]:
         index = int(words[0])
         return self.trace(index, self.cluster.step(index, Abdicate("asked to")))
+
+    def do_unfit(self, words: list[str], options: dict[str, int]) -> list[str]:
+        index = int(words[0])
+        return self.trace(index, self.cluster.step(index, Unfit("no space")))
+
+    def do_fit(self, words: list[str], options: dict[str, int]) -> list[str]:
+        index = int(words[0])
+        return self.trace(index, self.cluster.step(index, Fit()))
 
     def do_suspect(self, words: list[str], options: dict[str, int]) -> list[str]:
         index, suspected = map(int, words)

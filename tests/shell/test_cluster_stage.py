@@ -63,9 +63,9 @@ class World:
         self.replica = FakeReplica()
         alarms = Alarms(lambda: 7)
         alarms.raise_alarm(cluster.ALARM_KIND_SERVICE_DOWN, "gone", "users")
-        services: dict[mux.Stage, Any] = {stage: FakeService() for stage in DOMAIN_STAGES}
+        self.services: dict[mux.Stage, Any] = {stage: FakeService() for stage in DOMAIN_STAGES}
         self.stage = ClusterStage(
-            self.replica, alarms, services, lambda: 6, lambda: [(1, b"k", b"v")], 0, bytes(16)
+            self.replica, alarms, self.services, lambda: 6, lambda: [(1, b"k", b"v")], 0, bytes(16)
         )
 
     def ask(self, code: int, *items: bytes, refused: tuple[int, ...] = ()) -> mux.QueryOutcome:
@@ -97,6 +97,32 @@ async def test_malformed_span() -> None:
         (outcome,) = world.stage.read(batch).outcomes
         assert isinstance(outcome, mux.QueryOutcome)
         assert [error.index for error in outcome.errors] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("primary", "roles"),
+    [
+        (0, "PRIMARY BACKUP BACKUP STANDBY"),
+        (2, "BACKUP BACKUP PRIMARY STANDBY"),
+    ],
+)
+async def test_roles_and_lag(primary: int, roles: str) -> None:
+    """Each replica has its role, and how far it is behind what anybody calls committed."""
+    world = World()
+    others = [cluster.Replica(replica_id=i, commit=10 + i, retired=9 + i) for i in (3, 1, 2)]
+    alarms, services = Alarms(lambda: 7), world.services
+    world.stage = ClusterStage(
+        world.replica, alarms, services, lambda: 0, list, 0, bytes(16), lambda: others, 3
+    )
+    world.replica.progress.primary = primary
+
+    (status,) = statuses(world.ask(GET_STATUS, PLAIN))
+
+    names = [cluster.ReplicaRole.Name(each.role) for each in status.replicas]
+    assert [each.replica_id for each in status.replicas] == [0, 1, 2, 3]
+    assert names == [f"REPLICA_ROLE_{role}" for role in roles.split()]
+    retired = world.replica.progress.retired_op
+    assert [each.lag for each in status.replicas] == [13 - retired, 3, 2, 1]
 
 
 async def test_alarms() -> None:

@@ -11,7 +11,7 @@ import pytest
 from coordinator import vsr
 from coordinator.journal import CorruptRecord
 from coordinator.replica.errors import HaltedError
-from coordinator.replica.handover import Handover, HandoverPorts
+from coordinator.replica.handover import RUN_PREPARES_MAX, Handover, HandoverPorts
 from viewstamp.format.prepare import Prepare, seal
 
 
@@ -40,15 +40,22 @@ class Journal:
         self.handed_over: list[int] = []
         self.faulty: list[int] = []
         self.tasks: list[asyncio.Task[None]] = []
+        self.is_urgent = True
+        self.all_due = asyncio.Event()
         self.handover = Handover(
             HandoverPorts(
                 self.read,
                 lambda entry: self.handed_over.append(entry.header.op),
                 lambda op, _: self.faulty.append(op),
                 self.start,
-                lambda action: action(),
+                self.guard,
+                lambda: self.is_urgent,
             )
         )
+
+    def guard(self, action: Callable[[], None]) -> None:
+        action()
+        self.all_due.set()
 
     async def read(self, op: int) -> Prepare | None:
         if op in self.damaged:
@@ -119,3 +126,55 @@ async def test_a_committed_entry_that_is_nowhere_ends_the_process() -> None:
     journal.commit(1)
     with pytest.raises(HaltedError, match="committed op 1 is not in the journal"):
         await journal.settle()
+
+
+async def test_a_run_waits_until_time_is_up_or_somebody_hurries() -> None:
+    """What nobody waits for is handed over by the timer, as a run, or when asked for."""
+    journal = Journal(range(1, 6))
+    journal.is_urgent = False
+    journal.commit(1, prepare)
+    journal.commit(2, prepare)
+    assert (journal.handed_over, journal.handover.next_op) == ([], 1)
+    await asyncio.wait_for(journal.all_due.wait(), 20)
+    assert (journal.handed_over, journal.handover.next_op) == ([1, 2], None)
+    journal.commit(3, prepare)
+    journal.handover.hurry()
+    assert journal.handed_over == [1, 2, 3]
+    journal.commit(4, prepare)
+    journal.is_urgent = True
+    journal.commit(5, prepare)
+    assert journal.handed_over == [1, 2, 3, 4, 5]
+
+
+async def test_a_run_is_bounded() -> None:
+    """No more wait than the half of those that the core hands out before it waits itself."""
+    journal = Journal(range(1, 2 * RUN_PREPARES_MAX))
+    journal.is_urgent = False
+    for op in range(1, RUN_PREPARES_MAX):
+        journal.commit(op, prepare)
+        assert journal.handed_over == []
+    journal.commit(RUN_PREPARES_MAX, prepare)
+    assert journal.handed_over == list(range(1, RUN_PREPARES_MAX + 1))
+
+
+async def test_what_is_read_back_does_not_wait() -> None:
+    """A log that is read from the journal, as after a restart, is handed over as fast as it comes,
+    together with what waited before it."""
+    journal = Journal(range(1, 4))
+    journal.is_urgent = False
+    journal.commit(1, prepare)
+    journal.commit(2)
+    await journal.settle()
+    assert journal.handed_over == [1, 2]
+
+
+async def test_hurry_does_not_overtake_what_is_being_read() -> None:
+    """Who hurries while an entry is read gets nothing out of order."""
+    journal = Journal(range(1, 3))
+    journal.is_urgent = False
+    journal.commit(1)
+    journal.commit(2, prepare)
+    journal.handover.hurry()
+    assert journal.handed_over == []
+    await journal.settle()
+    assert journal.handed_over == [1, 2]

@@ -54,10 +54,15 @@ class FakeReplica:
         """Begin at revision 10."""
         self.revision = 10
         self.asked: list[vsr.Event] = []
+        self.hurried = 0
 
     def is_handed_over(self, op: int, revision: int) -> bool:
         """Compare with the revision alone."""
         return revision <= self.revision
+
+    def hurry(self) -> None:
+        """Count."""
+        self.hurried += 1
 
     def step(self, event: vsr.Event) -> None:
         """Remember the event."""

@@ -34,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lines", type=int, default=LINES_KEPT, help="how many before the failure")
     parser.add_argument("--commands", type=int, help="only so many")
     parser.add_argument("--replicas", type=int, help="in place of what the seed draws")
+    parser.add_argument("--standbys", type=int, help="in place of what the seed draws")
     parser.add_argument("--only", help="of the faults only these, by name, with commas; or none")
     return parser
 
@@ -44,6 +45,8 @@ def _changed(options: Options, chosen: argparse.Namespace) -> Options:
         options = replace(options, commands=chosen.commands)
     if chosen.replicas is not None:
         options = replace(options, replica_count=chosen.replicas)
+    if chosen.standbys is not None or options.replica_count == 1:
+        options = replace(options, standby_count=chosen.standbys or 0)
     if chosen.only is not None:
         names = [name for name in chosen.only.split(",") if name not in ("", "none")]
         options = replace(options, faults=frozenset(map(FaultKind, names)))
@@ -71,7 +74,8 @@ def described(options: Options) -> str:
     """The options on one line."""
     faults = ",".join(sorted(fault.value for fault in options.faults))
     return (
-        f"{options.application}, {options.replica_count} replicas, {options.client_count} clients, "
+        f"{options.application}, {options.replica_count} replicas, "
+        f"{options.standby_count} standbys, {options.client_count} clients, "
         f"{options.commands} commands, faults: {faults or 'none'}, one in "
         f"{options.fault_interval_ms} ms"
     )

@@ -1,7 +1,8 @@
 """Which stored data may be damaged where, so that every cluster can recover: stuck means a bug.
 
 A committed entry lies on a replication quorum of disks. As long as fewer copies than that are
-damaged, an intact one is left, whichever replicas were the quorum.
+damaged, an intact one is left, whichever replicas were the quorum. Standbys are in none, and may
+lose whatever they have.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ class Atlas:
         first = random.randrange(options.replica_count)
         # A lone replica can only lose what nobody was told of: its process, in the founding.
         count = max(1, options.damaged_copies_max)
-        self.victims = tuple((first + n) % options.replica_count for n in range(count))
+        self.voters = tuple((first + n) % options.replica_count for n in range(count))
+        standbys = range(options.replica_count, options.machine_count)
+        self.victims: tuple[int, ...] = (*self.voters, *standbys)
 
     def may_damage(self, replica: int) -> bool:
         """Whether this replica's disk may be damaged."""

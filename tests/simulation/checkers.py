@@ -14,6 +14,7 @@ from coordinator.journal import Recovery
 from coordinator.journal.segment import segment_path
 from coordinator.replica.bootstrap import JOURNAL_DIRECTORY, ReplicaFiles
 from coordinator.vsr import Prepare, messages
+from coordinator.vsr.drop import AMONG_VOTERS
 from tests.simulation.application import Executed, Model, Request
 from tests.simulation.clients import Answer, Read
 from tests.simulation.history import History
@@ -147,6 +148,26 @@ class CommittedOnQuorum(Checker):
                 f"replica {replica} takes op {op} for committed with {copies} durable copies"
             )
         self._proven_op = max(self._proven_op, op)
+
+
+class StandbysOnlyFollow(Checker):
+    """A standby never leads, and says nothing that counts, or that only a primary says."""
+
+    LEADS: Final = (
+        messages.PrepareMessage,
+        messages.CommitMessage,
+        messages.StartViewMessage,
+        messages.ReadIndexReplyMessage,
+    )
+
+    def stepped(self, replica: int, core: vsr.Replica) -> None:
+        if replica >= self.history.replica_count and (core.is_voter or core.primary == replica):
+            raise self.broken(f"standby {replica} votes, or leads: {core}")
+
+    def sent(self, replica: int, message: Any) -> None:
+        counts = isinstance(message, (*AMONG_VOTERS, *self.LEADS))
+        if counts and replica >= self.history.replica_count:
+            raise self.broken(f"standby {replica} says {message}")
 
 
 class DurableIsDurable(Checker):
@@ -350,6 +371,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     OneHistory,
     ExecutedInOrder,
     CommittedOnQuorum,
+    StandbysOnlyFollow,
     DurableIsDurable,
     RestartKeeps,
     ViewsMonotonic,

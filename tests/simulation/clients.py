@@ -55,7 +55,7 @@ class Client:
         self._random = random
         self._requests = 0
         self._reads = 0
-        self._target = random.randrange(world.options.replica_count)
+        self._target = random.randrange(world.options.machine_count)
         self._sent = 0
 
     def start(self) -> None:
@@ -84,7 +84,7 @@ class Client:
     def _timed_out(self, sent: int) -> None:
         if sent == self._sent and self.pending is not None:
             self._world.marks.hit("client timeout")
-            self._target = (self._target + 1) % self._world.options.replica_count
+            self._target = (self._target + 1) % self._world.options.machine_count
             self._send()
 
     def received(self, answer: Answer | NotServed) -> None:
@@ -97,7 +97,7 @@ class Client:
             self._answered(answer)
 
     def _ask_elsewhere(self, hint: int | None) -> None:
-        count = self._world.options.replica_count
+        count = self._world.options.machine_count
         known = hint is not None and hint != self._target
         self._target = hint if known and hint is not None else (self._target + 1) % count
         self._sent += 1

@@ -37,7 +37,6 @@ EXCUSED: Final = {
     "start halt without superblock": _HALTS,
     "dropped not_from_primary": _FORGED,
     "dropped prepare_of_other_view": _FORGED,
-    "dropped standby": "no standby is simulated; `tests/replication` has them",
     "dropped log_replaced": "as good as never among voters; `tests/replication` has it",
     "dropped broken_chain": "a backup in the view has its log; the last line before the journal",
 }

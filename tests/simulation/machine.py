@@ -150,7 +150,11 @@ class Machine:
             self._end(is_power=isinstance(error, SimulatedCrash))
             return
         configuration = vsr.Configuration(
-            self.world.cluster_id, self.index, options.replica_count, FEATURE_LEVEL
+            self.world.cluster_id,
+            self.index,
+            options.replica_count,
+            FEATURE_LEVEL,
+            options.standby_count,
         )
         core = vsr.Replica(
             configuration,

@@ -56,7 +56,7 @@ class Nemesis:
         self._has_started = self._is_over = False
         self._lost_disks: Counter[int] = Counter()
         self._marked: Machine | None = None
-        self._doomed = self._random.choice(self._atlas.victims)
+        self._doomed = self._random.choice(self._atlas.voters)
         self.kept_down: set[int] = set()
 
     def start(self) -> None:
@@ -147,7 +147,7 @@ class Nemesis:
     # --- The faults; each returns whether it happened ---
 
     def _partition(self) -> bool:
-        members = list(range(self._world.options.replica_count))
+        members = list(range(self._world.options.machine_count))
         shape = self._random.choice(SHAPES)
         links = partition(shape, members, self._machine().index, self._random)
         self._world.network.cut(links)
@@ -157,7 +157,7 @@ class Nemesis:
         return True
 
     def _clog(self) -> bool:
-        members = range(self._world.options.replica_count)
+        members = range(self._world.options.machine_count)
         links = [(a, b) for a in members for b in members if a != b and self._random.random() < 0.4]
         until_ms = self._world.schedule.now_ms + self._random.choice(FAULT_MS[:4])
         self._world.network.clog(links, until_ms)
@@ -247,14 +247,14 @@ class Nemesis:
         and must not agree with those who were hurt that it never was. False if that cannot be.
         """
         machines = self._world.machines
-        victims = [machines[index] for index in self._atlas.victims]
+        victims = [machines[index] for index in self._atlas.voters]
         primary = next((machine for machine in machines if machine.is_leading), None)
         if primary is None or primary in victims or not self._may_corner:
             return False
         group = [machine.index for machine in (primary, *victims)]
         others = [machine.index for machine in machines if machine.index not in group]
         self._world.network.cut(between([group, others]))
-        self._note(primary, "cornered with", self._atlas.victims)
+        self._note(primary, "cornered with", self._atlas.voters)
         self._world.marks.hit("cornered")
 
         def strike() -> None:

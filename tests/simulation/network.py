@@ -71,11 +71,11 @@ class Network:
         faults = self._options.faults
         if FaultKind.MISROUTED in faults and self._random.randrange(MISROUTED_ONE_IN) == 0:
             self._marks.hit("fault misrouted")
-            target = self._random.randrange(self._options.replica_count)
+            target = self._random.randrange(self._options.machine_count)
             self._travel(source, target, message, self._delay_ms())
         if FaultKind.STRANGER in faults and self._random.randrange(STRANGER_ONE_IN) == 0:
             self._marks.hit("fault stranger")
-            target = self._random.randrange(self._options.replica_count)
+            target = self._random.randrange(self._options.machine_count)
             strange = replace(message, cluster_id=STRANGE_CLUSTER_ID)
             self._travel(source, target, strange, self._delay_ms())
 

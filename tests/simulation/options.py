@@ -63,6 +63,8 @@ CROWDED_ONE_IN: Final = 5
 HURRIED_ONE_IN: Final = 6
 FOUNDING_STRUCK_ONE_IN: Final = 2
 REPLICA_COUNTS: Final = (3, 3, 3, 3, 5, 5, 4, 6, 2, 1)
+# Of the seeds with several replicas, half have standbys.
+STANDBY_COUNTS: Final = (0, 0, 1, 2)
 
 
 class Scale(Enum):
@@ -99,8 +101,14 @@ class Options:
     """Whether a process dies while the cluster is founded."""
     reads_waiting_max: int
     """How many reads a replica lets wait, in place of the product's limit."""
+    standby_count: int = 0
     safety_ms: int = 60_000
     liveness_ms: int = 120_000
+
+    @property
+    def machine_count(self) -> int:
+        """Of replicas that vote, and standbys, whose indexes follow on theirs."""
+        return self.replica_count + self.standby_count
 
     @property
     def damaged_copies_max(self) -> int:
@@ -141,6 +149,7 @@ def draw(seed: int, scale: Scale = Scale.QUICK, kinds: tuple[FaultKind, ...] = (
         is_ambushed=random.random() < 0.5,
         is_founding_struck=_is_founding_struck(random, replica_count, faults),
         reads_waiting_max=random.choice((2, READ_INDEXES_WAITING_MAX)),
+        standby_count=_standbys(seed, replica_count),
     )
 
 
@@ -148,6 +157,11 @@ def _is_founding_struck(random: Random, count: int, faults: frozenset[FaultKind]
     """Two replicas cannot go on without one that may have forgotten what it said."""
     is_drawn = random.randrange(FOUNDING_STRUCK_ONE_IN) == 0
     return is_drawn and FaultKind.CRASH in faults and count != 2
+
+
+def _standbys(seed: int, replica_count: int) -> int:
+    """Draw apart from the rest, which is the same with standbys and without."""
+    return Random(f"standbys {seed}").choice(STANDBY_COUNTS) if replica_count > 1 else 0
 
 
 def _faults(random: Random, count: int, kinds: tuple[FaultKind, ...]) -> frozenset[FaultKind]:

@@ -129,6 +129,8 @@ def command(options: Options, drawn: Options) -> str:
         words.append("--campaign")
     if options.commands != drawn.commands:
         words.append(f"--commands {options.commands}")
+    if options.standby_count != drawn.standby_count:
+        words.append(f"--standbys {options.standby_count}")
     if options.faults != drawn.faults:
         names = ",".join(sorted(fault.value for fault in options.faults))
         words.append(f"--only {names or 'none'}")

@@ -14,10 +14,11 @@ import pytest
 from coordinator import vsr
 from coordinator.journal import Journal
 from coordinator.replica.bootstrap import SuperblockFile
-from coordinator.vsr import backup_reads, commit, founding, normal, reads, replica
+from coordinator.vsr import backup_reads, commit, drop, founding, normal, reads, replica
 from coordinator.vsr.state import State
 from tests.simulation.chain import ChainApplication
 from tests.simulation.clients import Answer
+from tests.simulation.options import Options
 from tests.simulation.plant import Plant
 from tests.simulation.process import HANDLERS, Process
 
@@ -25,6 +26,13 @@ from tests.simulation.process import HANDLERS, Process
 def commit_without_quorum(patch: pytest.MonkeyPatch) -> None:
     """The primary commits what nobody has yet."""
     patch.setattr(commit, "has_quorum", lambda state, op: True)
+    patch.setattr(replica, "check_step", lambda before, state: None)
+
+
+def let_standbys_vouch(patch: pytest.MonkeyPatch) -> None:
+    """Standbys acknowledge entries, and primaries count that; what would notice is taken out."""
+    patch.setattr(State, "is_voter_in", lambda self, view: True)
+    patch.setattr(drop, "ANY_RULES", drop.ANY_RULES[:2])
     patch.setattr(replica, "check_step", lambda before, state: None)
 
 
@@ -195,10 +203,17 @@ def differ_in_snapshots(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ChainApplication, "save", lambda self: real(self) + b" " * (next(serials) % 97))
 
 
+def has_standbys(options: Options) -> bool:
+    """The seeds with replicas that only follow."""
+    return options.standby_count > 0
+
+
 PLANTS: Final = (
     Plant("OneHistory", commit_without_quorum),
     Plant("ExecutedInOrder", hand_over_twice),
     Plant("CommittedOnQuorum", commit_without_quorum),
+    Plant("CommittedOnQuorum", let_standbys_vouch, where=has_standbys),
+    Plant("StandbysOnlyFollow", let_standbys_vouch, where=has_standbys),
     Plant("DurableIsDurable", write_without_sync),
     Plant("RestartKeeps", forget_the_head),
     Plant("ViewsMonotonic", keep_the_first_superblock),

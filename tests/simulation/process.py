@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from coordinator import vsr
 from coordinator.journal import NoSpace
 from coordinator.replica.bootstrap import ReplicaFiles
+from coordinator.replica.handover import RUN_DELAY_MS, RUN_PREPARES_MAX
 from coordinator.vsr import messages
 from tests.simulation.application import Executed, Request
 from tests.simulation.clients import Answer, NotServed, Read
@@ -227,7 +228,20 @@ class Process:
             self._is_blocked = self._is_blocked and places[effect.op] > 0
         else:
             self._commits.append(effect)
-        self._hand_over()
+        if self._may_wait(effect):
+            self._later(RUN_DELAY_MS, self._hand_over)
+        else:
+            self._hand_over()
+
+    def _may_wait(self, commit: vsr.Commit) -> bool:
+        """Whether nobody waits for it, as on a backup: then it is handed over with those to come.
+
+        The shell hurries when the status changes; here the delay goes on over that.
+        """
+        leads = self.core.primary == self.machine.index
+        follows = self.core.status is vsr.Status.NORMAL and not leads
+        is_whole = commit.prepare is not None and len(self._commits) < RUN_PREPARES_MAX
+        return follows and is_whole
 
     def _hand_over(self) -> None:
         while self._commits and not self._is_blocked:

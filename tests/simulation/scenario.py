@@ -24,7 +24,7 @@ from tests.simulation.options import Options, Scale, draw
 from tests.simulation.simulation import Failure, Simulation, seeded_entropy
 
 WAIT_MS: Final = 60_000
-SETTINGS: Final = ("seed", "replicas", "clients", "sectors", "application", "snapshots")
+SETTINGS: Final = ("seed", "replicas", "standbys", "clients", "sectors", "application", "snapshots")
 
 
 def quiet(settings: dict[str, str]) -> Options:
@@ -33,6 +33,7 @@ def quiet(settings: dict[str, str]) -> Options:
     return replace(
         draw(int(settings.get("seed", "1")), Scale.QUICK),
         replica_count=int(settings.get("replicas", "3")),
+        standby_count=int(settings.get("standbys", "0")),
         client_count=int(settings.get("clients", "3")),
         segment_sectors=int(settings.get("sectors", "16")),
         application=application,
@@ -233,7 +234,7 @@ class Scenario:
     def cut(self, shape: str, who: str) -> None:
         """Partition: `isolate`, `deaf` (hears nobody), `mute` (nobody hears it), `bridge`."""
         chosen = self.who(who).index
-        members = list(range(self.simulation.options.replica_count))
+        members = list(range(self.simulation.options.machine_count))
         shape = {"isolate": "isolated"}.get(shape, shape)
         random = self.simulation._random("cut")
         self.simulation.network.cut(partition(shape, members, chosen, random))

@@ -69,7 +69,7 @@ class Simulation:
         )
         self.machines = [
             Machine(self, index, self._random(f"machine {index}"))
-            for index in range(options.replica_count)
+            for index in range(options.machine_count)
         ]
         self.clients = [
             Client(
@@ -173,7 +173,10 @@ class Simulation:
         return self.is_load_over and all(client.pending is None for client in self.clients)
 
     def _heal(self) -> None:
-        """End all faults. Where nothing stored was damaged, a view-change quorum must do alone."""
+        """End all faults. Where nothing stored was damaged, a view-change quorum must do alone.
+
+        Standbys stay: in the end they have to have everything.
+        """
         self.phase = "liveness"
         count = self.options.replica_count
         random = self._random("heal")

@@ -68,6 +68,29 @@ def test_reports_are_counted(reported: str, verdict: type, replicas: str) -> Non
             assert [replica for replica, _ in found.roots] == list(numbers)
 
 
+@pytest.mark.parametrize(
+    ("reported", "verdict", "replicas"), [case for case in CASES if len(case[0]) > 1]
+)
+def test_standbys_have_no_say(reported: str, verdict: type, replicas: str) -> None:
+    """Whatever standbys report beside, for a root or against it, the verdict is the same."""
+    for letter in "ax":
+        reports = {i: report(each) for i, each in enumerate(reported) if each != "."}
+        reports |= {len(reported): report(letter), len(reported) + 1: report(letter)}
+        found = judge(reports, len(reported))
+        assert type(found) is verdict
+        counted = found.replicas if isinstance(found, Agreed) else tuple(map(int, replicas))
+        assert counted == tuple(map(int, replicas))
+
+
+@pytest.mark.parametrize(
+    ("replica", "count", "suffice"),
+    [(0, 1, False), (0, 2, False), (0, 3, True), (2, 2, True), (3, 3, True)],
+)
+def test_others_suffice(replica: int, count: int, suffice: bool) -> None:
+    """Those that vote complete a generation without a standby; two voters need both."""
+    assert Reports(replica, count).others_suffice is suffice
+
+
 def test_majorities() -> None:
     """More than half of all replicas, of those that are down as well."""
     assert [majority_of(count) for count in range(1, 7)] == [1, 2, 2, 3, 3, 4]

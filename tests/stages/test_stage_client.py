@@ -12,6 +12,7 @@ import pytest
 
 from coordinator.stages.base import SectionBase
 from coordinator.stages.client import (
+    SHARED_MESSAGE_BYTES_MAX,
     Identity,
     ItemLogDroppedError,
     StageClient,
@@ -20,6 +21,7 @@ from coordinator.stages.client import (
 )
 from coordinator.stages.item_log import ItemLog
 from services.runtime.server import DomainServer, new_server
+from services.runtime.stream import ApplyStream
 from tests.runtime import echo
 from tests.runtime.echo import GET, PUT, batch, command, message, put_request, query
 from tests.runtime.snapshot_trial import SnapshotTrial, read_section
@@ -101,6 +103,83 @@ async def test_a_restarted_service_is_told_everything_again(tmp_path: Path) -> N
             answer = (await told.reply()).outcomes[0].query
     assert not answer.errors
     assert told.connections == 2
+
+
+@dataclass
+class CountedStream:
+    """The messages of Apply streams, by kind and how many batches or answers each holds."""
+
+    asked: list[int] = field(default_factory=list)
+    answered: list[int] = field(default_factory=list)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> CountedStream:
+    """Count what the service reads and writes."""
+    counted = CountedStream()
+    handle, write = ApplyStream._handle, ApplyStream._write_replies
+
+    async def counted_handle(
+        stream: ApplyStream, request: pb.ApplyRequest, tasks: asyncio.TaskGroup
+    ) -> None:
+        counted.asked.append(len(request.batches.batches) or 1)
+        await handle(stream, request, tasks)
+
+    async def counted_write(stream: ApplyStream) -> None:
+        put = stream._replies.put
+
+        async def counted_put(reply: pb.ApplyResponse | None) -> None:
+            if reply is not None:
+                counted.answered.append(len(reply.replies.replies) or 1)
+            await put(reply)
+
+        monkeypatch.setattr(stream._replies, "put", counted_put)
+        await write(stream)
+
+    monkeypatch.setattr(ApplyStream, "_handle", counted_handle)
+    monkeypatch.setattr(ApplyStream, "_write_replies", counted_write)
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("text_bytes", "asked", "answered"),
+    [
+        pytest.param(10, [1, 3], [1, 3], id="small ones share a message both ways"),
+        pytest.param(
+            SHARED_MESSAGE_BYTES_MAX // 2, [1, 1, 1, 1], [1, 1, 1, 1], id="large ones do not"
+        ),
+    ],
+)
+async def test_batches_that_wait_share_a_message(
+    tmp_path: Path, counted: CountedStream, text_bytes: int, asked: list[int], answered: list[int]
+) -> None:
+    """Batches given in one turn of the loop go together, as far as they are small; each is answered
+    in its turn, and a read behind them goes alone."""
+    address, told = f"unix:{tmp_path}/echo.sock", Told()
+    client = StageClient(echo.DOMAIN.stage, address, told.events())
+    async with running(client), service(address):
+        client.send(put(1, "one", "1"))
+        assert (await told.reply()).sequence == 1
+        for sequence in (2, 3, 4):
+            client.send(put(sequence, f"name-{sequence}", "x" * text_bytes))
+        assert [(await told.reply()).sequence for _ in range(3)] == [2, 3, 4]
+        client.send(batch(0, query(GET, message("GetRequest", name="name-4"))))
+        answer = (await told.reply()).outcomes[0].query
+    assert not answer.errors
+    assert (counted.asked, counted.answered) == ([*asked, 1], [*answered, 1])
+
+
+async def test_traced_batches_travel_alone(tmp_path: Path, counted: CountedStream) -> None:
+    """Traceparents are added to an encoded message, so it must hold one batch."""
+    address, told = f"unix:{tmp_path}/echo.sock", Told()
+    client = StageClient(echo.DOMAIN.stage, address, told.events())
+    async with running(client), service(address):
+        client.send(put(1, "one", "1"))
+        await told.reply()
+        for sequence in (2, 3, 4):
+            client.send(put(sequence, "two", "2"), ["00-" + "1" * 32 + "-" + "2" * 16 + "-01"])
+        assert [(await told.reply()).sequence for _ in range(3)] == [2, 3, 4]
+    assert counted.asked == [1, 1, 1, 1]
 
 
 async def test_no_stream_is_opened_once_the_item_log_was_dropped(tmp_path: Path) -> None:

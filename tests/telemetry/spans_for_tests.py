@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from viewstamp.telemetry.sampling import TraceContext, new_root
-from viewstamp.telemetry.spans import Kind, Span
+from viewstamp.telemetry.spans import Kind, Notes, Span, encoded_each
 
 
 def made_span(name: str = "a span", context: TraceContext | None = None, **more: Any) -> Span:
@@ -20,6 +20,24 @@ def made_span(name: str = "a span", context: TraceContext | None = None, **more:
         "attributes": {},
     } | more
     return Span(name, fields.pop("kind", Kind.INTERNAL), context or new_root(), **fields)
+
+
+class Kept:
+    """Keeps spans, which must be as many as their notes say and the same when made again."""
+
+    def __init__(self) -> None:
+        """Keep none yet."""
+        self.spans: list[Span] = []
+
+    def put(self, notes: Notes) -> None:
+        """Keep the spans of notes."""
+        made = list(notes.spans())
+        assert made == list(notes.spans()) and len(made) == notes.span_count
+        assert len({span.context.span_id for span in made}) == len(made)
+        assert {tuple(map(len, span.context)) for span in made} <= {(32, 16)}
+        encoded = json.loads(f"[{','.join(notes.encoded())}]")
+        assert encoded == [json.loads(text) for text in encoded_each(made)]
+        self.spans += made
 
 
 class Told(NamedTuple):

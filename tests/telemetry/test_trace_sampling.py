@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
+from itertools import groupby
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from viewstamp.telemetry.sampling import (
+    NEIGHBOURS,
+    CallSampler,
     Sampler,
     TraceContext,
     format_trace_parent,
@@ -65,17 +70,44 @@ def test_ratio_is_kept() -> None:
     assert kept == {0.0: 5 * [False], 0.01: [True, True, False, False, False], 1.0: 5 * [True]}
 
 
-@given(st.floats(0.0, 1.0, exclude_max=True), st.sampled_from([0.01, 0.3, 0.99]))
-def test_gaps_are_those_of_single_draws(draw: float, ratio: float) -> None:
-    """A gap is longer than n as often as n + 1 draws in a row keep nothing: (1 - ratio)^(n + 1)."""
-    gap = Sampler(ratio, lambda: draw).gap()
-    assert (1 - ratio) ** (gap + 1) * 0.999_999 <= 1 - draw <= (1 - ratio) ** gap * 1.000_001
+def kept_of(sampler: CallSampler, calls: int) -> list[bool]:
+    """Lead calls past a sampler, as the client does."""
+    kept = []
+    for _ in range(calls):
+        kept.append(not sampler.gap)
+        if sampler.gap:
+            sampler.gap -= 1
+        else:
+            sampler.kept()
+    return kept
+
+
+@pytest.mark.parametrize("ratio", [0.01, 0.3, 0.9])
+def test_each_call_is_kept_as_often(ratio: float) -> None:
+    """Whatever its number, a call is kept with the probability that was asked for."""
+    random = Random(20261121)
+    clients, calls = 10_000, 12
+    sums = [0] * calls
+    for _ in range(clients):
+        kept = kept_of(CallSampler(ratio, random.random), calls)
+        sums = [total + one for total, one in zip(sums, kept, strict=True)]
+    # Five standard deviations: the generator is seeded, so this passes for ever or never.
+    error = 5 * math.sqrt(ratio * (1 - ratio) / clients)
+    assert all(abs(total / clients - ratio) < error for total in sums)
+
+
+def test_neighbours_are_kept_together() -> None:
+    """Calls are kept in runs, of which two may touch, and in the long run in the ratio."""
+    kept = kept_of(CallSampler(0.01, Random(1).random), 400_000)
+    runs = [len(list(run)) for is_kept, run in groupby(kept) if is_kept]
+    assert all(run % NEIGHBOURS == 0 for run in runs[1:-1]) and len(runs) > 500
+    assert sum(kept) / len(kept) == pytest.approx(0.01, rel=0.1)
 
 
 def test_gaps_of_all_and_none() -> None:
-    """A ratio of 1 leaves no gap, one of 0 never ends."""
-    assert Sampler(1.0).gap() == 0
-    assert Sampler(0.0).gap() > 10**18
+    """A ratio of 1 keeps every call, one of 0 none."""
+    assert all(kept_of(CallSampler(1.0), 1_000))
+    assert not any(kept_of(CallSampler(0.0), 1_000)) and CallSampler(0.0).gap > 10**18
 
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.1, float("nan")])

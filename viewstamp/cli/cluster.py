@@ -14,15 +14,15 @@ from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.cli.output import plain, print_json, print_table
 from viewstamp.cli.session import EXIT_REFUSED, EXIT_USAGE, Settings, fail, run, settings_of
-from viewstamp.client import Client
+from viewstamp.client import LINEARIZABLE, STALE, Client
 from viewstamp.cluster import ClusterFailed, LocalCluster, LocalReplicas, PreflightError
 from viewstamp.cluster.local import DEFAULT_LISTEN
 from viewstamp.cluster.preflight import write_secret
 from viewstamp.telemetry.settings import TELEMETRY_DIRECTORY, TRACE_RATIO, TelemetrySettings
 
 REPLICA_COLUMNS = (
-    *("replica_id", "status", "view", "op", "commit", "retired", "generation", "address"),
-    *("heard_ms", "link"),
+    *("replica_id", "role", "status", "view", "op", "commit", "retired", "lag", "generation"),
+    *("address", "heard_ms", "link", "unfit"),
 )
 SERVICE_COLUMNS = ("stage", "connected", "settled_revision", "item_log_bytes", "restarts")
 ALARM_COLUMNS = ("kind", "message", "since")
@@ -48,6 +48,14 @@ def up(
     replicas: Annotated[
         int, typer.Option(min=1, max=limits.REPLICAS_MAX, help="Four processes each.")
     ] = 1,
+    standbys: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=limits.STANDBYS_MAX,
+            help="Replicas without a vote, beside at least 2 that have one; four processes each.",
+        ),
+    ] = 0,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
 
@@ -66,10 +74,12 @@ def up(
     )
     try:
         cluster: LocalCluster | LocalReplicas
-        if replicas == 1:
+        if replicas == 1 and standbys == 0:
             cluster = LocalCluster(data_directory, listen, telemetry=telemetry)
         else:
-            cluster = LocalReplicas(data_directory, replicas, listen, telemetry=telemetry)
+            cluster = LocalReplicas(
+                data_directory, replicas, listen, telemetry=telemetry, standbys=standbys
+            )
         asyncio.run(_serve(settings, cluster))
     except PreflightError as error:
         fail(settings, "CANNOT_START", str(error))
@@ -113,12 +123,17 @@ def _announce(settings: Settings, cluster: LocalCluster | LocalReplicas) -> None
         shared = {"root_password_file": str(password)}
         if isinstance(cluster, LocalReplicas):
             directory = str(cluster.data_directory.resolve())
-            print_json({"data_directory": directory, "replicas": described, **shared})
+            count = len(cluster.addresses)
+            parts = {"replicas": described[:count], "standbys": described[count:]}
+            print_json({"data_directory": directory, **parts, **shared})
         else:
             print_json({**described[0], **shared})
         return
-    address = ",".join(member.address for member in members)
+    standbys = cluster.standby_addresses if isinstance(cluster, LocalReplicas) else []
+    address = ",".join(member.address for member in members[: len(members) - len(standbys)])
     typer.echo(f"Viewstamp listens on {address}")
+    if standbys:
+        typer.echo(f"standbys listen on {','.join(standbys)}")
     typer.echo(f"root's first password is in {password}")
     typer.echo(
         f"log in: viewstamp login --address {address} --username root --password-file '{password}'"
@@ -161,10 +176,21 @@ def status(
     digests: Annotated[
         bool, typer.Option("--digests", help="Compute state digests (walks over all state).")
     ] = False,
+    here: Annotated[
+        bool,
+        typer.Option("--here", help="What the replica at --address holds, however old."),
+    ] = False,
 ) -> None:
-    """Show replicas, services and alarms."""
+    """Show replicas, services and alarms.
+
+    Without --here the primary answers. With it a backup or a standby does, out of its own state:
+    its revision, and with --digests what its services hold, to be compared with the primary's.
+    """
     settings = settings_of(context)
-    found = run(context, lambda client: client.status(include_digests=digests))
+    consistency = STALE if here else LINEARIZABLE
+    found = run(
+        context, lambda client: client.status(include_digests=digests, consistency=consistency)
+    )
     if settings.as_json:
         header = {"view": found.header.view, "revision": found.header.revision}
         print_json({**plain(found), **header})

@@ -24,7 +24,7 @@ from viewstamp.client.snapshots import Snapshots
 from viewstamp.client.streaming import ServerStreams
 from viewstamp.client.streams import Streams, Topics
 from viewstamp.client.submitter import Submitter
-from viewstamp.client.tracing import ClientTracing
+from viewstamp.client.tracing import CallTrace, ClientTracing
 from viewstamp.client.transport import Credentials, Endpoints, Identity
 from viewstamp.client.users import Tokens, Users
 from viewstamp.errors import Refusal
@@ -151,12 +151,12 @@ class Client:
         future = self._loop.create_future()
         call = Call(method, encode(method, request), future, self._deadline(timeout_s))
         if self._tracing is not None:
-            call.trace = self._tracing.begin(method.full_name, future)
+            call.trace = self._tracing.begin(method.full_name)
         if method.kind is MethodKind.COMMAND:
             self._submitter.add_command(call)
         else:
             self._submitter.add_read(call, consistency)
-        return await future
+        return await (future if call.trace is None else self._traced(call.trace, future))
 
     def stream(
         self, request: Message, *, timeout_s: float | None = DEFAULT_TIMEOUT
@@ -185,9 +185,9 @@ class Client:
         future: asyncio.Future[list[Result]] = self._loop.create_future()
         batch: Batch = batch_of(framed, future, self._deadline(timeout_s))
         if self._tracing is not None:
-            batch.trace = self._tracing.begin(commands[0][0].full_name, future, len(commands))
+            batch.trace = self._tracing.begin(commands[0][0].full_name, len(commands))
         self._submitter.add_command(batch)
-        return await future
+        return await (future if batch.trace is None else self._traced(batch.trace, future))
 
     async def transact(
         self, requests: Sequence[Message], *, timeout_s: float | None = DEFAULT_TIMEOUT
@@ -248,6 +248,14 @@ class Client:
             except (ClientError, Refusal) as error:
                 logger.info("session %d was not ended, it will expire: %s", self.session_id, error)
         await self._submitter.close()
+
+    async def _traced(self, trace: CallTrace, future: asyncio.Future[Any]) -> Any:
+        """Wait for the result of a sampled call."""
+        assert self._tracing is not None, "nothing else samples calls"
+        try:
+            return await future
+        finally:
+            self._tracing.end(trace, future)
 
     def _deadline(self, timeout_s: float | None) -> float:
         if timeout_s == DEFAULT_TIMEOUT:

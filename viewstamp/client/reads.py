@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client.commands import expire_owners
 from viewstamp.client.consistency import Consistency
@@ -34,9 +35,13 @@ class _Asked:
 
 
 class Reads:
-    """The reads of one client, by consistency: different ones never share a request."""
+    """The reads of one client, by consistency: different ones never share a request.
 
-    def __init__(self) -> None:
+    `has_others` tells whether there is another replica to ask.
+    """
+
+    def __init__(self, has_others: Callable[[], bool] = lambda: False) -> None:
+        self._has_others = has_others
         self._waiting: dict[Consistency, deque[Call | Batch]] = {}
         self._asked: dict[int, _Asked] = {}
         self._asked_count = 0  # calls
@@ -81,7 +86,7 @@ class Reads:
         if not reply.HasField("error"):
             return self._deliver(asked, reply)
         refusal = Refusal.from_error(reply.error)
-        verdict = verdict_on(refusal)
+        verdict = self._verdict_on(refusal)
         if verdict in (Verdict.RETRY, Verdict.RECONNECT):
             self._put_back(asked)
             self.paused = True
@@ -91,6 +96,13 @@ class Reads:
         else:
             asked.parcel.fail(lambda: copy_of(refusal))
         return None
+
+    def _verdict_on(self, refusal: Refusal) -> Verdict:
+        is_late = refusal.reason == Reason.REASON_READ_DEADLINE
+        if is_late and self._has_others():
+            # Perhaps a primary that is cut off from its backups: another replica knows the new one.
+            return Verdict.RECONNECT
+        return verdict_on(refusal)
 
     def detach(self) -> None:
         """Note that the stream has ended: what was asked is asked again over the next one."""

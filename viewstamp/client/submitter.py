@@ -58,7 +58,7 @@ class Submitter:
         tracing: ClientTracing | None = None,
     ) -> None:
         self.commands = Commands()
-        self.reads = Reads()
+        self.reads = Reads(lambda: endpoints.has_others)
         self.cluster_id = b""
         self._loop = asyncio.get_running_loop()
         self._endpoints = endpoints

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
+from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client.errors import ClientClosed, OutcomeUnknown, TimedOut
 from viewstamp.errors import Refusal
-from viewstamp.telemetry import rpc
+from viewstamp.telemetry import otlp, rpc
 from viewstamp.telemetry.sampling import (
     CURRENT_SPAN,
+    CallSampler,
     Sampler,
     TraceContext,
     format_trace_parent,
@@ -34,6 +36,10 @@ from viewstamp.telemetry.spans import (
 TRACE_PARENT_KEY: Final = "traceparent"
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
+NOT_TAKEN: Final = -1
+_CANCELLED: Final = "CANCELLED"
+# What follows the names of a method where one command went well, as OTLP JSON.
+_OK_END: Final = f",{rpc.OUTCOME_OK},{otlp.integers_of('viewstamp.op', 'viewstamp.revision')}]"
 # What the client itself found out, and how spans call it.
 _OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (OutcomeUnknown, "OUTCOME_UNKNOWN"),
@@ -52,7 +58,9 @@ class CallTrace:
         "count",
         "started_ns",
         "ended_ns",
-        "status",
+        "op",
+        "revision",
+        "refused",
         "outcome",
     )
 
@@ -67,17 +75,34 @@ class CallTrace:
         self.count = count
         self.started_ns = time.time_ns()
         self.ended_ns = 0
-        self.status = Status.UNSET
-        self.outcome: Attributes = {}
+        # What is known once it has ended: the place of its first command that was taken, how many
+        # were refused, and as its outcome the reason of a refusal, or a text where there is none.
+        self.op = NOT_TAKEN
+        self.revision = self.refused = 0
+        self.outcome: Reason.ValueType | str = rpc.OK
 
     def at(self, index: int, count: int) -> submit_pb2.CallTrace:
         """Return the trace as a request carries it."""
         return submit_pb2.CallTrace(index=index, count=count, trace_parent=self.trace_parent)
 
     def end(self, future: asyncio.Future[Any]) -> None:
-        """Note the outcome."""
+        """Note the outcome; nothing is noted after it."""
         self.ended_ns = time.time_ns()
-        self.outcome, self.status = _outcome(self, future)
+        if not future.done() or future.cancelled():
+            self.outcome = _CANCELLED
+        elif (error := future.exception()) is not None:
+            self.outcome = _outcome(error)
+        else:
+            self._answered(future.result())
+
+    def _answered(self, result: Any) -> None:
+        results = result if isinstance(result, list) else (result,)
+        for one in results:
+            if isinstance(one, Refusal):
+                self.refused += 1
+            elif self.op == NOT_TAKEN:
+                header = one.header
+                self.op, self.revision = header.op, header.revision
 
     @property
     def span_count(self) -> int:
@@ -86,24 +111,50 @@ class CallTrace:
 
     def encoded(self) -> Iterable[str]:
         """Return it as OTLP JSON."""
-        return encoded_each(self.spans())
+        context = self._context()
+        if self.outcome is not rpc.OK or self.op == NOT_TAKEN or self.count > 1:
+            return encoded_each(self.spans())
+        names = rpc.rpc_names(self.full_name)
+        attributes = names.encoded + _OK_END % (self.op, self.revision)
+        head = otlp.shared(context.trace_id, self.parent_id, Kind.CLIENT, attributes)
+        return (names.pattern % (head, context.span_id, self.started_ns, self.ended_ns),)
 
     def spans(self) -> Iterable[Span]:
         """Yield the CLIENT span."""
-        context = sampled_parent(self.trace_parent)
-        assert context is not None, "a call is sampled from its beginning"
         names = rpc.rpc_names(self.full_name)
-        attributes = {**names.attributes, **self.outcome}
         yield Span(
             names.span_name,
             Kind.CLIENT,
-            context,
+            self._context(),
             self.parent_id,
             self.started_ns,
             self.ended_ns,
-            attributes,
-            status=self.status,
+            {**names.attributes, **self._told()},
+            status=self._status(),
         )
+
+    def _context(self) -> TraceContext:
+        context = sampled_parent(self.trace_parent)
+        assert context is not None, "a call is sampled from its beginning"
+        return context
+
+    def _told(self) -> Attributes:
+        if not isinstance(self.outcome, str):
+            return rpc.refused_attributes(self.outcome)
+        told: dict[str, AttributeValue] = {"viewstamp.outcome": self.outcome}
+        if self.outcome is not rpc.OK:
+            return told
+        if self.op != NOT_TAKEN:
+            told |= {"viewstamp.op": self.op, "viewstamp.revision": self.revision}
+        if self.count > 1:
+            told |= {"viewstamp.commands": self.count, "viewstamp.refused": self.refused}
+        return told
+
+    def _status(self) -> Status:
+        if isinstance(self.outcome, str):
+            is_unset = self.outcome in (rpc.OK, _CANCELLED)
+            return Status.UNSET if is_unset else Status.ERROR
+        return rpc.refused_status(self.outcome)
 
 
 class ClientTracing:
@@ -112,30 +163,26 @@ class ClientTracing:
     def __init__(self, recorder: Recorder, sampler: Sampler) -> None:
         """Calls within a span that is current belong to its trace; `sampler` is for the others."""
         self._recorder = recorder
-        self._sampler = sampler
-        self._gap = sampler.gap()  # so many calls are not sampled before the next one is
+        self._calls = CallSampler(sampler.ratio)
 
-    def begin(
-        self, full_name: str, future: asyncio.Future[Any], count: int = 1
-    ) -> CallTrace | None:
-        """Begin the span of a call if it is sampled; it ends when `future` is done.
+    def begin(self, full_name: str, count: int = 1) -> CallTrace | None:
+        """Begin the span of a call if it is sampled; whoever gets it has to `end` it.
 
         `full_name` is that of its method, as in `Method.full_name`.
         """
         parent = CURRENT_SPAN.get()
         if parent is None:
-            if self._gap:
-                self._gap -= 1
+            calls = self._calls
+            if calls.gap:
+                calls.gap -= 1
                 return None
-            self._gap = self._sampler.gap()
-            context, parent_id = new_root(), ""
-        else:
-            context, parent_id = TraceContext(parent.trace_id, new_span_id()), parent.span_id
-        trace = CallTrace(format_trace_parent(context), parent_id, full_name, count)
-        future.add_done_callback(lambda done: self._end(trace, done))
-        return trace
+            calls.kept()
+            return CallTrace(format_trace_parent(new_root()), "", full_name, count)
+        context = TraceContext(parent.trace_id, new_span_id())
+        return CallTrace(format_trace_parent(context), parent.span_id, full_name, count)
 
-    def _end(self, trace: CallTrace, future: asyncio.Future[Any]) -> None:
+    def end(self, trace: CallTrace, future: asyncio.Future[Any]) -> None:
+        """End the span of a call: its future is done, or nobody waits for it any more."""
         trace.end(future)
         self._recorder.record(trace)
 
@@ -153,44 +200,26 @@ def traced(
         return
     answer: list[Any] = []
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    trace = tracing.begin(full_name, future)
-    if trace is not None:
-        metadata = (*metadata, (TRACE_PARENT_KEY, trace.trace_parent))
-    try:
+    trace = tracing.begin(full_name)
+    if trace is None:
         yield metadata, answer.append
+        return
+    try:
+        yield (*metadata, (TRACE_PARENT_KEY, trace.trace_parent)), answer.append
     except (asyncio.CancelledError, GeneratorExit):
         future.cancel()
         raise
     except Exception as error:
-        if trace is not None:  # or nobody would ask the future for it
-            future.set_exception(error)
+        future.set_exception(error)
         raise
     else:
         future.set_result(answer)
+    finally:
+        tracing.end(trace, future)
 
 
-def _outcome(
-    trace: CallTrace, future: asyncio.Future[Any]
-) -> tuple[dict[str, AttributeValue], Status]:
-    if future.cancelled():
-        return {"viewstamp.outcome": "CANCELLED"}, Status.UNSET
-    error = future.exception()
-    if error is None:
-        return _answered(trace, future.result()), Status.UNSET
+def _outcome(error: BaseException) -> Reason.ValueType | str:
+    """Return how a call failed."""
     if isinstance(error, Refusal):
-        return rpc.refused_attributes(error.reason), rpc.refused_status(error.reason)
-    name = next((name for kind, name in _OUTCOMES if isinstance(error, kind)), "FAILED")
-    return {"viewstamp.outcome": name}, Status.ERROR
-
-
-def _answered(trace: CallTrace, result: Any) -> dict[str, AttributeValue]:
-    results: Sequence[Any] = result if isinstance(result, list) else [result]
-    attributes: dict[str, AttributeValue] = {"viewstamp.outcome": rpc.OK}
-    taken = [one for one in results if not isinstance(one, Refusal)]
-    if taken:
-        attributes["viewstamp.op"] = taken[0].header.op
-        attributes["viewstamp.revision"] = taken[0].header.revision
-    if trace.count > 1:
-        attributes["viewstamp.commands"] = trace.count
-        attributes["viewstamp.refused"] = len(results) - len(taken)
-    return attributes
+        return error.reason
+    return next((name for kind, name in _OUTCOMES if isinstance(error, kind)), "FAILED")

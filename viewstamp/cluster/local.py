@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from viewstamp.cluster.errors import ClusterFailed
+from viewstamp.cluster.lifecycle import READY_TIMEOUT_S, Lifecycle
 from viewstamp.cluster.preflight import (
     KEY_FILE,
     DirectoryLock,
@@ -28,12 +28,11 @@ from viewstamp.telemetry.settings import TelemetrySettings, arguments_of
 COORDINATOR: Final = "coordinator"
 SERVICES: Final = ("users", "streams", "consumer_groups")
 DEFAULT_LISTEN: Final = "127.0.0.1:7400"
-READY_TIMEOUT_S: Final = 60.0
 STOP_GRACE_S: Final = 10.0
 _PACKAGES: Final = Path(__file__).resolve().parents[2]
 
 
-class LocalCluster:
+class LocalCluster(Lifecycle):
     """Four processes: coordinator, users, streams, consumer_groups. What dies is restarted.
 
     With port 0 in `listen` a free port is taken and kept. `programs` stand in for the real ones;
@@ -95,25 +94,6 @@ class LocalCluster:
     def log_path(self, name: str) -> Path:
         """Return the log file of a process."""
         return self.data_directory / "log" / f"{name}.log"
-
-    async def __aenter__(self) -> LocalCluster:
-        """Start, and wait until ready."""
-        try:
-            await self.start()
-            await self.wait_ready()
-        except BaseException:
-            await self.stop()
-            raise
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Stop."""
-        await self.stop()
 
     async def start(self) -> None:
         """Check the surroundings and start all processes. Raises PreflightError.

@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from viewstamp import limits
 from viewstamp.cluster.errors import PreflightError
-from viewstamp.cluster.local import DEFAULT_LISTEN, READY_TIMEOUT_S, LocalCluster
+from viewstamp.cluster.lifecycle import READY_TIMEOUT_S, Lifecycle
+from viewstamp.cluster.local import DEFAULT_LISTEN, LocalCluster
 from viewstamp.cluster.preflight import (
     KEY_FILE,
     ensure_cluster_key,
@@ -30,9 +30,10 @@ CLUSTER_ID_FILE: Final = "cluster.id"
 PEER_PORT_OFFSET: Final = 100
 
 
-class LocalReplicas:
+class LocalReplicas(Lifecycle):
     """`count` replicas below one directory, in `replica-0` and so on. What dies is restarted.
 
+    The next `standbys`, in directories and at addresses that follow on theirs, have no vote.
     Replica `i` listens for clients at the port of `listen` plus `i`, for its peers 100 above that;
     with port 0 free ones are taken and kept. They share one cluster key and one cluster id, which
     are made at the first start. `adapt` changes each program of each replica. `async with` starts
@@ -48,12 +49,20 @@ class LocalReplicas:
         coordinator_arguments: Sequence[str] = (),
         telemetry: TelemetrySettings | None = None,
         adapt: Callable[[int, Program], Program] = lambda _, program: program,
+        standbys: int = 0,
     ) -> None:
         if not 1 <= count <= limits.REPLICAS_MAX:
             raise PreflightError(f"{count} replicas: 1 to {limits.REPLICAS_MAX} are possible")
+        if not 0 <= standbys <= limits.STANDBYS_MAX:
+            raise PreflightError(f"{standbys} standbys: 0 to {limits.STANDBYS_MAX} are possible")
+        if standbys and count == 1:
+            raise PreflightError(
+                "a lone replica sends its log to nobody: standbys need at least 2 replicas"
+            )
         self.data_directory = Path(data_directory)
         self.replicas: list[LocalCluster] = []
         self._count = count
+        self._standbys = standbys
         self._listen = listen
         self._arguments = tuple(coordinator_arguments)
         self._adapt = adapt
@@ -61,8 +70,13 @@ class LocalReplicas:
 
     @property
     def addresses(self) -> list[str]:
-        """Where clients connect, in replica order, once started."""
-        return [replica.address for replica in self.replicas]
+        """Where clients connect, in replica order, once started; standbys are not among them."""
+        return [replica.address for replica in self.replicas[: self._count]]
+
+    @property
+    def standby_addresses(self) -> list[str]:
+        """Where the standbys listen for clients, in order, once started."""
+        return [replica.address for replica in self.replicas[self._count :]]
 
     @property
     def root_password_path(self) -> Path:
@@ -72,25 +86,6 @@ class LocalReplicas:
     def replica_directory(self, replica_id: int) -> Path:
         """Return the data directory of a replica."""
         return self.data_directory / f"replica-{replica_id}"
-
-    async def __aenter__(self) -> LocalReplicas:
-        """Start, and wait until ready."""
-        try:
-            await self.start()
-            await self.wait_ready()
-        except BaseException:
-            await self.stop()
-            raise
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Stop."""
-        await self.stop()
 
     async def start(self) -> None:
         """Start all replicas. Raises PreflightError."""
@@ -115,9 +110,10 @@ class LocalReplicas:
         prepare_directory(self.data_directory)
         ensure_cluster_key(self.data_directory / KEY_FILE)
         cluster_id = self._ensure_cluster_id()
-        own = [_shifted(self._listen, i) for i in range(self._count)]
+        members = range(self._count + self._standbys)
+        own = [_shifted(self._listen, i) for i in members]
         peers = [free_address(_shifted(address, PEER_PORT_OFFSET)) for address in own]
-        return [self._replica(i, own[i], peers, cluster_id) for i in range(self._count)]
+        return [self._replica(i, own[i], peers, cluster_id) for i in members]
 
     def _replica(
         self, replica_id: int, listen: str, peers: Sequence[str], cluster_id: str
@@ -127,9 +123,11 @@ class LocalReplicas:
         self._copy_key(directory)
         arguments = ["--replica-id", str(replica_id), "--replica-count", str(self._count)]
         arguments += ["--cluster-id", cluster_id, "--peer-listen", peers[replica_id]]
-        for other, address in enumerate(peers):
+        for other, address in enumerate(peers[: self._count]):
             if other != replica_id:
                 arguments += ["--peer", f"{other}={address}"]
+        for standby, address in enumerate(peers[self._count :], start=self._count):
+            arguments += ["--standby", f"{standby}={address}"]
         # One page for Prometheus cannot be served by all; each replica has one if it may choose.
         return LocalCluster(
             directory,

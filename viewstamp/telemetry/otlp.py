@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from viewstamp.telemetry.sampling import TraceContext
@@ -25,7 +25,10 @@ _quoted: Final = json.JSONEncoder(ensure_ascii=True).encode
 
 
 def line_of(resource: Mapping[str, Any], spans: Iterable[str]) -> bytes:
-    """Return encoded spans of one process as a line, with its end. There must be at least one."""
+    """Return encoded spans of one process as a line, with its end. There must be at least one.
+
+    A text may hold several spans, with commas between them.
+    """
     line = (
         f'{{"resourceSpans":[{{"resource":{{"attributes":{attributes_of(resource)}}},'
         f'"scopeSpans":[{{"scope":{{"name":"{SCOPE}"}},"spans":[{",".join(spans)}]}}]}}]}}\n'
@@ -49,6 +52,17 @@ def own(span_id: str, name: str, start_ns: int, end_ns: int) -> str:
     )
 
 
+@cache  # as many as there are kinds of spans, and methods
+def pattern_of(*names: str) -> str:
+    """Return what `%` makes spans of: for each what is shared, its id, its start and its end.
+
+    So several spans are made by one call, which is a third of what it costs to make them by `own`.
+    """
+    texts = [_quoted(name).replace("%", "%%") for name in names]
+    times = '"startTimeUnixNano":"%s","endTimeUnixNano":"%s"}'
+    return ",".join(f'%s"spanId":"%s","name":{text},{times}' for text in texts)
+
+
 def links_of(links: Sequence[TraceContext]) -> str:
     """Return links as a part of what is shared, empty where there is none."""
     if not links:
@@ -69,6 +83,11 @@ def attributes_of(attributes: Mapping[str, Any]) -> str:
     """Return attributes; their values are text, numbers or booleans."""
     pairs = [f'{{"key":"{key}","value":{_value(value)}}}' for key, value in attributes.items()]
     return f"[{','.join(pairs)}]"
+
+
+def integers_of(*keys: str) -> str:
+    """Return what `%` makes attributes of, given whole numbers; without the brackets around it."""
+    return ",".join(f'{{"key":"{key}","value":{{"intValue":"%s"}}}}' for key in keys)
 
 
 @lru_cache(maxsize=TEXTS_CACHED)

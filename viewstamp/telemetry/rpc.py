@@ -15,9 +15,11 @@ from viewstamp.errors import (
     reason_name,
     status_code,
 )
+from viewstamp.telemetry import otlp
 from viewstamp.telemetry.spans import AttributeValue, Status
 
 OK: Final = "ok"
+OUTCOME_OK: Final = otlp.attributes_of({"viewstamp.outcome": OK})[1:-1]  # without brackets
 # The caller did nothing wrong: these are the cluster's failures. Other refusals are answers.
 _FAILURES: Final = frozenset({INTERNAL, UNAVAILABLE, DEADLINE_EXCEEDED})
 
@@ -27,16 +29,18 @@ class RpcNames(NamedTuple):
 
     span_name: str  # "StreamsService/CreateTopic"
     attributes: Mapping[str, AttributeValue]
+    encoded: str  # the attributes as OTLP JSON, without the bracket at the end
+    pattern: str  # of a span with this name (`otlp.pattern_of`)
 
 
 @cache  # as many as there are methods
 def rpc_names(full_name: str) -> RpcNames:
     """Return the names of a method, given `viewstamp.api.streams.v1.StreamsService/CreateTopic`."""
     service, _, method = full_name.rpartition("/")
-    return RpcNames(
-        f"{service.rpartition('.')[2]}/{method}",
-        {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method},
-    )
+    name = f"{service.rpartition('.')[2]}/{method}"
+    attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
+    encoded = otlp.attributes_of(attributes).removesuffix("]")
+    return RpcNames(name, attributes, encoded, otlp.pattern_of(name))
 
 
 def refused_attributes(reason: Reason.ValueType) -> dict[str, AttributeValue]:

@@ -20,6 +20,9 @@ SPAN_ID_BITS: Final = 64
 # Span ids that one holder may number itself, below one random number: more than a prepare has
 # commands, each at three stages.
 NUMBERED_ID_BITS: Final = 16
+TRACE_PARENT_CHARACTERS: Final = 55  # of one that this version makes
+# Calls of a client that are sampled one after another.
+NEIGHBOURS: Final = 4
 # Version 00; what a newer version appends may follow and is ignored.
 _TRACE_PARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})"
@@ -87,6 +90,17 @@ def new_root() -> TraceContext:
     return TraceContext(new_trace_id(), new_span_id())
 
 
+def new_root_bits() -> int:
+    """Return what `root_of` makes the first span of a new trace of, when it is written."""
+    return _random.getrandbits(TRACE_ID_BITS + SPAN_ID_BITS)
+
+
+def root_of(bits: int) -> TraceContext:
+    """Return the same span each time; neither id is all zeros."""
+    span_id = bits & (1 << SPAN_ID_BITS) - 1
+    return TraceContext(f"{bits >> SPAN_ID_BITS or 1:032x}", f"{span_id or 1:016x}")
+
+
 def new_id_base() -> int:
     """Return what `numbered_id` counts from: one random number for several spans of a trace."""
     return _random.getrandbits(SPAN_ID_BITS - NUMBERED_ID_BITS) << NUMBERED_ID_BITS
@@ -95,6 +109,11 @@ def new_id_base() -> int:
 def numbered_id(base: int, number: int) -> str:
     """Return the id of the `number`-th span that counts from `base`; numbers begin with 1."""
     return f"{base + number:016x}"
+
+
+def numbered_ids(base: int) -> str:
+    """Return how all ids that count from `base` begin; four digits of the number end them."""
+    return f"{base >> NUMBERED_ID_BITS:012x}"
 
 
 class Sampler:
@@ -111,13 +130,36 @@ class Sampler:
         """Whether a trace that begins now is kept."""
         return self._draw() < self.ratio
 
-    def gap(self) -> int:
-        """Return how many traces in a row are not kept before the next one that is.
 
-        Whoever counts down instead of asking `keeps` each time keeps as many, as much by chance.
-        """
-        if self.ratio <= 0.0:
-            return sys.maxsize
-        if self.ratio >= 1.0:
-            return 0
-        return int(math.log(1.0 - self._draw()) / math.log(1.0 - self.ratio))
+class CallSampler:
+    """Keeps a `ratio` of calls by counting down: `gap` calls are not kept, then a few in a row are.
+
+    Neighbours are kept together because they travel together: what a message with a sampled call
+    costs more it costs once. Each call, the first as well, is kept with the probability `ratio`.
+    """
+
+    __slots__ = ("gap", "_draw", "_gap_scale", "_is_none", "_left")
+
+    def __init__(self, ratio: float, draw: Callable[[], float] = _random.random) -> None:
+        """Begin as if calls had been counted for ever. `draw` gives a number from 0 to below 1."""
+        self._draw = draw
+        self._is_none = ratio <= 0.0
+        # Gaps are geometric, of a mean that makes the ratio of runs of this length right.
+        chance = ratio / (ratio + NEIGHBOURS * (1.0 - ratio))
+        self._gap_scale = 1 / math.log(1.0 - chance) if 0.0 < chance < 1.0 else 0.0
+        self._left = NEIGHBOURS
+        if draw() < ratio:  # within a run, wherever in it
+            self.gap, self._left = 0, 1 + int(draw() * NEIGHBOURS)
+        else:
+            self.gap = 1 + self._new_gap()
+
+    def kept(self) -> None:
+        """One was kept, since `gap` is 0."""
+        self._left -= 1
+        if not self._left:
+            self.gap, self._left = self._new_gap(), NEIGHBOURS
+
+    def _new_gap(self) -> int:
+        if self._is_none:
+            return sys.maxsize - 1
+        return int(math.log(1.0 - self._draw()) * self._gap_scale)

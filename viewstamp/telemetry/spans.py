@@ -8,7 +8,7 @@ written: many at a time, which costs a fraction of making each between two comma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -80,7 +80,10 @@ class Notes(Protocol):
         ...
 
     def encoded(self) -> Iterable[str]:
-        """Make each span as OTLP JSON; they say what those of `spans` say."""
+        """Make the spans as OTLP JSON, in texts of one or several, with commas between them.
+
+        They say what those of `spans` say.
+        """
         ...
 
 
@@ -105,10 +108,14 @@ class Recorder:
     """Hands notes to all who want them."""
 
     def __init__(self, takers: Sequence[SpanTaker]) -> None:
-        """Hand notes to `takers`."""
-        self._takers = tuple(takers)
+        """Hand notes to `takers`.
 
-    def record(self, notes: Notes) -> None:
-        """Hand over a span, or notes of several; never waits."""
+        `record` hands over a span, or notes of several; it never waits.
+        """
+        self._takers = tuple(takers)
+        is_one = len(self._takers) == 1
+        self.record: Callable[[Notes], None] = self._takers[0].put if is_one else self._put
+
+    def _put(self, notes: Notes) -> None:
         for taker in self._takers:
             taker.put(notes)

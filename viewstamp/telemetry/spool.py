@@ -20,7 +20,7 @@ SPANS_WAITING_MAX: Final = 32_768
 FLUSH_INTERVAL_MS: Final = 250
 # Encoded in one go, and what the last notes have more: the event loop of the process waits for the
 # interpreter meanwhile.
-SPANS_PER_GROUP_MIN: Final = 64
+SPANS_PER_GROUP_MIN: Final = 256
 CLOSE_TIMEOUT_MS: Final = 5_000
 
 _log = logging.getLogger(__name__)

@@ -57,6 +57,34 @@ REPLICA_STATUS_HALTED: ReplicaStatus.ValueType  # 5
 """Has ended and must not go on; its last log line says why."""
 Global___ReplicaStatus: _TypeAlias = ReplicaStatus  # noqa: Y015
 
+class _ReplicaRole:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ReplicaRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReplicaRole.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REPLICA_ROLE_UNSPECIFIED: _ReplicaRole.ValueType  # 0
+    """Not known."""
+    REPLICA_ROLE_PRIMARY: _ReplicaRole.ValueType  # 1
+    """Leads the view."""
+    REPLICA_ROLE_BACKUP: _ReplicaRole.ValueType  # 2
+    """Follows, has a vote, and may lead a later view."""
+    REPLICA_ROLE_STANDBY: _ReplicaRole.ValueType  # 3
+    """Follows for ever, and has no vote."""
+
+class ReplicaRole(_ReplicaRole, metaclass=_ReplicaRoleEnumTypeWrapper):
+    """What a replica is there for."""
+
+REPLICA_ROLE_UNSPECIFIED: ReplicaRole.ValueType  # 0
+"""Not known."""
+REPLICA_ROLE_PRIMARY: ReplicaRole.ValueType  # 1
+"""Leads the view."""
+REPLICA_ROLE_BACKUP: ReplicaRole.ValueType  # 2
+"""Follows, has a vote, and may lead a later view."""
+REPLICA_ROLE_STANDBY: ReplicaRole.ValueType  # 3
+"""Follows for ever, and has no vote."""
+Global___ReplicaRole: _TypeAlias = ReplicaRole  # noqa: Y015
+
 class _AlarmKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -91,6 +119,10 @@ class _AlarmKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AlarmKind.V
     """This replica is too far behind and fetches a snapshot from its peers; the message says how far
     it is, and what it waits for.
     """
+    ALARM_KIND_UNFIT: _AlarmKind.ValueType  # 13
+    """This replica had better not be the primary; the message says why. It leads only if no other
+    replica is any better.
+    """
 
 class AlarmKind(_AlarmKind, metaclass=_AlarmKindEnumTypeWrapper):
     """What is wrong."""
@@ -123,6 +155,10 @@ ALARM_KIND_STATE_TRANSFER: AlarmKind.ValueType  # 12
 """This replica is too far behind and fetches a snapshot from its peers; the message says how far
 it is, and what it waits for.
 """
+ALARM_KIND_UNFIT: AlarmKind.ValueType  # 13
+"""This replica had better not be the primary; the message says why. It leads only if no other
+replica is any better.
+"""
 Global___AlarmKind: _TypeAlias = AlarmKind  # noqa: Y015
 
 @_typing.final
@@ -141,6 +177,9 @@ class Replica(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     HEARD_MS_FIELD_NUMBER: _builtins.int
     LINK_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    UNFIT_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.int
     """From 0."""
     status: Global___ReplicaStatus.ValueType
@@ -163,6 +202,16 @@ class Replica(_message.Message):
     """How the answering replica's link to it stands: connected, connecting, or refused with the
     reason; empty for itself.
     """
+    role: Global___ReplicaRole.ValueType
+    """What it is there for, in the view of the answering replica."""
+    lag: _builtins.int
+    """Entries that some replica said were committed, and that this one had not retired when it last
+    reported, which each does twice a second.
+    """
+    unfit: _builtins.str
+    """What speaks against it as the primary, for example a full disk; empty for nothing. It leads only
+    if no other replica is any better.
+    """
     def __init__(
         self,
         *,
@@ -176,10 +225,13 @@ class Replica(_message.Message):
         generation: _builtins.int = ...,
         heard_ms: _builtins.int = ...,
         link: _builtins.str = ...,
+        role: Global___ReplicaRole.ValueType = ...,
+        lag: _builtins.int = ...,
+        unfit: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "commit", b"commit", "generation", b"generation", "heard_ms", b"heard_ms", "link", b"link", "op", b"op", "replica_id", b"replica_id", "retired", b"retired", "status", b"status", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "commit", b"commit", "generation", b"generation", "heard_ms", b"heard_ms", "lag", b"lag", "link", b"link", "op", b"op", "replica_id", b"replica_id", "retired", b"retired", "role", b"role", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

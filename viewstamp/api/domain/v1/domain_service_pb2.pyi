@@ -92,6 +92,7 @@ class ApplyRequest(_message.Message):
     BATCH_FIELD_NUMBER: _builtins.int
     INSTALL_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """First message of a stream."""
@@ -108,6 +109,10 @@ class ApplyRequest(_message.Message):
     def release(self) -> Global___ReleaseCut:
         """A cut's section is durable: what was frozen for it may go. Not answered."""
 
+    @_builtins.property
+    def batches(self) -> Global___Batches:
+        """Several logged batches, in order: a message costs more than a small batch does."""
+
     def __init__(
         self,
         *,
@@ -115,16 +120,43 @@ class ApplyRequest(_message.Message):
         batch: Global___Batch | None = ...,
         install: Global___Install | None = ...,
         release: Global___ReleaseCut | None = ...,
+        batches: Global___Batches | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "hello", b"hello", "install", b"install", "kind", b"kind", "release", b"release"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "batches", b"batches", "hello", b"hello", "install", b"install", "kind", b"kind", "release", b"release"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "hello", b"hello", "install", b"install", "kind", b"kind", "release", b"release"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "batches", b"batches", "hello", b"hello", "install", b"install", "kind", b"kind", "release", b"release"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "batch", "install", "release"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "batch", "install", "release", "batches"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___ApplyRequest: _TypeAlias = ApplyRequest  # noqa: Y015
+
+@_typing.final
+class Batches(_message.Message):
+    """Batches that travel together. Each is answered; answers may travel together, too."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCHES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___Batch]:
+        """In order. The number is that in ApplyRequest, so that encodings of requests with a batch, joined,
+        are an encoding of this.
+        """
+
+    def __init__(
+        self,
+        *,
+        batches: _abc.Iterable[Global___Batch] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Batches: _TypeAlias = Batches  # noqa: Y015
 
 @_typing.final
 class Install(_message.Message):
@@ -760,6 +792,7 @@ class ApplyResponse(_message.Message):
     BATCH_FIELD_NUMBER: _builtins.int
     DEFERRED_FIELD_NUMBER: _builtins.int
     INSTALLED_FIELD_NUMBER: _builtins.int
+    REPLIES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___HelloReply:
         """The stream is open and the state empty."""
@@ -776,6 +809,10 @@ class ApplyResponse(_message.Message):
     def installed(self) -> Global___Installed:
         """The section is whole and fits: Activate may come."""
 
+    @_builtins.property
+    def replies(self) -> Global___BatchReplies:
+        """Answers to the oldest unanswered batches, in order."""
+
     def __init__(
         self,
         *,
@@ -783,16 +820,41 @@ class ApplyResponse(_message.Message):
         batch: Global___BatchReply | None = ...,
         deferred: Global___QueryOutcome | None = ...,
         installed: Global___Installed | None = ...,
+        replies: Global___BatchReplies | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "deferred", b"deferred", "hello", b"hello", "installed", b"installed", "kind", b"kind"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "deferred", b"deferred", "hello", b"hello", "installed", b"installed", "kind", b"kind", "replies", b"replies"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "deferred", b"deferred", "hello", b"hello", "installed", b"installed", "kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "deferred", b"deferred", "hello", b"hello", "installed", b"installed", "kind", b"kind", "replies", b"replies"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "batch", "deferred", "installed"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "batch", "deferred", "installed", "replies"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___ApplyResponse: _TypeAlias = ApplyResponse  # noqa: Y015
+
+@_typing.final
+class BatchReplies(_message.Message):
+    """Answers that travel together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def replies(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchReply]:
+        """In order."""
+
+    def __init__(
+        self,
+        *,
+        replies: _abc.Iterable[Global___BatchReply] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replies", b"replies"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchReplies: _TypeAlias = BatchReplies  # noqa: Y015
 
 @_typing.final
 class Installed(_message.Message):

@@ -53,6 +53,8 @@ class _HelloRefusalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HelloRef
     """The certificate is not that of the replica that the caller says it is."""
     HELLO_REFUSAL_DUPLICATE_REPLICA: _HelloRefusal.ValueType  # 10
     """Another process with the caller's id is connected and alive."""
+    HELLO_REFUSAL_OTHER_STANDBY_COUNT: _HelloRefusal.ValueType  # 11
+    """Other number of standbys."""
 
 class HelloRefusal(_HelloRefusal, metaclass=_HelloRefusalEnumTypeWrapper):
     """Why a hello was refused."""
@@ -79,6 +81,8 @@ HELLO_REFUSAL_WRONG_CERTIFICATE: HelloRefusal.ValueType  # 9
 """The certificate is not that of the replica that the caller says it is."""
 HELLO_REFUSAL_DUPLICATE_REPLICA: HelloRefusal.ValueType  # 10
 """Another process with the caller's id is connected and alive."""
+HELLO_REFUSAL_OTHER_STANDBY_COUNT: HelloRefusal.ValueType  # 11
+"""Other number of standbys."""
 Global___HelloRefusal: _TypeAlias = HelloRefusal  # noqa: Y015
 
 @_typing.final
@@ -156,6 +160,7 @@ class ReplicaHello(_message.Message):
     CONFIGURATION_DIGEST_FIELD_NUMBER: _builtins.int
     BOOT_NONCE_FIELD_NUMBER: _builtins.int
     TO_REPLICA_ID_FIELD_NUMBER: _builtins.int
+    STANDBY_COUNT_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     """Of the cluster that the caller belongs to, or was told to help found."""
     wire_version: _builtins.int
@@ -163,13 +168,15 @@ class ReplicaHello(_message.Message):
     replica_id: _builtins.int
     """The caller."""
     replica_count: _builtins.int
-    """How many replicas the caller was configured with."""
+    """How many replicas that vote the caller was configured with."""
     configuration_digest: _builtins.bytes
     """32 bytes: BLAKE3 over all limits that replicas must agree on."""
     boot_nonce: _builtins.bytes
     """New for every start of the caller's process."""
     to_replica_id: _builtins.int
     """Whom the caller means to reach."""
+    standby_count: _builtins.int
+    """How many standbys the caller was configured with; their ids follow on those that vote."""
     def __init__(
         self,
         *,
@@ -180,10 +187,11 @@ class ReplicaHello(_message.Message):
         configuration_digest: _builtins.bytes = ...,
         boot_nonce: _builtins.bytes = ...,
         to_replica_id: _builtins.int = ...,
+        standby_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_nonce", b"boot_nonce", "cluster_id", b"cluster_id", "configuration_digest", b"configuration_digest", "replica_count", b"replica_count", "replica_id", b"replica_id", "to_replica_id", b"to_replica_id", "wire_version", b"wire_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_nonce", b"boot_nonce", "cluster_id", b"cluster_id", "configuration_digest", b"configuration_digest", "replica_count", b"replica_count", "replica_id", b"replica_id", "standby_count", b"standby_count", "to_replica_id", b"to_replica_id", "wire_version", b"wire_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1086,6 +1094,7 @@ class ReplicaReport(_message.Message):
     RETIRED_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     CLIENT_ADDRESS_FIELD_NUMBER: _builtins.int
+    UNFIT_FIELD_NUMBER: _builtins.int
     status: _builtins.int
     """The sender's status, as in its own GetStatus: the number of a ReplicaStatus."""
     view: _builtins.int
@@ -1100,6 +1109,8 @@ class ReplicaReport(_message.Message):
     """The snapshot that it would restart from; 0 for none."""
     client_address: _builtins.str
     """HOST:PORT where it serves clients."""
+    unfit: _builtins.str
+    """What speaks against it as the primary; empty for nothing."""
     def __init__(
         self,
         *,
@@ -1110,10 +1121,11 @@ class ReplicaReport(_message.Message):
         retired: _builtins.int = ...,
         generation: _builtins.int = ...,
         client_address: _builtins.str = ...,
+        unfit: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_address", b"client_address", "commit", b"commit", "generation", b"generation", "op", b"op", "retired", b"retired", "status", b"status", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_address", b"client_address", "commit", b"commit", "generation", b"generation", "op", b"op", "retired", b"retired", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,82 @@
+"""Entries from other replicas on their way into the core, which has each of them journaled at once.
+
+They are let in while the journal has room for them, like the commands of clients at a primary. So a
+replica whose disk is full takes no entry, acknowledges none, and loses nothing that it had: it goes
+on hearing its primary and voting. Whoever sent an entry that was not taken sends it again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol, TypeAlias
+
+from coordinator import vsr
+from coordinator.replica.ports import Room
+from coordinator.vsr.messages import (
+    CommittedMessage,
+    Message,
+    PrepareMessage,
+    RepairMessage,
+    RequestCommittedMessage,
+    RequestPrepareMessage,
+)
+from viewstamp.limits import CATCH_UP_OPS, PIPELINE_PREPARES_MAX
+
+EntryMessage: TypeAlias = PrepareMessage | RepairMessage | CommittedMessage
+ENTRIES: Final = (PrepareMessage, RepairMessage, CommittedMessage)
+QUESTIONS: Final = (RequestPrepareMessage, RequestCommittedMessage)
+# What may come at once: a pipeline, and what was asked for.
+WAITING_MAX: Final = PIPELINE_PREPARES_MAX + CATCH_UP_OPS
+
+
+class Replica(Protocol):
+    """The driver as seen from here."""
+
+    def step(self, event: vsr.Event) -> None:
+        """Give the core an event."""
+        ...
+
+    def may_use_reserve(self, prepare: vsr.Prepare) -> bool:
+        """Whether an entry may go into the space that is reserved for snapshots."""
+        ...
+
+    @property
+    def head_op(self) -> int:
+        """The last op of the log here."""
+        ...
+
+
+class Entries:
+    """Lets entries in. `room` says whether the journal has room for another one."""
+
+    def __init__(self, replica: Replica, room: Callable[[], Room]) -> None:
+        self._replica = replica
+        self._room = room
+        self._waiting: deque[EntryMessage] = deque()
+        self.refused = 0
+
+    def received(self, message: Message) -> None:
+        """Take a message of another replica; an entry may wait, or not be taken."""
+        if isinstance(message, ENTRIES) and (self._waiting or not self._has_place(message)):
+            self._waiting.append(message)
+            self.look()
+        else:
+            self._replica.step(vsr.Received(message))
+
+    def look(self) -> None:
+        """Let in what waits, as far as there is room; on a full disk nothing waits."""
+        while self._waiting and self._has_place(self._waiting[0]):
+            self._replica.step(vsr.Received(self._waiting.popleft()))
+        if self._waiting and (self._room() is not Room.SOON or len(self._waiting) > WAITING_MAX):
+            self.refused += len(self._waiting)
+            self._waiting.clear()
+
+    def is_vain(self, message: Message) -> bool:
+        """Whether a message asks for entries that would not be taken."""
+        return isinstance(message, QUESTIONS) and self._room() in (Room.FULL, Room.EXHAUSTED)
+
+    def _has_place(self, message: EntryMessage) -> bool:
+        if isinstance(message, PrepareMessage) and message.prepare.op <= self._replica.head_op:
+            return True  # it is here, and only acknowledged again
+        return self._room() is Room.FREE or self._replica.may_use_reserve(message.prepare)

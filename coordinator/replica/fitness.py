@@ -1,0 +1,124 @@
+"""Whether this replica is fit to lead: its stages apply what is committed, and its disk has room.
+
+A primary that is not gives its view up, if another replica is better off, and leads no later one
+until the reason is gone. A lone replica has nobody to give up for, and nothing of this is there.
+
+A service that comes back is waited for, however long its replay takes: it gets on. One that hangs,
+or stays away, is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from coordinator import vsr
+from viewstamp.limits import APPLY_STALL_MS
+
+LOOK_INTERVAL_MS: Final = 250
+PAUSE_MS_MAX: Final = 2 * LOOK_INTERVAL_MS
+
+
+class ServiceState(Enum):
+    """How a domain service stands."""
+
+    UP = "up"
+    COMING_BACK = "coming_back"  # it is told its state, or what it had been told before
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look at the replica finds. `has_fit_peer`: another replica could lead."""
+
+    committed_op: int
+    retired_op: int
+    services: Mapping[str, ServiceState]
+    is_full: bool
+    has_fit_peer: bool
+
+
+class StallWatch:
+    """How long the stages have not got on.
+
+    What counts is the time between looks, and of a long pause only a little: a process that was
+    stopped, or starved, has not seen its stages stand still meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._looked_ms = 0
+        self._retired_op = -1
+        self._still_ms = 0
+        self._away_ms: dict[str, int] = {}
+
+    def look(self, seen: Seen, now_ms: int) -> str:
+        """Return what has been standing still for too long, and where; empty if nothing has."""
+        elapsed_ms = min(now_ms - self._looked_ms, PAUSE_MS_MAX)
+        self._looked_ms = now_ms
+        self._count(seen, elapsed_ms)
+        for name, away_ms in self._away_ms.items():
+            if away_ms >= APPLY_STALL_MS:
+                return f"service {name} does not answer"
+        if self._still_ms >= APPLY_STALL_MS:
+            return f"op {seen.retired_op + 1} does not get through its stages"
+        return ""
+
+    def _count(self, seen: Seen, elapsed_ms: int) -> None:
+        away = [name for name, state in seen.services.items() if state is ServiceState.DOWN]
+        before = self._away_ms
+        self._away_ms = {name: before[name] + elapsed_ms if name in before else 0 for name in away}
+        is_waited_for = ServiceState.COMING_BACK in seen.services.values()
+        stands = seen.retired_op < seen.committed_op and seen.retired_op == self._retired_op
+        self._still_ms = self._still_ms + elapsed_ms if stands and not is_waited_for else 0
+        self._retired_op = seen.retired_op
+
+
+def reason_of(stalled: str, is_full: bool) -> str:
+    """Return what speaks against this replica as the primary; empty if nothing does."""
+    if stalled:
+        return stalled
+    return "the disk of its journal is full" if is_full else ""
+
+
+@dataclass(frozen=True, slots=True)
+class FitnessPorts:
+    """What is looked at, and who is told. `said` is told of every new reason, empty for none."""
+
+    look: Callable[[], Seen]
+    step: Callable[[vsr.Event], None]
+    said: Callable[[str], None]
+    clock_ms: Callable[[], int]
+
+
+class Fitness:
+    """Looks at one replica among others, and tells its core when it had better not lead.
+
+    `reason` is what speaks against it, empty for nothing, whether or not another is any better.
+    """
+
+    def __init__(self, ports: FitnessPorts) -> None:
+        self.reason = ""
+        self._ports = ports
+        self._stalls = StallWatch()
+        self._is_unfit = False  # as the core was told
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_INTERVAL_MS / 1000)
+
+    def look(self) -> None:
+        """Look once, and tell what has changed."""
+        seen = self._ports.look()
+        reason = reason_of(self._stalls.look(seen, self._ports.clock_ms()), seen.is_full)
+        if reason != self.reason:
+            self.reason = reason
+            self._ports.said(reason)
+        is_unfit = bool(reason) and seen.has_fit_peer
+        if is_unfit != self._is_unfit:
+            self._is_unfit = is_unfit
+            self._ports.step(vsr.Unfit(reason) if is_unfit else vsr.Fit())

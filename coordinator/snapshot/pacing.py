@@ -1,0 +1,170 @@
+"""How much of the machine a snapshot takes while commands come in.
+
+The work on a generation is a row of small steps: a section is read, its layer written, then the
+manifest; the superblock, the journal and old files follow once it is completed. Done without a
+pause they queue with commands for processors, disk and interpreter, and whoever asks for one
+snapshot after another only gets more of them by making them cheaper. So while commands come in, the
+work rests after each step, a multiple of the time that the step took: as stores of sorted tables
+limit the rate of their merges. Where the disk is slow or the machine busy, steps take longer, and
+so do rests.
+
+Nothing slows down what an idle replica does, since its rests would be for nobody; a replica whose
+disk is full or whose item log is long, since a snapshot is what helps; or a generation whose rests
+have taken their part of the deadline. A rest ends soon after commands do.
+
+This is about time, which no replica must agree on with another: how long a snapshot takes on one
+has no part in what it says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from viewstamp.limits import SNAPSHOT_DEADLINE_MS
+
+# A rest takes so many times as long as the step before it: so the work has a tenth of the time.
+REST_FACTOR: Final = 9
+# A short step has longer effects, as messages to services and commits of the file system, and each
+# one holds up a few commands: so there are not to be many in a second.
+REST_US_MIN: Final = 20_000
+# A longer step has waited for somebody, most likely.
+REST_US_MAX: Final = 250_000
+# Of the deadline of a generation: what its rests may take together.
+RESTS_PERCENT: Final = 25
+# Without a command for so long there is nobody to rest for.
+QUIET_US: Final = 10_000
+# How long to listen for commands before the first step; an idle replica has to spare that.
+LISTEN_US: Final = 3_000
+
+_PERCENT: Final = 100
+_US_PER_MS: Final = 1_000
+_US_PER_S: Final = 1_000_000
+_NS_PER_US: Final = 1_000
+
+
+class Situation(NamedTuple):
+    """What a rest depends on, beside the length of the step before it.
+
+    `is_busy` while commands come in, `is_urgent` if they need a snapshot to be completed.
+    `left_us` is what the rests of this generation may still take, in microseconds.
+    """
+
+    is_busy: bool
+    is_urgent: bool
+    left_us: int
+
+
+def rest_us(step_us: int, situation: Situation) -> int:
+    """Return how many microseconds to rest after a step that took so many."""
+    if situation.is_urgent or not situation.is_busy:
+        return 0
+    wanted_us = max(REST_US_MIN, min(step_us * REST_FACTOR, REST_US_MAX))
+    return max(0, min(wanted_us, situation.left_us))
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What the work on snapshots must know of commands, by default that there are none.
+
+    `retired` is the revision of the last retired one, `waiting` how many requests and prepares are
+    on their way, `is_urgent` whether they need a snapshot to be completed.
+    """
+
+    retired: Callable[[], int] = lambda: 0
+    waiting: Callable[[], int] = lambda: 0
+    is_urgent: Callable[[], bool] = lambda: False
+
+
+def _monotonic_us() -> int:
+    return time.monotonic_ns() // _NS_PER_US
+
+
+async def _sleep_us(us: int) -> None:
+    await asyncio.sleep(us / _US_PER_S)
+
+
+class Pace:
+    """Lets the work on snapshots rest. Everything is called on the event loop."""
+
+    def __init__(
+        self,
+        traffic: Traffic | None = None,
+        deadline_ms: int = SNAPSHOT_DEADLINE_MS,
+        clock_us: Callable[[], int] = _monotonic_us,
+        sleep_us: Callable[[int], Awaitable[None]] = _sleep_us,
+    ) -> None:
+        self.traffic = traffic or Traffic()
+        self.clock_us = clock_us
+        self._sleep_us = sleep_us
+        self._rests_us_max = deadline_ms * _US_PER_MS * RESTS_PERCENT // _PERCENT
+        self._left_us = self._rests_us_max
+        self._command_us: int | None = None  # when the last command was seen
+        self._turn = asyncio.Lock()
+
+    async def begin_generation(self) -> None:
+        """Listen for commands for a moment; the rests of the generation count from now on."""
+        self._left_us = self._rests_us_max
+        self._command_us = None
+        seen = self.traffic.retired()
+        await self._sleep_us(LISTEN_US)
+        self._look(seen)
+
+    def begin(self) -> Steps:
+        """Begin a row of steps."""
+        return Steps(self)
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[Steps]:
+        """Begin a row of steps beside others: while commands come in, one row after another."""
+        if self._is_busy:
+            async with self._turn:
+                yield self.begin()
+        else:
+            yield self.begin()
+
+    async def rest(self, step_us: int, seen: int) -> None:
+        """Rest after a step, while commands come; `seen` is the revision at the step's begin."""
+        self._look(seen)
+        left_us = rest_us(step_us, self._situation())
+        while left_us > 0 and rest_us(step_us, self._situation()) > 0:
+            began_us, seen = self.clock_us(), self.traffic.retired()
+            await self._sleep_us(min(left_us, QUIET_US))
+            rested_us = self.clock_us() - began_us
+            left_us -= rested_us
+            self._left_us -= rested_us
+            self._look(seen)
+
+    def _situation(self) -> Situation:
+        return Situation(self._is_busy, self.traffic.is_urgent(), self._left_us)
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._command_us is not None and self.clock_us() - self._command_us <= QUIET_US
+
+    def _look(self, seen: int) -> None:
+        """Note whether commands have retired since a revision, or are on their way."""
+        if self.traffic.retired() != seen or self.traffic.waiting():
+            self._command_us = self.clock_us()
+
+
+class Steps:
+    """Steps of work that follow one another, each with a rest behind it."""
+
+    def __init__(self, pace: Pace) -> None:
+        """Use `Pace.begin` or `Pace.turn`."""
+        self._pace = pace
+        self._begin()
+
+    def _begin(self) -> None:
+        self._began_us = self._pace.clock_us()
+        self._seen = self._pace.traffic.retired()
+
+    async def rest(self) -> None:
+        """End a step, rest if it is time to, and begin the next one."""
+        await self._pace.rest(self._pace.clock_us() - self._began_us, self._seen)
+        self._begin()

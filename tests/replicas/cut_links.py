@@ -1,0 +1,130 @@
+"""What is tried with cut links, once in namespaces, once behind proxies.
+
+`python -m tests.replicas.cut_links SCENARIO DIRECTORY` runs one in namespaces: start it in a new
+network namespace (`tests.replicas.links.in_new_namespace`). It exits with 0 if all promises were
+kept; else a traceback says which was not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import grpc.aio
+
+from tests.replicas.links import LinkedReplicas, Links, in_namespaces
+from tests.replicas.trial import STREAM, Trial, agree, trial_of, unary, under_load
+from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
+from viewstamp.client.identifiers import identifier
+from viewstamp.errors import Refusal
+
+REPLICAS: Final = 3
+OPERATIONS: Final = 150
+
+Scenario = Callable[[Trial, Links], Awaitable[None]]
+Linked = AbstractAsyncContextManager[tuple[LinkedReplicas, Links]]
+
+
+async def primary_is_cut_off(made: Trial, links: Links) -> None:
+    """The others go on without it; it answers nothing that is linearizable, and comes back."""
+    primary, others = await _sides(made)
+    for other in others:
+        links.cut(primary, other)
+        links.cut(other, primary)
+    await made.until_answered(2 * OPERATIONS)
+    successor = await made.primary()
+    assert successor != primary
+    await _answers_nothing(made, primary)
+    links.heal()
+    await made.until_answered(OPERATIONS)
+
+
+async def primary_hears_nobody(made: Trial, links: Links) -> None:
+    """It sends, and no acknowledgement comes back: another one is found."""
+    primary, others = await _sides(made)
+    for other in others:
+        links.cut(other, primary)
+    await made.until_answered(2 * OPERATIONS)
+    links.heal()
+    await made.until_answered(OPERATIONS)
+
+
+async def nobody_hears_the_primary(made: Trial, links: Links) -> None:
+    """It hears all, and nothing that it sends arrives: another one is found."""
+    primary, others = await _sides(made)
+    for other in others:
+        links.cut(primary, other)
+    await made.until_answered(2 * OPERATIONS)
+    assert await made.primary() != primary
+    links.heal()
+    await made.until_answered(OPERATIONS)
+
+
+async def two_cannot_see_each_other(made: Trial, links: Links) -> None:
+    """Primary and one backup are apart, and the third sees both: somebody is a primary for most."""
+    primary, others = await _sides(made)
+    links.cut(primary, others[0])
+    links.cut(others[0], primary)
+    await made.until_answered(4 * OPERATIONS)
+    links.heal()
+    await made.until_answered(OPERATIONS)
+
+
+async def backup_is_cut_off(made: Trial, links: Links) -> None:
+    """Nobody misses it; when it is back, it follows, and whoever leads goes on."""
+    primary, others = await _sides(made)
+    for other in {0, 1, 2} - {others[0]}:
+        links.cut(others[0], other)
+        links.cut(other, others[0])
+    await made.until_answered(4 * OPERATIONS)
+    assert await made.primary() == primary
+    links.heal()
+    await made.until_answered(OPERATIONS)
+
+
+SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
+    {
+        scenario.__name__: scenario
+        for scenario in (
+            primary_is_cut_off,
+            primary_hears_nobody,
+            nobody_hears_the_primary,
+            two_cannot_see_each_other,
+            backup_is_cut_off,
+        )
+    }
+)
+
+
+async def run(scenario: Scenario, linked: Linked) -> None:
+    """Cut links of loaded replicas, heal them, and judge what callers saw."""
+    async with linked as (replicas, links), trial_of(replicas) as made:
+        async with under_load(made):
+            await made.until_answered(OPERATIONS)
+            await scenario(made, links)
+        links.heal()
+        await agree(made)
+
+
+async def _sides(made: Trial) -> tuple[int, list[int]]:
+    primary = await made.primary()
+    return primary, [replica for replica in range(REPLICAS) if replica != primary]
+
+
+async def _answers_nothing(made: Trial, replica: int) -> None:
+    """A read that must not be stale is refused, or waits in vain."""
+    request = streams_pb2.GetStreamRequest(stream=identifier(STREAM))
+    try:
+        answer = await unary(made.replicas, made.replicas.addresses[replica], request)
+    except (Refusal, grpc.aio.AioRpcError):
+        return
+    raise AssertionError(f"replica {replica} is cut off, and answers {answer}")
+
+
+if __name__ == "__main__":
+    asyncio.run(run(SCENARIOS[sys.argv[1]], in_namespaces(Path(sys.argv[2]), REPLICAS)))

@@ -1,0 +1,46 @@
+"""Links between real replicas are cut, one way or both: nothing acknowledged is lost or doubled.
+
+In network namespaces where this user may make them, which a line says; else behind proxies. One
+scenario runs behind proxies everywhere.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.replicas.cut_links import REPLICAS, SCENARIOS, primary_is_cut_off, run
+from tests.replicas.links import behind_proxies, can_make_namespaces, in_new_namespace
+
+pytestmark = pytest.mark.long
+
+TIMEOUT_S: Final = 200
+
+
+@pytest.fixture(scope="module")
+def namespaces() -> bool:
+    """Whether network namespaces can be made here."""
+    return can_make_namespaces()
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_cut_links(tmp_path: Path, namespaces: bool, name: str) -> None:
+    """One history explains what all callers saw, and the replicas end in one state."""
+    print(f"links are cut by {'network namespaces' if namespaces else 'proxies'}")
+    if not namespaces:
+        await run(SCENARIOS[name], behind_proxies(tmp_path, REPLICAS))
+        return
+    command = [sys.executable, "-m", "tests.replicas.cut_links", name, str(tmp_path)]
+    done = subprocess.run(
+        in_new_namespace(*command), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+async def test_cut_links_behind_proxies(tmp_path: Path) -> None:
+    """The other way to cut links works here too."""
+    await run(primary_is_cut_off, behind_proxies(tmp_path, REPLICAS))

@@ -1,0 +1,56 @@
+"""Files of a stopped replica are damaged; it is started under load and made good by the others."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.replicas.damage import DAMAGES, Damage
+from tests.replicas.snapshotting import DEADLINE_S, snapshot
+from tests.replicas.trial import Trial, agree, trial, under_load
+
+pytestmark = pytest.mark.long
+
+OPERATIONS: Final = 100
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["backup", "primary"])
+async def test_damaged_files_are_made_good(tmp_path: Path, leads: bool) -> None:
+    """A record, a frame, a copy of the superblock, snapshot files: nothing of it is lost."""
+    async with trial(tmp_path, callers=3) as made:
+        async with under_load(made):
+            await made.until_answered(OPERATIONS)
+            await adopted_everywhere(made, (await snapshot(made.admin)).generation)
+            for damage in DAMAGES.values():
+                primary = await made.primary()
+                await damaged(made, primary if leads else (primary + 1) % 3, damage)
+        await agree(made)
+
+
+async def damaged(made: Trial, replica: int, damage: Damage) -> None:
+    """Stop a replica, damage its files, and start it again; it is whole once it is ready."""
+    await made.until_answered(OPERATIONS)
+    hurt = made.replicas.replicas[replica]
+    await hurt.stop()
+    is_good = damage(hurt.data_directory)
+    await made.until_answered(OPERATIONS)
+    print(f"{damage.__name__} of replica {replica}")
+    await hurt.start()
+    await made.replicas.wait_ready()
+    async with asyncio.timeout(DEADLINE_S):
+        while not is_good():  # noqa: ASYNC110 - another process mends it
+            await asyncio.sleep(0.1)
+    await made.until_answered(OPERATIONS)
+
+
+async def adopted_everywhere(made: Trial, generation: int) -> None:
+    """Wait until every replica would restart from a generation, as the primary hears."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            found = (await made.admin.status()).replicas
+            if all(replica.generation >= generation for replica in found):
+                return
+            await asyncio.sleep(0.1)

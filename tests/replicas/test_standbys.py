@@ -1,0 +1,104 @@
+"""Three replicas and a standby as real processes: it has everything, and a say in nothing."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from tests.replicas.trial import STREAM, agree, status_of, trial, unary, under_load
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
+from viewstamp.client.identifiers import identifier
+from viewstamp.cluster import ClusterFailed, LocalReplicas
+from viewstamp.cluster.local import COORDINATOR
+from viewstamp.cluster.process import last_lines
+from viewstamp.errors import Refusal
+
+pytestmark = pytest.mark.long
+
+STANDBY = 3
+OPERATIONS = 150
+VOTERS = 3
+
+
+async def test_the_standby_follows_whoever_leads(tmp_path: Path) -> None:
+    """Primaries die, the standby too; in the end it has the same state, and never led."""
+    async with trial(tmp_path, VOTERS, standbys=1) as made:
+        async with under_load(made):
+            led = set()
+            for _ in range(3):
+                await made.until_answered(OPERATIONS)
+                primary = await made.primary()
+                led.add(primary)
+                made.replicas.replicas[primary].kill(COORDINATOR)
+                await made.until_answered(OPERATIONS)
+                await made.replicas.wait_ready()
+            made.replicas.replicas[STANDBY].kill(COORDINATOR)
+            await made.until_answered(2 * OPERATIONS)
+            await made.replicas.wait_ready()
+        await agree(made)
+
+        status = await status_of(made.replicas.standby_addresses[0], made.replicas)
+        standby = status.replicas[STANDBY]
+        assert led <= set(range(VOTERS))
+        assert standby.role == cluster_pb2.REPLICA_ROLE_STANDBY
+        assert standby.lag == 0
+        assert [replica.role for replica in status.replicas].count(standby.role) == 1
+
+
+async def test_a_standby_holds_nobody_up_and_is_no_quorum(tmp_path: Path) -> None:
+    """Frozen, it costs nothing; with one replica left beside it, nothing is acknowledged."""
+    async with trial(tmp_path, VOTERS, standbys=1) as made:
+        async with under_load(made):
+            made.replicas.replicas[STANDBY].kill(COORDINATOR, signal.SIGSTOP)
+            await made.until_answered(2 * OPERATIONS)
+            made.replicas.replicas[STANDBY].kill(COORDINATOR, signal.SIGCONT)
+            await made.until_answered(OPERATIONS)
+        await agree(made)
+        primary = await made.primary()
+        for replica in range(VOTERS):
+            if replica != primary:
+                made.replicas.replicas[replica].kill(COORDINATOR, signal.SIGSTOP)
+        request = streams_pb2.CreateTopicRequest(
+            stream=identifier(STREAM), name="of nobody", partitions_count=1
+        )
+        with pytest.raises((Refusal, grpc.aio.AioRpcError)):
+            await unary(made.replicas, made.replicas.addresses[primary], request)
+        for replica in range(VOTERS):
+            if replica != primary:
+                made.replicas.replicas[replica].kill(COORDINATOR, signal.SIGCONT)
+
+
+async def test_a_standby_passes_commands_on_and_reads_what_it_holds(tmp_path: Path) -> None:
+    """A caller that knows the standby alone is served: by the primary, or by what is here."""
+    async with trial(tmp_path, VOTERS, standbys=1, callers=1) as made:
+        (address,) = made.replicas.standby_addresses
+        create = streams_pb2.CreateTopicRequest(
+            stream=identifier(STREAM), name="over there", partitions_count=1
+        )
+        await unary(made.replicas, address, create)
+        await agree(made)
+
+        read = streams_pb2.GetTopicRequest(
+            stream=identifier(STREAM), topic=identifier("over there")
+        )
+        found = await unary(made.replicas, address, read, stale=True)
+
+        assert found.topic.name == "over there"
+
+
+async def test_a_standby_is_never_started_as_a_voter(tmp_path: Path) -> None:
+    """A directory that was a standby's refuses another count of replicas, and says why."""
+    async with trial(tmp_path, VOTERS, standbys=1, callers=1):
+        pass
+    promoted = LocalReplicas(tmp_path, VOTERS + 1, "127.0.0.1:0")
+
+    with pytest.raises(ClusterFailed):
+        async with promoted:
+            pass
+
+    said = "\n".join(last_lines(promoted.replicas[STANDBY].log_path(COORDINATOR)))
+    assert "belongs to standby 3 beside 3 replicas, and a standby never gets a vote" in said

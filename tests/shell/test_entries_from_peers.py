@@ -1,0 +1,129 @@
+"""Entries from other replicas, let in by the room that the journal has."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coordinator import vsr
+from coordinator.replica.entries import WAITING_MAX, Entries
+from coordinator.replica.ports import Room
+from coordinator.vsr.messages import (
+    CommitMessage,
+    CommittedMessage,
+    PrepareMessage,
+    RepairMessage,
+    RequestCommittedMessage,
+    RequestPrepareMessage,
+    StartViewChangeMessage,
+)
+
+CLUSTER = bytes(16)
+HEAD = 5
+
+
+def prepare(op: int) -> Any:
+    """Return something that has an op."""
+    return SimpleNamespace(op=op)
+
+
+class FakeReplica:
+    """A replica whose log ends at HEAD, and grows with what is let in."""
+
+    def __init__(self) -> None:
+        self.head_op = HEAD
+        self.room = Room.FREE
+        self.taken: list[Any] = []
+        self.reserved: set[int] = set()
+        self.entries = Entries(self, lambda: self.room)
+
+    def step(self, event: vsr.Event) -> None:
+        """Remember it; its disk may be full after so many entries."""
+        assert isinstance(event, vsr.Received)
+        self.taken.append(event.message)
+
+    def may_use_reserve(self, given: Any) -> bool:
+        """Whether it was said so."""
+        return given.op in self.reserved
+
+
+NEXT = PrepareMessage(CLUSTER, 0, 1, prepare(HEAD + 1))
+AFTER = PrepareMessage(CLUSTER, 0, 1, prepare(HEAD + 2))
+HELD = PrepareMessage(CLUSTER, 0, 1, prepare(HEAD))
+MENDS = RepairMessage(CLUSTER, 0, prepare(HEAD))
+CAUGHT_UP = CommittedMessage(CLUSTER, 0, prepare(HEAD + 1), 9)
+HEARTBEAT = CommitMessage(CLUSTER, 0, 1, 4, bytes(16), 0)
+WISH = StartViewChangeMessage(CLUSTER, 0, 2)
+
+
+@pytest.mark.parametrize("room", [Room.SOON, Room.FULL, Room.EXHAUSTED])
+@pytest.mark.parametrize(
+    ("message", "is_taken"),
+    [(NEXT, False), (MENDS, False), (CAUGHT_UP, False), (HELD, True), (HEARTBEAT, True),
+     (WISH, True)],
+)  # fmt: skip
+def test_only_what_needs_no_room_is_taken(message: Any, is_taken: bool, room: Room) -> None:
+    """Without room nothing new is journaled; what is held is acknowledged, and views go on."""
+    replica = FakeReplica()
+    replica.room = room
+    replica.entries.received(message)
+    assert replica.taken == ([message] if is_taken else [])
+
+
+def test_what_waits_for_a_segment_is_taken_in_order() -> None:
+    """While a segment is being made entries wait, and nothing overtakes them but signs of life."""
+    replica = FakeReplica()
+    replica.room = Room.SOON
+    for message in (NEXT, HEARTBEAT, AFTER):
+        replica.entries.received(message)
+    assert replica.taken == [HEARTBEAT]
+    replica.room = Room.FREE
+    replica.entries.received(MENDS)
+    assert replica.taken == [HEARTBEAT, NEXT, AFTER, MENDS]
+
+
+def test_a_full_disk_lets_go_of_what_waits() -> None:
+    """What was not taken comes again: nothing is kept of it, and it is counted."""
+    replica = FakeReplica()
+    replica.room = Room.SOON
+    for message in (NEXT, AFTER):
+        replica.entries.received(message)
+    replica.room = Room.FULL
+    replica.entries.look()
+    replica.room = Room.FREE
+    replica.entries.look()
+    assert (replica.taken, replica.entries.refused) == ([], 2)
+
+
+def test_little_waits() -> None:
+    """A segment that does not come leaves no queue behind that grows."""
+    replica = FakeReplica()
+    replica.room = Room.SOON
+    for _ in range(WAITING_MAX + 1):
+        replica.entries.received(NEXT)
+    assert replica.entries.refused == WAITING_MAX + 1
+
+
+def test_what_will_free_the_disk_is_taken() -> None:
+    """Commands about snapshots have a reserve, on a backup as on the primary."""
+    replica = FakeReplica()
+    replica.room = Room.FULL
+    replica.reserved = {HEAD + 1}
+    replica.entries.received(NEXT)
+    replica.entries.received(AFTER)
+    assert replica.taken == [NEXT]
+
+
+@pytest.mark.parametrize(
+    ("room", "is_vain"),
+    [(Room.FREE, False), (Room.SOON, False), (Room.FULL, True), (Room.EXHAUSTED, True)],
+)
+def test_nobody_is_asked_in_vain(room: Room, is_vain: bool) -> None:
+    """A full disk asks for no entries, which peers would have to read and send."""
+    replica = FakeReplica()
+    replica.room = room
+    assert replica.entries.is_vain(RequestCommittedMessage(CLUSTER, 1, 6, 9)) is is_vain
+    assert replica.entries.is_vain(RequestPrepareMessage(CLUSTER, 1, 6, bytes(16))) is is_vain
+    assert not replica.entries.is_vain(HEARTBEAT)

@@ -1,0 +1,106 @@
+"""When a replica had better not lead: a table of what it sees, over time."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator import vsr
+from coordinator.replica.fitness import (
+    LOOK_INTERVAL_MS,
+    Fitness,
+    FitnessPorts,
+    Seen,
+    ServiceState,
+)
+from viewstamp.limits import APPLY_STALL_MS
+
+UP, BACK, DOWN = ServiceState.UP, ServiceState.COMING_BACK, ServiceState.DOWN
+SOON, LATE = APPLY_STALL_MS - LOOK_INTERVAL_MS, APPLY_STALL_MS
+FULL = "the disk of its journal is full"
+AWAY = "service streams does not answer"
+STUCK = "op 8 does not get through its stages"
+
+
+def seen(
+    committed: int = 7,
+    retired: int = 7,
+    streams: ServiceState = UP,
+    *,
+    is_full: bool = False,
+    has_fit_peer: bool = True,
+) -> Seen:
+    """Return what a look finds."""
+    return Seen(committed, retired, {"users": UP, "streams": streams}, is_full, has_fit_peer)
+
+
+class Trial:
+    """A replica that is looked at, and what it tells."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+        self.seen = seen()
+        self.told: list[vsr.Event] = []
+        self.said: list[str] = []
+        self.fitness = Fitness(
+            FitnessPorts(lambda: self.seen, self.told.append, self.said.append, lambda: self.now_ms)
+        )
+
+    def sees(self, found: Seen, lasts_ms: int = 0) -> None:
+        """Look at it while it is like this for so long: at the beginning, and again and again."""
+        self.seen = found
+        self.fitness.look()
+        for _ in range(0, lasts_ms, LOOK_INTERVAL_MS):
+            self.now_ms += LOOK_INTERVAL_MS
+            self.fitness.look()
+
+
+@pytest.mark.parametrize(
+    ("looks", "reason"),
+    [
+        ([(seen(), 0)], ""),
+        ([(seen(is_full=True), 0)], FULL),
+        ([(seen(is_full=True), 0), (seen(), 0)], ""),
+        ([(seen(streams=DOWN), SOON)], ""),
+        ([(seen(streams=DOWN), LATE)], AWAY),
+        ([(seen(streams=DOWN, is_full=True), LATE)], AWAY),
+        ([(seen(streams=DOWN), LATE), (seen(streams=BACK), 0)], ""),
+        ([(seen(streams=DOWN), SOON), (seen(), 0), (seen(streams=DOWN), SOON)], ""),
+        ([(seen(streams=DOWN), SOON), (seen(), 0), (seen(streams=DOWN), LATE)], AWAY),
+        ([(seen(streams=BACK), 10 * LATE)], ""),
+        ([(seen(8), SOON)], ""),
+        ([(seen(8), LATE)], STUCK),
+        ([(seen(8), SOON), (seen(9, 8), SOON)], ""),
+        ([(seen(8, streams=BACK), 10 * LATE)], ""),
+        ([(seen(8, streams=BACK), LATE), (seen(8), SOON)], ""),
+        ([(seen(8, streams=BACK), LATE), (seen(8), LATE)], STUCK),
+        ([(seen(8), LATE), (seen(9, 8), 0)], ""),
+        ([(seen(), 10 * LATE), (seen(8), SOON)], ""),
+    ],
+)
+def test_what_speaks_against_it(looks: list[tuple[Seen, int]], reason: str) -> None:
+    """A full disk does at once, stages that stand still do later, unless they come back."""
+    trial = Trial()
+    for found, lasts_ms in looks:
+        trial.sees(found, lasts_ms)
+    assert trial.fitness.reason == reason
+
+
+def test_a_pause_of_the_process_is_no_stall() -> None:
+    """Who was stopped for long has not seen a service stay away for long."""
+    trial = Trial()
+    trial.sees(seen(8, streams=DOWN))
+    trial.now_ms += 100 * LATE
+    trial.sees(seen(8, streams=DOWN))
+    assert trial.fitness.reason == ""
+
+
+def test_the_core_is_told_of_changes_alone() -> None:
+    """Each change is told once; without a fit peer there is nothing to tell the core."""
+    trial = Trial()
+    for found in (
+        *(seen(), seen(is_full=True, has_fit_peer=False), seen(is_full=True)),
+        *(seen(is_full=True), seen(is_full=True, has_fit_peer=False), seen(is_full=True), seen()),
+    ):
+        trial.sees(found)
+    assert trial.told == [vsr.Unfit(FULL), vsr.Fit(), vsr.Unfit(FULL), vsr.Fit()]
+    assert trial.said == [FULL, ""]

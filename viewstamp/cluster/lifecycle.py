@@ -1,0 +1,48 @@
+"""What is started, waited for and stopped, and does all three as a context."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Final, Self
+
+READY_TIMEOUT_S: Final = 60.0
+
+
+class Lifecycle(ABC):
+    """`async with` starts it, waits until it is ready, and stops it, also if one of these fails."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start everything. Raises PreflightError."""
+
+    @abstractmethod
+    async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until everything is ready. Raises ClusterFailed."""
+
+    @abstractmethod
+    async def wait(self) -> None:
+        """Wait until everything is stopped. Raises ClusterFailed if a process is given up."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Stop everything."""
+
+    async def __aenter__(self) -> Self:
+        """Start, and wait until ready."""
+        try:
+            await self.start()
+            await self.wait_ready()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop."""
+        await self.stop()
