@@ -22,8 +22,8 @@ class Plant(NamedTuple):
 
     name: str
     bug: Callable[[pytest.MonkeyPatch], None]
-    seed: int = 1
-    """The first seed that found it, when it was last measured."""
+    seed: int = 0
+    """A seed that finds it within seconds, for `make test`; 0 if it takes longer."""
     seeds_max: int = 200
     """So many seeds of a campaign find it."""
     where: Callable[[Options], bool] = lambda options: True

@@ -390,7 +390,7 @@ def has_part_alone(options: Options) -> bool:
 
 
 GUARDS: Final = (
-    Plant("P1", truncate_when_behind),
+    Plant("P1", truncate_when_behind, seed=1),
     Plant("P2", ignore_later_views),
     Plant("P3", wish_once),
     Plant("P3", vote_once),
