@@ -17,6 +17,7 @@ The caller's duties
 1. Give `Start` first, once, with what the disk holds. The journal has verified every record up to
    the last header of the suffix; the suffix is all of the log or at least the last 8 entries, of a
    member of a larger cluster the last 9, less those that are damaged, whose ops `faulty` lists.
+   Such a member gives the last 32 above the base: they tell the checksums of what is damaged.
    `superblock` is None until the core had its first one written. Where the stages were restored
    from a snapshot, its op is the base: commits are handed out from the next op on.
 2. One step at a time, with time in ticks of `limits.TICK_MS` that never goes back.

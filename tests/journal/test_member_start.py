@@ -244,7 +244,7 @@ COMMITTED = [*LOG[:8], *chain(12, after=LOG[7], view=5, commit=14)]
 @pytest.mark.parametrize(
     ("journaled", "cut", "head_op", "suffix"),
     [
-        (LOG[:20], LOG[9], 20, range(12, 21)),
+        (LOG[:20], LOG[9], 20, range(11, 21)),
         (LOG[:10], LOG[9], 10, range(2, 11)),
         (LOG[:5], LOG[9], 0, ()),
         ([], LOG[9], 0, ()),
