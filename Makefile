@@ -23,7 +23,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help preflight preflight-analytics preflight-dev up demo test test-long lint format generate lock \
-        simulate crash-test cluster-test benchmark benchmark-snapshots benchmark-failover clean
+        simulate crash-test cluster-test benchmark benchmark-snapshots benchmark-failover \
+        benchmark-analytics clean
 
 help: ## Explain the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -115,6 +116,9 @@ benchmark-snapshots: $(DEV) ## Measure snapshots of a million partitions, beside
 
 benchmark-failover: $(DEV) ## Measure how long nobody is answered when the primary dies, beside etcd
 	$(PYTHON) -m benchmarks.failover
+
+benchmark-analytics: $(DEV) ## Measure the analysis of 1, 3 and 10 million spans, beside duckdb
+	$(PYTHON) -m benchmarks.analytics
 
 clean: ## Remove the environment, caches and results
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .simulation.jsonl .coverage .coverage.* htmlcov

@@ -65,7 +65,7 @@ def _run(request: Request, options: argparse.Namespace) -> None:
     job.check(request)
     size_bytes = sizing.input_bytes(request.traces, request.snapshots)
     is_brief = size_bytes < sizing.BRIEF_BYTES
-    spark = session.build(APPLICATION, options.master, is_brief=is_brief)
+    spark = session.build(APPLICATION, options.master, is_brief=is_brief, heap_mb=options.heap_mb)
     try:
         outcome = job.run(spark, request, _tell)
     finally:
@@ -81,7 +81,7 @@ def _follow(request: Request, options: argparse.Namespace) -> None:
     follow.check(request)
     pace = follow.Pace(options.every_seconds, options.refresh_seconds)
     told = functools.partial(_tell_outcome, request.output, as_json=options.json)
-    spark = session.build(APPLICATION, options.master)
+    spark = session.build(APPLICATION, options.master, heap_mb=options.heap_mb)
     try:
         # After the session, which has a handler of its own.
         with follow.stopped_by_signals() as stopping:
@@ -161,12 +161,13 @@ def _parser() -> argparse.ArgumentParser:
         help="with --follow: time between two analyses; default: %(default)s",
     )
     add("--master", help="Spark's address; default: that of spark-submit, else this machine")
+    add("--heap-mb", type=_positive, help="Java's heap in MiB; default here: 1024, and 512 a core")
     add("--json", action="store_true", help="print what was written as JSON")
     return parser  # fmt: skip
 
 
 def _positive(text: str) -> int:
-    """Return a whole number of seconds, at least 1. Raises ValueError, as argparse has it."""
+    """Return a whole number, at least 1. Raises ValueError, as argparse has it."""
     if (number := int(text)) < 1:
         raise ValueError(text)
     return number

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,10 @@ PACKAGE: Final = "viewstamp-analytics.zip"
 JAVA_REMEDY: Final = "install the Debian package `openjdk-17-jre-headless`, or set JAVA_HOME"
 SPARK_REMEDY: Final = "install the extra `analytics`: pip install 'viewstamp[analytics]'"
 
+# Some hundred thousand spans, of a shuffle and of Parquet files: so little that a task sorts them,
+# adds them up or holds one side of a join in its part of the heap, however many there are in all.
+TASK_PART: Final = "8m"
+TASK_FILES: Final = "16m"
 # What holds on every master. Values are Spark's own spelling.
 SETTINGS: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
@@ -38,14 +43,33 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.sql.parquet.compression.codec": "zstd",
     # A task writes spans of few days and services: with a file open for each, nothing is sorted.
     "spark.sql.maxConcurrentOutputFileWriters": "16",
+    "spark.sql.files.maxPartitionBytes": TASK_FILES,
+    # Spans of few bytes on disk are many in memory: by the size of their files Spark would send
+    # millions to every task, and hold them in the driver. By what was moved it knows better.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.adaptive.autoBroadcastJoinThreshold": TASK_PART,
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": TASK_PART,
+    # One side of a join is held in memory where none of its parts is larger; none is sorted then.
+    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": TASK_PART,
 }
 # A local session talks to itself only, so a name that resolves elsewhere does not matter.
 LOCAL_SETTINGS: Final[dict[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # The whole of Spark is this one process; its default of 1 GiB is for tests of Spark.
-    "spark.driver.memory": "4g",
 }
+MEMORY: Final = "spark.driver.memory"
+# All of Spark is one process, whose heap Java fills whatever the input: so it is what the work
+# needs, and no more. The first part is Spark's own (300 MiB that it keeps, plans, what is kept of
+# jobs); what a task sorts, joins and adds up goes to disk where it is more than its part.
+HEAP_BASE_MB: Final = 1024
+HEAP_CORE_MB: Final = 512
+# What Java takes beside its heap: code, classes, threads, buffers; and a task's Python worker.
+JAVA_MB: Final = 768
+PYTHON_MB: Final = 192
+WORKER_MB: Final = 256
+# Less than this Spark refuses to start with.
+HEAP_MIN_MB: Final = 512
+_LOCAL: Final = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
 # Java compiles quickly and not well: half the time where all is over in a minute.
 BRIEF_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
 
@@ -60,13 +84,15 @@ def build(
     settings: Mapping[str, str] | None = None,
     *,
     is_brief: bool = False,
+    heap_mb: int | None = None,
 ) -> SparkSession:
     """Return the Spark session, started if there is none yet.
 
     `master` is Spark's address (`local[4]`, `spark://host:7077`); without it the one that
     spark-submit set is kept, else all cores of this machine are used. `settings` come last.
     `is_brief` says that there is little to do: a local session then starts its work sooner.
-    Raises AnalyticsError where Java or pyspark is missing or too old.
+    `heap_mb` is Java's heap in MiB; without it, a local session has `heap_mb_of` its cores.
+    Raises AnalyticsError where Java or pyspark is missing or too old, or the heap too small.
     """
     check_java()
     try:
@@ -79,15 +105,12 @@ def build(
     submitted = _submitted()
     is_launched = not submitted
     master = master or submitted.get("spark.master") or os.environ.get("MASTER") or MASTER_DEFAULT
-    chosen = dict(SETTINGS)
-    is_local = master == "local" or master.startswith("local[")
+    is_local = _LOCAL.fullmatch(master) is not None
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        chosen |= LOCAL_SETTINGS
         if is_brief:
             os.environ.setdefault("SPARK_SUBMIT_OPTS", BRIEF_OPTIONS)
-    # What spark-submit was told stands.
-    chosen = {key: value for key, value in chosen.items() if key not in submitted}
+    chosen = settings_of(master, submitted, heap_mb)
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in (chosen | dict(settings or {})).items():
         builder = builder.config(key, value)
@@ -96,6 +119,57 @@ def build(
     if not (is_local and is_launched):
         _ship_packages(session)
     return session
+
+
+def settings_of(
+    master: str, submitted: Mapping[str, str] | None = None, heap_mb: int | None = None
+) -> dict[str, str]:
+    """Return Spark's settings on this master, where spark-submit was told `submitted`.
+
+    Raises AnalyticsError if the heap cannot be had.
+    """
+    chosen = dict(SETTINGS)
+    if _LOCAL.fullmatch(master):
+        chosen |= LOCAL_SETTINGS | {MEMORY: f"{heap_mb_of(cores_of(master))}m"}
+    if heap_mb is not None:
+        _check_heap(heap_mb, is_launched=not submitted)
+        chosen[MEMORY] = f"{heap_mb}m"
+    # What spark-submit was told stands.
+    return {key: value for key, value in chosen.items() if key not in (submitted or {})}
+
+
+def heap_mb_of(cores: int) -> int:
+    """Return the heap in MiB that a local session of so many cores needs, whatever the input."""
+    return HEAP_BASE_MB + HEAP_CORE_MB * cores
+
+
+def memory_mb_of(cores: int) -> int:
+    """Return the most that all processes of a local session of so many cores take, in MiB.
+
+    Of each part the most that was seen, and some more; the input does not matter.
+    """
+    return heap_mb_of(cores) + JAVA_MB + PYTHON_MB + WORKER_MB * cores
+
+
+def cores_of(master: str) -> int:
+    """Return how many tasks a local master runs at once: `local`, `local[4]`, `local[*]`."""
+    found = _LOCAL.fullmatch(master)
+    assert found is not None, f"{master} is not local"
+    said = found[1] or "1"
+    return len(os.sched_getaffinity(0)) if said == "*" else int(said)
+
+
+def _check_heap(heap_mb: int, *, is_launched: bool) -> None:
+    """Raise AnalyticsError if the heap that was asked for cannot be had."""
+    if not is_launched:
+        raise AnalyticsError(
+            f"a heap of {heap_mb} MiB was asked for, but Java runs already:"
+            " give spark-submit --driver-memory"
+        )
+    if heap_mb < HEAP_MIN_MB:
+        raise AnalyticsError(
+            f"a heap of {heap_mb} MiB is too small for Spark: give at least {HEAP_MIN_MB}"
+        )
 
 
 def check_java() -> None:

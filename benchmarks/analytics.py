@@ -28,6 +28,7 @@ import psutil
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from analytics import session
 from analytics.otlp.generate import Load, generate
 from viewstamp.limits import MIB
 
@@ -43,6 +44,8 @@ SAMPLE_S: Final = 0.5
 TARGET: Final = {"spans": 10_000_000, "must_s": 360.0, "aim_s": 180.0}
 # Peak memory at the largest size against that at the one before, for it to be called flat.
 FLAT_RATIO_MAX: Final = 1.15
+# What the manual says that an analysis needs on so many cores, whatever the size.
+MEMORY_MB: Final = session.memory_mb_of(CORES)
 # Tables that both write, and the columns whose sums must be the same.
 AGREED: Final = {
     "rpc_red": ("count", "errors"),
@@ -215,19 +218,22 @@ def judged(runs: dict[str, Any]) -> list[dict[str, Any]]:
                 "verdict": verdict,
             }
         )
-    if len(runs) > 1:
-        *_, before, last = (run["spark"]["peak_mb"]["all"] for run in runs.values())
-        ratio = round(last / before, 3)
+    peaks = [run["spark"]["peak_mb"]["all"] for run in runs.values()]
+    if len(peaks) > 1:
         rows.append(
-            {
-                "what": "peak memory, largest size against the one before",
-                "must": FLAT_RATIO_MAX,
-                "aim": FLAT_RATIO_MAX,
-                "measured": ratio,
-                "verdict": "aim" if ratio <= FLAT_RATIO_MAX else "missed",
-            }
+            _at_most(
+                "peak memory, largest size against the one before",
+                FLAT_RATIO_MAX,
+                round(peaks[-1] / peaks[-2], 3),
+            )
         )
-    return rows
+    return [*rows, _at_most("peak memory at any size, MB", MEMORY_MB, max(peaks))]
+
+
+def _at_most(what: str, limit: float, measured: float) -> dict[str, Any]:
+    """Return a target that is reached or missed."""
+    verdict = "aim" if measured <= limit else "missed"
+    return {"what": what, "must": limit, "aim": limit, "measured": measured, "verdict": verdict}
 
 
 def _size(inputs: Sequence[Path]) -> int:

@@ -46,9 +46,9 @@ from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client import connect
 from viewstamp.client.methods import method_of
-from viewstamp.client.tracing import CallTrace
+from viewstamp.client.tracing import ClientTracing
 from viewstamp.cluster import LocalCluster
-from viewstamp.telemetry.sampling import Sampler, format_trace_parent, new_root
+from viewstamp.telemetry.sampling import Sampler
 from viewstamp.telemetry.settings import Telemetry, TelemetrySettings, arguments_of
 from viewstamp.telemetry.spans import Notes, Recorder, encode_line
 
@@ -192,7 +192,7 @@ async def one_round(
     return {mode: found[mode] for mode in MODES if mode in found}
 
 
-def direct(ratio: float) -> float:
+async def direct(ratio: float) -> float:
     """Return the microseconds of CPU that telemetry adds to a command, in requests of 128."""
     kept = _Kept()
     recorder = Recorder([kept])
@@ -201,17 +201,22 @@ def direct(ratio: float) -> float:
     telemetry = Telemetry("streams", TelemetrySettings())
     telemetry.recorder = recorder
     service = ApplyWatch("streams", telemetry)
-    sampler, method = Sampler(ratio), method_of(sessions_pb2.RegisterSessionRequest())
+    client, method = (
+        ClientTracing(recorder, Sampler(ratio)),
+        method_of(sessions_pb2.RegisterSessionRequest()),
+    )
     span = submit_pb2.Span(code=REGISTER_SESSION_CODE, count=DIRECT_COMMANDS)
+    answered = asyncio.get_running_loop().create_future()
+    answered.set_result(sessions_pb2.RegisterSessionResponse())
     begun_s = time.thread_time()
     for op in range(DIRECT_PREPARES):
-        sampled = [index for index in range(DIRECT_COMMANDS) if sampler.keeps()]
-        calls = [
-            CallTrace(format_trace_parent(new_root()), "", method.full_name, 1).at(index, 1)
-            for index in sampled
-        ]
+        begun = [(index, client.begin(method.full_name)) for index in range(DIRECT_COMMANDS)]
+        sampled = [(index, trace) for index, trace in begun if trace is not None]
+        calls = [trace.at(index, 1) for index, trace in sampled]
         request = submit_pb2.CommandRequest(spans=[span], traces=calls)
         lead(gateway, watch, service, request, op)
+        for _, trace in sampled:
+            client.end(trace, answered)
         kept.encode()
     return (time.thread_time() - begun_s) / DIRECT_PREPARES / DIRECT_COMMANDS * 1e6
 
@@ -261,7 +266,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure everything."""
     result: dict[str, Any] = {"machine": machine(), "workloads": {}}
     result["direct_us_per_command"] = {
-        f"{ratio:.0%}": round(median(direct(ratio) for _ in range(options.rounds)), 3)
+        f"{ratio:.0%}": round(median([await direct(ratio) for _ in range(options.rounds)]), 3)
         for ratio in (0.0, 0.01, 1.0)
     }
     if options.direct:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 REPEATED: Final = "repeated"
 ID: Final = ("trace_id", "span_id")
-# Above this, the hashes of repeated spans are not sent to every task, but joined by a shuffle.
-BROADCAST_ROWS_MAX: Final = 2_000_000
+# Above this, the hashes of repeated spans are not sent to every task, but joined by a shuffle: the
+# driver has them in memory, about 100 bytes each.
+BROADCAST_ROWS_MAX: Final = 500_000
 
 
 def key() -> Column:

@@ -12,10 +12,10 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from analytics import tables
-from analytics.otlp import columnar, files, lines, merge, quality
+from analytics.otlp import columnar, files, lines, merge, quality, staging
 from analytics.otlp.flatten import SKIPPED, flatten
 from analytics.schema import DATA_QUALITY, QUARANTINE, SPANS
 
@@ -62,55 +62,55 @@ def ingest(
     counted, and `quality.enforce` decides.
     """
     plan = files.plan(inputs, spark.sparkContext.defaultParallelism)
-    staged = _stage(spark, read(spark, plan, late_before_us), output, late_before_us)
+    place = tables.scratch(output, STAGED)
+    staged = _staged(spark, _read(spark, plan, place, late_before_us), place, late_before_us)
     merge.adopt_spans(spans_of(staged), staged.place, output)
     tables.write(quarantined(staged).distinct(), QUARANTINE, output)
     shutil.rmtree(staged.place)
     return conclude(spark, output, count(staged) | {"files": plan.files})
 
 
-def read(spark: SparkSession, plan: files.Plan, late_before_us: int | None) -> DataFrame:
-    """Return the lines of a plan as rows of `columnar`, one task for each of its tasks."""
-    numbers = spark.range(0, len(plan.tasks), 1, max(len(plan.tasks), 1))
-    schema, columns = _schema()
-    return numbers.mapInArrow(
-        functools.partial(_read_tasks, plan.tasks, schema, late_before_us), columns
-    )
-
-
 def stage(spark: SparkSession, rows: DataFrame, output: Path, late_before_us: int | None) -> Staged:
     """Parse lines (`lines.COLUMNS`), once, into Parquet beside the tables."""
-    schema, columns = _schema()
-    parsed = rows.mapInArrow(functools.partial(columnar.rows, schema, late_before_us), columns)
-    return _stage(spark, parsed, output, late_before_us)
+    place = tables.scratch(output, STAGED)
+    work = functools.partial(_stage_lines, place, _schema()[0], late_before_us)
+    return _staged(spark, rows.mapInArrow(work, staging.COLUMNS), place, late_before_us)
 
 
-def _stage(
-    spark: SparkSession, rows: DataFrame, output: Path, late_before_us: int | None
+def _read(
+    spark: SparkSession, plan: files.Plan, place: Path, late_before_us: int | None
+) -> DataFrame:
+    """Return what the tasks of a plan tell (`staging.COLUMNS`), one of Spark's for each."""
+    numbers = spark.range(0, len(plan.tasks), 1, max(len(plan.tasks), 1))
+    work = functools.partial(_stage_tasks, plan.tasks, place, _schema()[0], late_before_us)
+    return numbers.mapInArrow(work, staging.COLUMNS)
+
+
+def _staged(
+    spark: SparkSession, written: DataFrame, place: Path, late_before_us: int | None
 ) -> Staged:
-    """Write rows of `columnar` in the layout of `spans`; then odd lines, parsed by `flatten`.
+    """Let tasks write rows of `columnar` in the layout of `spans`; then `flatten` odd lines.
 
-    What is no span is in the partition without a date, which no span is in.
+    What is no span is in the partition without a date, which no span is in. What tasks tell is
+    collected: of 64 MiB of lines the names of a few files.
     """
     from pyspark.sql import functions as f
 
-    place = tables.scratch(output, STAGED)
+    told = written.collect()
+    staging.finish(place, (name for row in told for name in row.files))
+    counts = dict.fromkeys(COUNTS, 0)
+    counts |= {name: sum(row[name] for row in told) for name in staging.COUNTS}
     is_span, is_odd = f.col("date").isNotNull(), f.col("name") == columnar.ODD
-    counts = _write(
-        rows,
-        place,
-        {"lines": f.col(columnar.IS_FIRST), "spans_read": is_span, "odd": ~is_span & is_odd},
-    )
     staged = spark.read.schema(SPANS.struct()).parquet(str(place))
-    if counts.pop("odd"):
+    if counts.pop(staging.ODD):
         packed = columnar.PACKED_ODD.items()
         odd = staged.where(~is_span & is_odd).select(
             *(f.col(at).alias(name) for name, at in packed)
         )
         for name, value in _stage_odd(odd, place, late_before_us).items():
-            counts[name] = counts.get(name, 0) + value
+            counts[name] += value
         staged = spark.read.schema(SPANS.struct()).parquet(str(place))
-    return Staged(place, staged.where(is_span | ~is_odd), dict.fromkeys(COUNTS, 0) | counts)
+    return Staged(place, staged.where(is_span | ~is_odd), counts)
 
 
 def _stage_odd(odd: DataFrame, place: Path, late_before_us: int | None) -> dict[str, int]:
@@ -136,8 +136,8 @@ def _write(
     rows: DataFrame,
     place: Path,
     counts: dict[str, Column],
-    columns: Sequence[Column] | None = None,
-    is_wanted: Column | None = None,
+    columns: Sequence[Column],
+    is_wanted: Column,
 ) -> dict[str, int]:
     """Add rows to what is staged; return how many there were for which each condition holds."""
     from pyspark.sql import Observation
@@ -147,8 +147,7 @@ def _write(
     observed = rows.observe(
         observation, *(f.count_if(condition).alias(name) for name, condition in counts.items())
     )
-    wanted = observed if is_wanted is None else observed.where(is_wanted)
-    chosen = wanted.select(*(columns or map(f.col, SPANS.column_names())))
+    chosen = observed.where(is_wanted).select(*columns)
     chosen.write.mode("append").partitionBy(*SPANS.partition_by).parquet(str(place))
     return {name: int(value) for name, value in observation.get.items()}
 
@@ -226,14 +225,24 @@ def _schema() -> tuple[pyarrow.Schema, str]:
     return to_arrow_schema(struct), columns
 
 
-def _read_tasks(
+def _stage_tasks(
     tasks: tuple[tuple[files.Split, ...], ...],
+    place: Path,
     schema: pyarrow.Schema,
     late_before_us: int | None,
     numbers: Iterable[pyarrow.RecordBatch],
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the rows of the tasks with these numbers. Runs in a worker."""
-    for batch in numbers:
-        chosen: list[Any] = batch.column(0).to_pylist()
-        for number in chosen:
-            yield from columnar.rows(schema, late_before_us, lines.read_all(tasks[number]))
+    """Write the rows of the tasks with these numbers. Runs in a worker."""
+    chosen = (number for batch in numbers for number in batch.column(0).to_pylist())
+    batches = (batch for number in chosen for batch in lines.read_all(tasks[number]))
+    yield from _stage_lines(place, schema, late_before_us, batches)
+
+
+def _stage_lines(
+    place: Path,
+    schema: pyarrow.Schema,
+    late_before_us: int | None,
+    batches: Iterable[pyarrow.RecordBatch],
+) -> Iterator[pyarrow.RecordBatch]:
+    """Write the rows of lines. Runs in a worker."""
+    yield from staging.write(place, columnar.rows(schema, late_before_us, batches))

@@ -7,15 +7,16 @@ that hold another copy of a new span are written again, and those of too many sm
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
 
 from analytics import tables
-from analytics.otlp.deduplicate import among, deduplicate, key, repeated
+from analytics.otlp import staging
+from analytics.otlp.deduplicate import best, deduplicate, key, repeated
 from analytics.schema import QUARANTINE, SPANS
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ NO_DATE: Final = "date=__HIVE_DEFAULT_PARTITION__"
 PARTITION_FILES_MAX: Final = 32
 # Below half of this a file is small.
 FILE_BYTES: Final = 128 * 1024 * 1024
+# So many tasks to a core end at about the same time, whichever files they write again.
+TASKS_PER_CORE: Final = 4
 # File systems without hard links say one of these.
 NO_LINKS: Final = frozenset({errno.EPERM, errno.EXDEV, errno.ENOTSUP, errno.EMLINK})
 
@@ -35,16 +38,17 @@ NO_LINKS: Final = frozenset({errno.EPERM, errno.EXDEV, errno.ENOTSUP, errno.EMLI
 def adopt_spans(rows: DataFrame, place: Path, output: Path) -> None:
     """Make staged files the table `spans`: those below the place; `rows` are the spans in them.
 
-    Files that hold a span of which there is another copy are written again with the fullest ones;
-    the others become the table's as they are.
+    Files that hold a span of which there is another copy are written again without it, and the
+    fullest copies into files of their own; all others become the table's as they are.
     """
     adopted = tables.scratch(output, MERGED)
     adopted.mkdir()
     keys = repeated(rows, output)
     again: set[Path] = set()
     if keys is not None:
-        again = _files_with(rows, keys)
-        once = tables.conform(among(_read(rows, place, sorted(again)), keys), SPANS)
+        again = _without(rows, keys, place, adopted)
+        copies = rows.withColumn("key", key()).join(keys, "key", "left_semi").drop("key")
+        once = tables.conform(best(copies), SPANS)
         once.write.partitionBy(*SPANS.partition_by).mode("append").parquet(str(adopted))
     _link_others(
         place,
@@ -98,7 +102,7 @@ def _colliding(fresh: DataFrame, place: Path) -> set[str]:
     keyed = there.select(key().alias("key"), f.col("_metadata.file_path").alias("path"))
     new = fresh.select(key().alias("key")).distinct()
     paths = keyed.join(new, "key", "left_semi").select("path").distinct().collect()
-    return {_partition(_local(row.path), place) for row in paths}
+    return {_partition(staging.local(row.path), place) for row in paths}
 
 
 def _crowded(place: Path) -> set[str]:
@@ -113,13 +117,8 @@ def _crowded(place: Path) -> set[str]:
 
 def _file_count(rows: DataFrame) -> int:
     """Return how many files of FILE_BYTES the files that the rows come from would fill."""
-    paths = (_local(name) for name in rows.inputFiles())
+    paths = (staging.local(name) for name in rows.inputFiles())
     return sum(path.stat().st_size for path in paths) // FILE_BYTES + 1
-
-
-def _local(address: str) -> Path:
-    """Return the path of a file as Spark names it: `file:` and percent-encoded."""
-    return Path(unquote(urlsplit(address).path))
 
 
 def _partition(path: Path, place: Path) -> str:
@@ -133,13 +132,22 @@ def _read(like: DataFrame, place: Path, paths: Iterable[Path]) -> DataFrame:
     return reader.parquet(*map(str, paths)).select(*SPANS.column_names())
 
 
-def _files_with(rows: DataFrame, keys: DataFrame) -> set[Path]:
-    """Return the files that hold a span with one of the keys."""
+def _without(rows: DataFrame, keys: DataFrame, place: Path, adopted: Path) -> set[Path]:
+    """Write the files that hold a span with one of the keys again, without it; return them."""
     from pyspark.sql import functions as f
 
-    keyed = rows.select(key().alias("key"), f.col("_metadata.file_path").alias("path"))
-    paths = keyed.join(keys, "key", "left_semi").select("path").distinct().collect()
-    return {_local(row.path) for row in paths}
+    keyed = rows.select(
+        key().alias("key"),
+        f.col("_metadata.file_path").alias("path"),
+        f.col("_metadata.row_index").alias("row"),
+    )
+    found = keyed.join(keys, "key", "left_semi").groupBy("path").agg(f.collect_list("row"))
+    # A number that is given stands; what is as small as this would end in one task.
+    tasks = found.repartition(rows.sparkSession.sparkContext.defaultParallelism * TASKS_PER_CORE)
+    work = functools.partial(staging.rewrite, place.absolute(), adopted)
+    told = tasks.mapInArrow(work, staging.REWRITTEN).collect()
+    staging.finish(adopted, (name for row in told for name in row.files))
+    return {staging.local(row.path) for row in told}
 
 
 def _link_others(place: Path, merged: Path, is_wanted: Callable[[Path], bool]) -> None:

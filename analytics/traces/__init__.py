@@ -58,7 +58,7 @@ def tables(
         schema.STRAGGLERS.name: stages.stragglers(requests),
         schema.ERRORS.name: failures.errors(requests),
         schema.EXEMPLARS.name: failures.exemplars(requests),
-        schema.DATA_QUALITY.name: quality.trace_quality(spans),
+        schema.DATA_QUALITY.name: quality.trace_quality(spans, requests),
         schema.VIEW_CHANGES.name: views.view_changes(spans),
     }
     if compare is not None:

@@ -5,6 +5,8 @@ Every function takes and returns DataFrames or columns and computes nothing by i
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable
 from typing import Final
 
@@ -43,6 +45,16 @@ def conform(frame: DataFrame, table: Table) -> DataFrame:
 def parent_id() -> Column:
     """Return the id of the parent, null where a span has none; some producers write ''."""
     return f.nullif(f.col("parent_span_id"), f.lit(""))
+
+
+def key(*ids: str) -> Column:
+    """Return 64 bits for ids, named `key`; null where one of them is.
+
+    To join by: they are moved and compared in a fraction of the time of text. That one span of
+    100 million is taken for another has a chance of about 1 in 1,000.
+    """
+    are_there = functools.reduce(operator.and_, (f.col(one).isNotNull() for one in ids))
+    return f.when(are_there, f.xxhash64(*ids)).alias("key")
 
 
 def is_error() -> Column:

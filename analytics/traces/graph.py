@@ -47,14 +47,13 @@ def service_graph(spans: DataFrame) -> DataFrame:
 
 
 def _found(spans: DataFrame) -> DataFrame:
-    """Return the calls of which both sides are in the spans, with the id of the calling span."""
+    """Return the calls of which both sides are in the spans, with the `key` of the calling span."""
     callers = spans.select(
-        "trace_id",
-        "span_id",
+        common.key("trace_id", "span_id"),
         f.col("service").alias("parent"),
         f.col("kind").alias("parent_kind"),
     )
-    joined = _causes(spans).join(callers, on=["trace_id", "span_id"])
+    joined = _causes(spans).join(callers, on="key")
     taken_up = f.col("parent_kind").isin(*common.CALL_KINDS) & f.col("kind").isin(
         *common.ENTRY_KINDS
     )
@@ -62,7 +61,7 @@ def _found(spans: DataFrame) -> DataFrame:
 
 
 def _causes(spans: DataFrame) -> DataFrame:
-    """Return the spans, once for the parent and for each link: its trace and span id."""
+    """Return the spans, once for the parent and for each link, with the `key` of that span."""
     parent = f.struct("trace_id", common.parent_id().alias("span_id"))
     linked = f.transform(
         f.coalesce("links", f.array()),
@@ -70,30 +69,33 @@ def _causes(spans: DataFrame) -> DataFrame:
     )
     # A parent that is linked to as well has called once.
     causes = f.array_distinct(f.concat(f.array(parent), linked))
-    return spans.select(
+    caused = spans.select(
         f.col("service").alias("child"),
         "kind",
         common.is_error().alias("error"),
         "duration_us",
         f.inline(f.filter(causes, lambda cause: cause["span_id"].isNotNull())),
     )
+    return caused.select(common.key("trace_id", "span_id"), "child", "kind", "error", "duration_us")
 
 
 def _to_peers(spans: DataFrame, found: DataFrame) -> DataFrame:
     """Return the calls that no span took up, to the peer that the caller names."""
     named = spans.where(f.col("kind").isin(*common.CALL_KINDS)).select(
-        "trace_id",
-        "span_id",
+        common.key("trace_id", "span_id"),
         f.col("service").alias("parent"),
         _peer().alias("child"),
         common.is_error().alias("error"),
         "duration_us",
     )
-    answered = found.select("trace_id", "span_id")
-    leaves = named.where(f.col("child").isNotNull()).join(
-        answered, on=["trace_id", "span_id"], how="left_anti"
+    # More than its key is asked of a call, so that the rows which Spark moves to find those that
+    # were taken up are the ones that it moves for the edges: then it moves them once.
+    answered = found.groupBy("key").agg(
+        f.bool_or("error").alias("failed"), f.max("duration_us").alias("longest_us")
     )
-    return leaves.select("parent", "child", "error", "duration_us")
+    leaves = named.where(f.col("child").isNotNull()).join(answered, on="key", how="left")
+    is_leaf = f.col("failed").isNull() & f.col("longest_us").isNull()
+    return leaves.where(is_leaf).select("parent", "child", "error", "duration_us")
 
 
 def _peer() -> Column:

@@ -28,20 +28,17 @@ METRICS: Final[dict[str, str]] = {
 }
 
 
-def trace_quality(spans: DataFrame) -> DataFrame:
+def trace_quality(spans: DataFrame, requests: DataFrame) -> DataFrame:
     """Return the rows of `data_quality` that need whole traces; METRICS names them.
 
     An orphan is a span whose parent is not there; an incomplete trace has one; a rootless trace
     has no span without parent. A skewed span answers a call and does not lie within it, which
-    only clocks that disagree explain. An oversized trace is walked in part (TRACE_SPANS_MAX).
+    only clocks that disagree explain. An oversized trace is walked in part (TRACE_SPANS_MAX), so
+    its spans are looked at again, whole; where there is none, Spark leaves that out.
     """
-    judged = _judged(spans)
-    traces = judged.groupBy("trace_id").agg(
-        f.count("*").alias("spans"),
-        f.count_if("is_orphan").alias("orphans"),
-        f.count_if(f.col("parent_id").isNull()).alias("roots"),
-        f.count_if("is_skewed").alias("skewed"),
-    )
+    large = requests.where(f.col("seen").isNull()).select("trace_id")
+    again = spans.join(f.broadcast(large), on="trace_id", how="left_semi")
+    traces = requests.where(f.col("seen").isNotNull()).select("seen.*").unionByName(_seen(again))
     sums = traces.agg(
         f.count("*").alias("traces"),
         *(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in ("spans", "orphans", "skewed")),
@@ -56,6 +53,21 @@ def trace_quality(spans: DataFrame) -> DataFrame:
         for metric, value in METRICS.items()
     ]
     return common.conform(sums.select(f.inline(f.array(*rows))), DATA_QUALITY)
+
+
+def _seen(spans: DataFrame) -> DataFrame:
+    """Return of each trace what the walk tells of those that it walks whole."""
+    traces = (
+        _judged(spans)
+        .groupBy("trace_id")
+        .agg(
+            f.count("*").alias("spans"),
+            f.count_if("is_orphan").alias("orphans"),
+            f.count_if(f.col("parent_id").isNull()).alias("roots"),
+            f.count_if("is_skewed").alias("skewed"),
+        )
+    )
+    return traces.drop("trace_id")
 
 
 def _judged(spans: DataFrame) -> DataFrame:

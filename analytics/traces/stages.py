@@ -22,8 +22,9 @@ def stage_latency(spans: DataFrame, requests: DataFrame) -> DataFrame:
     The join is on the trace. Adaptive execution splits the partition of a trace that has far
     more spans than others; the side of the requests has one row for it.
     """
-    named = spans.select("trace_id", common.stage().alias("stage"), "duration_us").join(
-        requests.select("trace_id", "rpc"), on="trace_id"
+    trace = common.key("trace_id")
+    named = spans.select(trace, common.stage().alias("stage"), "duration_us").join(
+        requests.select(trace, "rpc"), on="key"
     )
     stages = named.groupBy("rpc", "stage").agg(
         f.count("*").alias("count"),

@@ -45,12 +45,14 @@ REASON_ATTRIBUTES: Final = (
 EXCEPTION_EVENT: Final = "exception"
 
 # One row per trace, named after its root. `path` is empty for no trace: the root is always on it.
+# `seen` is what `quality` sums up, null of traces from which spans may have been cut.
 WALKED_COLUMNS: Final = (
     "trace_id STRING, rpc STRING, service STRING, start_us BIGINT, end_us BIGINT,"
     " duration_us DOUBLE, error BOOLEAN,"
     " path ARRAY<STRUCT<stage: STRING, on_path_us: BIGINT, saving_us: BIGINT>>,"
     " cause STRUCT<service: STRING, reason: STRING, propagated_to: STRING>,"
-    f" fan_outs ARRAY<STRUCT<{FAN_OUT_COLUMNS}>>"
+    f" fan_outs ARRAY<STRUCT<{FAN_OUT_COLUMNS}>>,"
+    " seen STRUCT<spans: BIGINT, orphans: BIGINT, roots: BIGINT, skewed: BIGINT>"
 )
 _STEP: Final = pa.struct(
     [("stage", pa.string()), ("on_path_us", pa.int64()), ("saving_us", pa.int64())]
@@ -58,6 +60,7 @@ _STEP: Final = pa.struct(
 _CAUSE: Final = pa.struct(
     [("service", pa.string()), ("reason", pa.string()), ("propagated_to", pa.string())]
 )
+_SEEN: Final = pa.struct([(name, pa.int64()) for name in ("spans", "orphans", "roots", "skewed")])
 # The columns that Python gets.
 _SENT: Final = pa.schema(
     [
@@ -219,7 +222,8 @@ def _walk(table: pa.Table) -> pa.Table:
             walks.append(_walk_large(rows, names, int(roots[one] - first), int(one)))
     found = _assembled(table, roots, stages, walks)
     found = found.append_column("cause", _causes(table, firsts, sizes))
-    return found.append_column("fan_outs", fan_outs(table, spans.traces, len(sizes)))
+    found = found.append_column("fan_outs", fan_outs(table, spans.traces, len(sizes)))
+    return found.append_column("seen", _seen(spans, firsts, sizes))
 
 
 def _spans(table: pa.Table, sizes: Integers) -> tuple[Spans, pa.Array]:
@@ -306,6 +310,22 @@ def _causes(table: pa.Table, firsts: Integers, sizes: Integers) -> pa.Array:
         if cause is not None:
             causes[number] = (cause.service, cause.reason, cause.propagated_to)
     return pa.array(causes, _CAUSE)
+
+
+def _seen(spans: Spans, firsts: Integers, sizes: Integers) -> pa.StructArray:
+    """Return what each trace has that `quality` counts, null of those that may have been cut."""
+    has_parent = spans.parents != NO_PARENT
+    above = np.where(has_parent, spans.parents, 0)
+    outside = spans.starts_us < spans.starts_us[above]
+    outside |= spans.ends_us > spans.ends_us[above]
+    answers = spans.synchronous & has_parent & (spans.hosts != spans.hosts[above])
+    found = (spans.named & ~has_parent, ~spans.named, answers & outside)
+    counts = [sizes, *(np.add.reduceat(flags.astype(np.int64), firsts) for flags in found)]
+    return pa.StructArray.from_arrays(
+        [pa.array(one) for one in counts],
+        fields=list(_SEEN),
+        mask=pa.array(sizes >= TRACE_SPANS_MAX),
+    )
 
 
 def _assembled(table: pa.Table, roots: Integers, stages: pa.Array, walks: list[_Walk]) -> pa.Table:

@@ -88,6 +88,21 @@ def traffic_of(progress: Progress, batcher: Batcher, is_urgent: Callable[[], boo
     )
 
 
+def is_urgent(
+    load: Load, catalog: Mapping[int, Snapshot], local_state: Callable[[int], LocalState]
+) -> bool:
+    """Return whether a generation is to be made durable as fast as can be.
+
+    If commands need it, for a full disk or a long item log; or if the other replicas were faster
+    and completed it: at the next cut it would have to be abandoned here.
+    """
+    if load.is_disk_full or load.item_log_bytes > limits.ITEM_LOG_CUT_BYTES:
+        return True
+    newest = max(catalog, default=0)
+    is_completed = newest > 0 and catalog[newest].state is SnapshotState.COMPLETED
+    return is_completed and local_state(newest) is LocalState.FROZEN
+
+
 class Snapshots:
     """Everything about snapshots in one process."""
 
@@ -260,9 +275,7 @@ class Snapshots:
         return self.orchestrator.pins() | self._catalog.keys()
 
     def _is_urgent(self) -> bool:
-        """Whether commands themselves need a snapshot to be completed."""
-        load = self._load()
-        return load.is_disk_full or load.item_log_bytes > limits.ITEM_LOG_CUT_BYTES
+        return is_urgent(self._load(), self._catalog, self.orchestrator.local_state)
 
     def _load(self) -> Load:
         around = self._around

@@ -9,8 +9,9 @@ limit the rate of their merges. Where the disk is slow or the machine busy, step
 so do rests.
 
 Nothing slows down what an idle replica does, since its rests would be for nobody; a replica whose
-disk is full or whose item log is long, since a snapshot is what helps; or a generation whose rests
-have taken their part of the deadline. A rest ends soon after commands do.
+disk is full or whose item log is long, since a snapshot is what helps; one that still writes what
+the others have completed; or a generation whose rests have taken their part of the deadline. A rest
+ends soon after commands do.
 
 This is about time, which no replica must agree on with another: how long a snapshot takes on one
 has no part in what it says.
@@ -29,8 +30,9 @@ from viewstamp.limits import SNAPSHOT_DEADLINE_MS
 
 # A rest takes so many times as long as the step before it: so the work has a tenth of the time.
 REST_FACTOR: Final = 9
-# A short step has longer effects: a message to a service, a sync of the disk.
-REST_US_MIN: Final = 5_000
+# A short step has longer effects, as messages to services and commits of the file system, and each
+# one holds up a few commands: so there are not to be many in a second.
+REST_US_MIN: Final = 20_000
 # A longer step has waited for somebody, most likely.
 REST_US_MAX: Final = 250_000
 # Of the deadline of a generation: what its rests may take together.
@@ -49,7 +51,7 @@ _NS_PER_US: Final = 1_000
 class Situation(NamedTuple):
     """What a rest depends on, beside the length of the step before it.
 
-    `is_busy` while commands come in, `is_urgent` if they need a snapshot to be completed.
+    `is_busy` while commands come in, `is_urgent` if the work must get done, whoever waits.
     `left_us` is what the rests of this generation may still take, in microseconds.
     """
 
@@ -71,7 +73,7 @@ class Traffic:
     """What the work on snapshots must know of commands, by default that there are none.
 
     `retired` is the revision of the last retired one, `waiting` how many requests and prepares are
-    on their way, `is_urgent` whether they need a snapshot to be completed.
+    on their way, `is_urgent` whether the work must get done, whoever waits.
     """
 
     retired: Callable[[], int] = lambda: 0

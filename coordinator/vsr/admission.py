@@ -44,7 +44,7 @@ def recognize_founder(state: State) -> None:
 
     It was blank when the cluster was founded, and forgot nothing since.
     """
-    if state.is_standby or state.voting_view != NOT_ADMITTED or state.log.op == 0:
+    if state.voting_view != NOT_ADMITTED or state.log.op == 0:
         return
     first = state.log.get(1)
     if first is not None and first.prepare is not None and founding.names(state, first.prepare):

@@ -136,7 +136,7 @@ def take_up(state: State) -> None:
         return
     if state.replica_count > 1 and state.status is Status.VIEW_CHANGE:
         wishes.withdraw(state)
-        for replica in state.followers:
+        for replica in state.others:
             send_start_view(state, replica, NO_NONCE)
         normal.lead(state)
 

@@ -215,13 +215,16 @@ def await_peers_without_journal(state: State, superblock: SuperblockState) -> No
 def found_anew(state: State, superblock: SuperblockState) -> None:
     """The founding primary crashed before it told anyone of op 1; the others still are blank.
 
-    Another founder has been told, but did not vouch for op 1 yet. It is a member.
+    Another founder has been told, but did not vouch for op 1 yet. It is a member. A standby has
+    lost its superblock, and notes what it is before anything else.
     """
     if state.is_primary:
         state.discard_after(0)
         founding.begin(state)
-    else:
-        await_peers(state, superblock)
+        return
+    await_peers(state, superblock)
+    if state.is_standby:
+        state.persist_superblock()
 
 
 def halt(state: State, reason: str) -> None:

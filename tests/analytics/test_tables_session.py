@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,8 @@ import pytest
 
 import analytics
 from analytics import session
+from analytics.__main__ import main
+from viewstamp.limits import MIB
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,3 +53,84 @@ def test_unfit_java_is_named(
         session.check_java()
     assert "openjdk-17-jre-headless" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("master", "heap_mb", "memory"),
+    [
+        ("local", None, "1536m"),
+        ("local[2]", None, "2048m"),
+        ("local[16, 4]", None, "9216m"),
+        ("local[2]", 3000, "3000m"),
+        ("spark://here:7077", None, None),
+        ("spark://here:7077", 3000, "3000m"),
+    ],
+)
+def test_heap_is_that_of_the_cores(master: str, heap_mb: int | None, memory: str | None) -> None:
+    """A local session's heap follows from its cores alone, a cluster's driver has Spark's default;
+    whatever is asked for stands.
+    """
+    assert session.settings_of(master, heap_mb=heap_mb).get(session.MEMORY) == memory
+
+
+def test_all_cores_are_those_of_this_process() -> None:
+    """`local[*]` counts the cores that this process may use, as Java does."""
+    assert session.cores_of("local[*]") == len(os.sched_getaffinity(0))
+
+
+def test_what_was_submitted_stands() -> None:
+    """spark-submit has started Java with its heap: no other is set, and none can be asked for."""
+    submitted = {session.MEMORY: "7g", "spark.sql.shuffle.partitions": "9"}
+    chosen = session.settings_of("local[2]", submitted)
+    assert not chosen.keys() & submitted.keys()
+    with pytest.raises(session.AnalyticsError, match="give spark-submit --driver-memory"):
+        session.settings_of("local[2]", submitted, 2048)
+
+
+def test_too_small_a_heap_is_refused() -> None:
+    """Spark would say so in a page of Java; this is one line with the least that will do."""
+    with pytest.raises(session.AnalyticsError, match=f"at least {session.HEAP_MIN_MB}"):
+        session.settings_of("local[2]", heap_mb=session.HEAP_MIN_MB - 1)
+    assert session.settings_of("local", heap_mb=session.HEAP_MIN_MB)
+
+
+def test_java_has_the_heap_that_was_set(spark: SparkSession) -> None:
+    """The setting is the one that Java goes by: its heap is the 2 GiB of the tests' session."""
+    runtime = spark._jvm.java.lang.Runtime.getRuntime()  # type: ignore[union-attr]
+    assert runtime.maxMemory() == 2048 * MIB
+
+
+def test_only_what_was_moved_decides_what_is_sent_to_all(spark: SparkSession) -> None:
+    """A million rows of few bytes on disk are not held in the driver to be joined.
+
+    By the size of their file Spark would: it did with 2.5 million spans, and ran out of memory.
+    """
+    rows = spark.range(1_000_000).selectExpr("id AS key", "id DIV 1000 AS value")
+    with tempfile.TemporaryDirectory() as directory:
+        rows.write.parquet(f"{directory}/rows")
+        read = spark.read.parquet(f"{directory}/rows")
+        joined = read.join(read.withColumnRenamed("value", "other"), "key")
+        assert joined.where("value = other").count() == 1_000_000
+        plan = joined._jdf.queryExecution().executedPlan().toString()
+    assert "Broadcast" not in plan
+    assert spark.conf.get("spark.sql.autoBroadcastJoinThreshold") == "-1"
+
+
+def test_parts_of_a_shuffle_are_small_enough_to_join_in_memory() -> None:
+    """Spark joins without sorting only where a part may be no larger than what fits."""
+    part, fits = (
+        session.SETTINGS[f"spark.sql.adaptive.{name}"]
+        for name in ("advisoryPartitionSizeInBytes", "maxShuffledHashJoinLocalMapThreshold")
+    )
+    assert part == fits == session.TASK_PART
+
+
+@pytest.mark.parametrize("mode", [[], ["--follow"]])
+def test_the_command_asks_for_its_heap(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: list[str]
+) -> None:
+    """`--heap-mb` reaches the session, read once or followed; what cannot be is said in a line."""
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    where = ["--traces", str(tmp_path), "--output", str(tmp_path / "out")]
+    assert main([*where, *mode, "--heap-mb", "100"]) == 1
+    assert capsys.readouterr().err.startswith("analyze: a heap of 100 MiB is too small for Spark")

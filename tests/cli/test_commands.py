@@ -249,6 +249,13 @@ def test_up_tells_in_one_line_why_it_cannot_start(stranger: CommandLine, tmp_pat
     assert len(said.err.splitlines()) == 1
 
 
+def test_up_refuses_standbys_of_a_lone_replica(stranger: CommandLine, tmp_path: Path) -> None:
+    """Nobody would send them anything."""
+    said = stranger("up", "--data-directory", str(tmp_path / "data"), "--standbys", "1")
+    assert said.code == 2
+    assert "standbys need at least 2 replicas" in said.err
+
+
 @pytest.mark.parametrize(
     "command",
     [

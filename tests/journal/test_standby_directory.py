@@ -75,6 +75,7 @@ def test_no_superblock_of_a_standby_says_that_it_votes(tmp_path: Path) -> None:
     """Before its core has written one nothing else does, and then not as a voter's."""
     files = opened(tmp_path, 3, 3)
 
+    assert files.superblock.state.voting_view == NOT_ADMITTED
     with pytest.raises(TransferFailed):
         files.record_transferred(1, 5)
     with pytest.raises(ValueError, match="replica 3 is a standby, but may vote from 0 on"):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tests.replicas import diverging_streams
 from tests.replicas.diverging_streams import SOUR
 from tests.replicas.snapshotting import DEADLINE_S, all_restart_from, empty, snapshot
-from tests.replicas.trial import Trial, agree, trial, under_load
+from tests.replicas.trial import Trial, agree, lead, trial, under_load
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.cli.app import app
 from viewstamp.cluster import ClusterFailed, Program
@@ -42,7 +42,7 @@ async def test_a_replica_that_diverges_halts(tmp_path: Path, leads: bool) -> Non
 
     async with trial(tmp_path, adapt=adapt) as made:
         async with under_load(made):
-            await lead(made, WRONG, leads)
+            await lead(made, WRONG, leads=leads)
             await made.admin.streams.create("sweet")
             await snapshot(made.admin)
             await made.admin.streams.update("sweet", name=SOUR)
@@ -63,13 +63,6 @@ async def test_a_replica_that_diverges_halts(tmp_path: Path, leads: bool) -> Non
         await all_restart_from(made, last.generation)
         await agree(made)
         await no_alarm_is_left(made)
-
-
-async def lead(made: Trial, replica: int, leads: bool) -> None:
-    """Have the primary step down until the replica leads, or does not."""
-    async with asyncio.timeout(DEADLINE_S):
-        while (await made.primary() == replica) is not leads:
-            await made.admin.step_down()
 
 
 async def halted(made: Trial) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from pathlib import Path
 
 import grpc.aio
 import pytest
 
+from tests.cli.conftest import CommandLine
 from tests.replicas.trial import STREAM, agree, status_of, trial, unary, under_load
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
@@ -88,6 +90,34 @@ async def test_a_standby_passes_commands_on_and_reads_what_it_holds(tmp_path: Pa
         found = await unary(made.replicas, address, read, stale=True)
 
         assert found.topic.name == "over there"
+        assert (await unary(made.replicas, address, read)).topic.name == "over there"
+
+
+async def test_status_shows_the_standby_and_what_it_holds(tmp_path: Path) -> None:
+    """The primary tells its role and lag; asked itself, it has the digests of the primary."""
+    async with trial(tmp_path / "data", VOTERS, standbys=1, callers=1) as made:
+        await agree(made)
+        shown = []
+        for address, flags in (
+            (made.replicas.addresses[0], ()),
+            (made.replicas.standby_addresses[0], ("--here",)),
+        ):
+            line = CommandLine(address, tmp_path)
+            line.password_file.write_text(made.replicas.root_password_path.read_text())
+            assert (await asyncio.to_thread(line.log_in)).code == 0
+            arguments = ("status", "--digests", "--json", *flags)
+            shown.append((await asyncio.to_thread(line, *arguments)).data)
+
+        ours, theirs = shown
+        roles = [replica["role"] for replica in ours["replicas"]]
+        assert sorted(roles) == ["backup", "backup", "primary", "standby"]
+        assert roles[STANDBY] == "standby"
+        assert ours["replicas"][STANDBY]["lag"] == 0
+        # Only of itself a replica tells no link.
+        assert [each["replica_id"] for each in theirs["replicas"] if not each["link"]] == [STANDBY]
+        held = [service["state_digest"] for service in theirs["services"]]
+        assert held == [service["state_digest"] for service in ours["services"]]
+        assert all(held)
 
 
 async def test_a_standby_is_never_started_as_a_voter(tmp_path: Path) -> None:

@@ -139,6 +139,13 @@ async def agree(made: Trial, without: Collection[int] = ()) -> None:
     assert made.violations() == []
 
 
+async def lead(made: Trial, replica: int, *, leads: bool) -> None:
+    """Have the primary step down until the replica leads, or does not."""
+    async with asyncio.timeout(SETTLE_TIMEOUT_S):
+        while (await made.primary() == replica) is not leads:
+            await made.admin.step_down()
+
+
 def digests(status: cluster_pb2.GetStatusResponse) -> tuple[str, ...]:
     """Return the state digests of all stages of one replica."""
     return (*(service.state_digest for service in status.services), status.sessions_digest)

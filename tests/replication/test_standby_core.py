@@ -19,6 +19,7 @@ from coordinator.vsr import (
     DropRule,
     Effect,
     InvariantViolation,
+    ReadIndexRequested,
     Send,
     SnapshotNeeded,
     Status,
@@ -273,6 +274,20 @@ def test_a_standby_does_not_start_on_the_disk_of_a_voter() -> None:
         cluster.start(STANDBY)
 
 
+def test_a_standby_that_lost_its_superblock_is_a_standby() -> None:
+    """With one entry in its journal and nothing else, the first thing that it notes is its role."""
+    cluster = founded(3, 1)
+    cluster.stop(STANDBY)
+    cluster.machines[STANDBY].superblock = None
+    cluster.batch(0)
+    cluster.start(STANDBY)
+    cluster.pass_time(LONG_MS)
+
+    superblock = cluster.machines[STANDBY].superblock
+    assert superblock is not None and superblock.voting_view == NOT_ADMITTED
+    assert cluster.machines[STANDBY].replica.marks.retired_op == 2
+
+
 def test_a_standby_catches_up_by_itself() -> None:
     """What it missed while it was down it asks for, more than anybody keeps in memory."""
     cluster = founded(3, 1)
@@ -359,6 +374,31 @@ def test_a_standby_gives_what_the_others_lost() -> None:
 
     assert [machine.damaged for machine in cluster.voters] == [set(), set(), set()]
     assert all(machine.replica.marks.retired_op >= 2 for machine in cluster.machines)
+
+
+def test_a_standby_answers_reads_with_an_index_of_the_primary() -> None:
+    """Its read sees all that was acknowledged, as a quorum of those that vote confirms."""
+    cluster = founded(3, 1)
+    cluster.batch(0)
+    lose_messages_to(cluster, STANDBY)
+    cluster.settle()
+    cluster.step(STANDBY, ReadIndexRequested(1))
+    cluster.pass_time(LONG_MS)
+
+    assert cluster.reads == {}
+    assert cluster.machines[STANDBY].replica.marks.retired_op == 2
+
+
+def test_standbys_confirm_no_reads() -> None:
+    """A primary alone with two standbys cannot prove that it still leads, and grants nothing."""
+    cluster = founded(3, 2)
+    cluster.stop(1)
+    cluster.stop(2)
+    cluster.step(0, ReadIndexRequested(1))
+    cluster.step(STANDBY, ReadIndexRequested(2))
+    cluster.pass_time(LONG_MS)
+
+    assert set(cluster.reads) == {1, 2}
 
 
 def test_entries_are_repeated_to_voters_alone() -> None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.mux.catalog_types import CompleteSnapshot
+from coordinator.mux.catalog_types import CompleteSnapshot, Snapshot, SnapshotState
 from coordinator.mux.stage import STAGES
 from coordinator.replica.batcher import Batcher, LooseCommand
 from coordinator.replica.ports import Progress
 from coordinator.snapshot.adoption import Adoption, AdoptionPorts
-from coordinator.snapshot.assembly import traffic_of
+from coordinator.snapshot.assembly import is_urgent, traffic_of
+from coordinator.snapshot.decisions import LocalState
 from coordinator.snapshot.pacing import (
     LISTEN_US,
     QUIET_US,
@@ -29,12 +30,15 @@ from coordinator.snapshot.pacing import (
     Traffic,
     rest_us,
 )
+from coordinator.snapshot.triggers import Load
 from coordinator.snapshot.work import LocalWork
 from tests.snapshot_files.generation_builders import Sections, entities, memory, open_files
 from tests.snapshot_orchestration.orchestra import FakeFiles, Services, World, primary, tasks
+from viewstamp.limits import ITEM_LOG_CUT_BYTES
 
 T = TypeVar("T")
 
+IDLE = Load(now_ms=0, revision=0, journal_bytes=0, item_log_bytes=0)
 LEFT_US = 10_000_000
 BUSY = Situation(is_busy=True, is_urgent=False, left_us=LEFT_US)
 
@@ -80,7 +84,7 @@ class Writer:
 @pytest.mark.parametrize(
     ("step_us", "situation", "expected_us"),
     [
-        (2_000, BUSY, 2_000 * REST_FACTOR),
+        (3_000, BUSY, 3_000 * REST_FACTOR),
         (0, BUSY, REST_US_MIN),
         (REST_US_MIN // REST_FACTOR - 1, BUSY, REST_US_MIN),
         (REST_US_MAX, BUSY, REST_US_MAX),
@@ -257,7 +261,7 @@ async def test_an_adoption_rests_behind_each_step(interval_us: int | None) -> No
         done.append("rest")
 
     def do(step: str) -> int:
-        clock.now_us += 2_000
+        clock.now_us += 3_000
         done.append(step)
         return 0
 
@@ -285,9 +289,32 @@ async def test_an_adoption_rests_behind_each_step(interval_us: int | None) -> No
     await adoption.adopt(1)
     assert [each for each in done if each != "rest"] == ["record", "truncate", "freed"]
     short, long = 2, 3  # steps: releasing and the reserve take no time; and these three do
-    rested_us = short * REST_US_MIN + long * 2_000 * REST_FACTOR
+    rested_us = short * REST_US_MIN + long * 3_000 * REST_FACTOR
     assert sum(clock.slept_us) == (0 if interval_us is None else rested_us)
     files.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "local", "load", "expected"),
+    [
+        (SnapshotState.CREATED, LocalState.FROZEN, IDLE, False),
+        (SnapshotState.COMPLETED, LocalState.DURABLE, IDLE, False),
+        (SnapshotState.COMPLETED, LocalState.FROZEN, IDLE, True),
+        (SnapshotState.CREATED, LocalState.FROZEN, replace(IDLE, is_disk_full=True), True),
+        (SnapshotState.COMPLETED, LocalState.DURABLE, replace(IDLE, is_disk_full=True), True),
+        (None, LocalState.NOTHING, replace(IDLE, item_log_bytes=ITEM_LOG_CUT_BYTES + 1), True),
+        (None, LocalState.NOTHING, replace(IDLE, item_log_bytes=ITEM_LOG_CUT_BYTES), False),
+    ],
+)
+def test_what_is_urgent(
+    state: SnapshotState | None, local: LocalState, load: Load, expected: bool
+) -> None:
+    """Space, memory, and a generation that others have completed while it is written here."""
+    older = Snapshot(4, SnapshotState.COMPLETED)
+    catalog = {4: older} if state is None else {4: older, 5: Snapshot(5, state)}
+    states = {4: LocalState.DURABLE, 5: local}
+    assert is_urgent(load, catalog, states.__getitem__) is expected
+    assert not is_urgent(IDLE, {}, states.__getitem__)
 
 
 def test_what_commands_do_is_told() -> None:

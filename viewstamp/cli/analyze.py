@@ -18,6 +18,11 @@ OUTPUT_DIRECTORY: Final = "analysis"
 ANALYTICS: Final = (sys.executable, "-m", "analytics")
 REMEDY: Final = "install the extra `analytics`: pip install 'viewstamp[analytics]'"
 
+HeapMb = Annotated[
+    int | None,
+    typer.Option(min=1, help="Java's heap in MiB; default: 1024, and 512 for each core."),
+]
+
 
 def analyze(
     context: typer.Context,
@@ -54,6 +59,7 @@ def analyze(
     master: Annotated[
         str | None, typer.Option(help="Spark's address; default: this machine alone.")
     ] = None,
+    heap_mb: HeapMb = None,
     accept_bad_data: Annotated[
         bool, typer.Option("--accept-bad-data", help="Analyse however bad the data is.")
     ] = False,
@@ -83,7 +89,7 @@ def analyze(
         what = "neither traces nor snapshots were found" if data_directory else "nothing was named"
         fail(settings, "NO_DATA", what, "give --data-directory, --traces, --snapshots or --exports")
     given: dict[str, Any] = {"--output": output, "--since": since, "--master": master, "--png": png}
-    given |= {"--refresh-seconds": refresh_seconds}
+    given |= {"--refresh-seconds": refresh_seconds, "--heap-mb": heap_mb}
     chosen = {"--accept-bad-data": accept_bad_data, "--follow": follow, "--json": settings.as_json}
     periods = ["--compare", *compare] if compare else []
     _become([*ANALYTICS, *sources, *_arguments(given, chosen), *periods])

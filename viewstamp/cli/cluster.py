@@ -13,8 +13,16 @@ import typer
 from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.cli.output import plain, print_json, print_table
-from viewstamp.cli.session import EXIT_REFUSED, EXIT_USAGE, Settings, fail, run, settings_of
-from viewstamp.client import LINEARIZABLE, STALE, Client
+from viewstamp.cli.session import (
+    EXIT_REFUSED,
+    EXIT_USAGE,
+    Settings,
+    ask_here,
+    fail,
+    run,
+    settings_of,
+)
+from viewstamp.client import Client
 from viewstamp.cluster import ClusterFailed, LocalCluster, LocalReplicas, PreflightError
 from viewstamp.cluster.local import DEFAULT_LISTEN
 from viewstamp.cluster.preflight import write_secret
@@ -187,10 +195,10 @@ def status(
     its revision, and with --digests what its services hold, to be compared with the primary's.
     """
     settings = settings_of(context)
-    consistency = STALE if here else LINEARIZABLE
-    found = run(
-        context, lambda client: client.status(include_digests=digests, consistency=consistency)
-    )
+    if here:
+        found = ask_here(context, cluster_pb2.GetStatusRequest(include_digests=digests))
+    else:
+        found = run(context, lambda client: client.status(include_digests=digests))
     if settings.as_json:
         header = {"view": found.header.view, "revision": found.header.revision}
         print_json({**plain(found), **header})

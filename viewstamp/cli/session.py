@@ -12,10 +12,20 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import grpc.aio
 import typer
+from google.protobuf.message import Message
 
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.cli.store import TokenStore
-from viewstamp.client import CannotConnect, Client, ClientError, OutcomeUnknown, connect
+from viewstamp.client import (
+    CannotConnect,
+    Client,
+    ClientError,
+    Endpoint,
+    OutcomeUnknown,
+    connect,
+    unary,
+)
+from viewstamp.client.transport import Credentials, Identity
 from viewstamp.errors import Refusal
 
 DEFAULT_ADDRESS: Final = "localhost:7400"
@@ -99,6 +109,21 @@ def run(context: typer.Context, action: Callable[[Client], Awaitable[T]]) -> T:
             return await action(client)
 
     return guarded(settings, connected)
+
+
+def ask_here(context: typer.Context, request: Message) -> Any:
+    """Have the first replica of the address answer out of what it holds itself, however old."""
+    settings = settings_of(context)
+    identity = Identity(Credentials(**_identity(settings)))
+
+    async def asked() -> Any:
+        async with Endpoint(settings.addresses[0], settings.tls_ca).open() as channel:
+            token = await identity.access_token(channel)
+            return await unary(
+                channel, request, access_token=token, timeout_s=settings.timeout_s, stale=True
+            )
+
+    return guarded(settings, asked)
 
 
 def guarded(settings: Settings, action: Callable[[], Awaitable[T]]) -> T:

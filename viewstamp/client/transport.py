@@ -27,6 +27,9 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
+# What a unary read says that is answered where it arrives.
+STALE_METADATA: Final = (("viewstamp-consistency", "stale"),)
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -86,8 +89,12 @@ async def unary(
     access_token: str | None = None,
     timeout_s: float = UNARY_TIMEOUT_S,
     tracing: ClientTracing | None = None,
+    stale: bool = False,
 ) -> Any:
     """Call the method of `request` by itself, without a session; return its response.
+
+    With `stale` a read is answered by the replica of the channel, whatever it is, out of what it
+    holds.
 
     Raises Refusal if the cluster refused, grpc.aio.AioRpcError if the call failed otherwise.
     """
@@ -97,7 +104,8 @@ async def unary(
         request_serializer=method.request.SerializeToString,
         response_deserializer=method.response.FromString,
     )
-    with traced(tracing, method.full_name, bearer(access_token)) as (metadata, answered):
+    sent = (*bearer(access_token), *(STALE_METADATA if stale else ()))
+    with traced(tracing, method.full_name, sent) as (metadata, answered):
         try:
             response = await call(request, metadata=metadata, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:

@@ -1,0 +1,56 @@
+"""Coordinators of other builds: `python -m tests.replicas.odd_coordinator KIND FLAGS...`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import count
+from types import MappingProxyType
+from typing import Final
+
+from coordinator.__main__ import main
+from coordinator.peers import peers
+from coordinator.peers.hello import DIGEST_BYTES, WIRE_VERSION
+from coordinator.peers.outbox import Outbox, Outgoing
+from coordinator.vsr.messages import PrepareMessage
+
+# One of so many prepares leaves with a bit turned over.
+CORRUPTED_PREPARES: Final = 5
+
+
+def newer_wire() -> None:
+    """Speak the next version of the protocol between replicas."""
+    setattr(peers, "WIRE_VERSION", WIRE_VERSION + 1)  # noqa: B010
+
+
+def older_wire() -> None:
+    """Speak a version before the first."""
+    setattr(peers, "WIRE_VERSION", WIRE_VERSION - 1)  # noqa: B010
+
+
+def other_limits() -> None:
+    """Have other limits for commands than the others."""
+    setattr(peers, "configuration_digest", lambda _: bytes(DIGEST_BYTES))  # noqa: B010
+
+
+def corrupting() -> None:
+    """Turn over a bit of some prepares on their way out."""
+    put, numbers = Outbox.put, count(1)
+
+    def put_some_corrupted(self: Outbox, outgoing: Outgoing) -> None:
+        if outgoing.kind is PrepareMessage and next(numbers) % CORRUPTED_PREPARES == 0:
+            data = outgoing.data[:-1] + bytes([outgoing.data[-1] ^ 1])
+            outgoing = replace(outgoing, data=data)
+        put(self, outgoing)
+
+    Outbox.put = put_some_corrupted  # type: ignore[method-assign]
+
+
+KINDS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
+    {kind.__name__: kind for kind in (newer_wire, older_wire, other_limits, corrupting)}
+)
+
+if __name__ == "__main__":
+    KINDS[sys.argv[1]]()
+    sys.exit(main(sys.argv[2:]))
