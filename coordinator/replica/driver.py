@@ -234,6 +234,12 @@ class Driver:
         return self._core.is_voter
 
     @property
+    def recordable_commit(self) -> int:
+        """How far the superblock may say that the log is committed; less than was executed, if the
+        disk has not all of that yet."""
+        return self._core.recordable_commit
+
+    @property
     def is_stepping(self) -> bool:
         """Whether the effects of a step are being carried out."""
         return self._stepping

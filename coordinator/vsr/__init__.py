@@ -44,7 +44,9 @@ The caller's duties
 12. Give `Suspect` when a replica's process seems to be gone. It saves time, and does no harm.
 13. On `SnapshotNeeded` fetch that snapshot, write its generation to the superblock, and start the
     process anew with its op as the base. On `Stuck` call people.
-14. On `InvariantViolation`, or any error but `CallerError`, end the process. After `CallerError`
+14. Write no commit beyond `recordable_commit` to the superblock at a stop: what was executed may
+    be on its way to the disk still, which can have another entry in its place.
+15. On `InvariantViolation`, or any error but `CallerError`, end the process. After `CallerError`
     nothing changed, and the driver has a bug.
 
 The driver cannot send too early, because nothing that needs durability is handed to it before: the

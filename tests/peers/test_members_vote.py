@@ -26,7 +26,11 @@ def members(replica: int, *, has_vote: bool, unfit: str) -> tuple[Members, list[
     made = Members(config(free_addresses(), replica), MemberPorts(**ports))
     made.connect(MagicMock(progress=NORMAL, has_vote=has_vote), lambda: 0)
     sent: list[PeerMessage] = []
-    made.peers.send = lambda _, message: sent.append(message)  # type: ignore[method-assign]
+
+    def send(to_replica: int, message: PeerMessage) -> None:
+        sent.append(message)
+
+    made.peers.send = send  # type: ignore[method-assign]
     return made, sent
 
 
