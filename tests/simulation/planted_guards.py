@@ -208,7 +208,7 @@ def vouch_after_voting(patch: Patch) -> None:
 
     def vouch(state: State, entry: Entry) -> None:
         real_acknowledge(state, entry)
-        if entry.durable and is_old(state, entry.log_view):
+        if entry.durable and state.is_voter and is_old(state, entry.log_view):
             ok = messages.PrepareOkMessage(
                 state.configuration.cluster_id,
                 state.replica,
@@ -413,7 +413,7 @@ GUARDS: Final = (
     Plant("P8", keep_numbers_in_hand),
     Plant("P9", vote_before_durable),
     Plant("P10", act_before_log_view_is_durable),
-    Plant("P11", vouch_after_voting, seed=4),
+    Plant("P11", vouch_after_voting),
     Plant("P12", take_hearsay_for_held, seed=1),
     Plant("P12", vote_with_hearsay, redundant="what is named is committed, and is caught up with"),
     Plant("P13", deny_what_is_damaged, seed=15, where=cornered(FaultKind.ROT)),
