@@ -85,13 +85,16 @@ def markdown(found: dict[str, Verdict]) -> str:
     for guard in GUARDS:
         if key(guard) in found:
             verdict = found[key(guard)]
-            by = CORE.get(verdict.found_by, verdict.found_by) or f"nobody: {guard.redundant}"
+            nobody = f"nobody: {guard.redundant}" if guard.redundant else "nobody yet"
+            by = CORE.get(verdict.found_by, verdict.found_by) or nobody
             seeds = f"{verdict.seeds}" if verdict.found_by else f"none of {verdict.seeds}"
             lines.append(f"| {guard.name} | {guard.about} | {seeds} | {by} |")
     lines += ["", "| checker | what is done instead | seeds |", "|---|---|---|"]
     for plant in PLANTS:
         if key(plant) in found:
-            lines.append(f"| {plant.name} | {plant.about} | {found[key(plant)].seeds} |")
+            verdict = found[key(plant)]
+            seeds = f"{verdict.seeds}" if verdict.found_by else f"none of {verdict.seeds}"
+            lines.append(f"| {plant.name} | {plant.about} | {seeds} |")
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any, Final
 
 import pytest
@@ -37,6 +38,7 @@ from tests.simulation.machine import JOURNAL, SUPERBLOCK
 from tests.simulation.options import OF_STORED_DATA, FaultKind, Options
 from tests.simulation.plant import Plant
 from tests.simulation.process import HANDLERS, Process
+from tests.simulation.simulation import PART_ALONE_SHARE, REST_SHAPES
 
 Patch = pytest.MonkeyPatch
 
@@ -206,7 +208,7 @@ def vouch_after_voting(patch: Patch) -> None:
 
     def vouch(state: State, entry: Entry) -> None:
         real_acknowledge(state, entry)
-        if entry.durable and is_old(state, entry.log_view):
+        if entry.durable and state.is_voter and is_old(state, entry.log_view):
             ok = messages.PrepareOkMessage(
                 state.configuration.cluster_id,
                 state.replica,
@@ -378,15 +380,24 @@ def has_real_stages(options: Options) -> bool:
     return options.application == "domains"
 
 
-def has_snapshots(options: Options) -> bool:
-    """The seeds that cut any."""
-    return options.snapshot_ops > 0
+def has_snapshots_and_power_cuts(options: Options) -> bool:
+    """The seeds that cut some, and lose what was not synced."""
+    return options.snapshot_ops > 0 and FaultKind.POWER in options.faults
 
 
 def has_part_alone(options: Options) -> bool:
     """The seeds that may cut a part of the cluster off for good."""
     is_sound = not (options.faults & OF_STORED_DATA or options.is_founding_struck)
     return is_sound and options.replica_count > 2
+
+
+def has_deaf_part(options: Options) -> bool:
+    """The seeds that let a part of the cluster hear nothing any more; drawn as `_heal` does."""
+    random = Random(f"{options.seed} heal")
+    is_drawn = has_part_alone(options) and random.random() < PART_ALONE_SHARE
+    random.sample(range(options.replica_count), options.replica_count)
+    random.random()
+    return is_drawn and random.choice(REST_SHAPES) == "deaf"
 
 
 GUARDS: Final = (
@@ -396,16 +407,16 @@ GUARDS: Final = (
     Plant("P3", vote_once),
     Plant("P4", ask_once),
     Plant("P4", take_any_log),
-    Plant("P5", wait_for_a_primary),
-    Plant("P6", vouch_before_durable),
-    Plant("P7", go_on_counting, where=has_real_stages),
+    Plant("P5", wait_for_a_primary, seed=1),
+    Plant("P6", vouch_before_durable, seed=1),
+    Plant("P7", go_on_counting, seed=1, where=has_real_stages),
     Plant("P8", keep_numbers_in_hand),
     Plant("P9", vote_before_durable),
     Plant("P10", act_before_log_view_is_durable),
     Plant("P11", vouch_after_voting),
-    Plant("P12", take_hearsay_for_held),
+    Plant("P12", take_hearsay_for_held, seed=1),
     Plant("P12", vote_with_hearsay, redundant="what is named is committed, and is caught up with"),
-    Plant("P13", deny_what_is_damaged, where=cornered(FaultKind.ROT)),
+    Plant("P13", deny_what_is_damaged, seed=15, where=cornered(FaultKind.ROT)),
     Plant("P14", cut_at_the_chosen_head),
     Plant(
         "P14",
@@ -413,10 +424,10 @@ GUARDS: Final = (
         redundant="the choice keeps whatever a quorum may hold, and what is committed it holds",
     ),
     Plant("P15", never_forfeit, redundant="it only saves time; a story shows that it does"),
-    Plant("P16", never_abdicate, where=has_part_alone),
+    Plant("P16", never_abdicate, where=has_deaf_part),
     Plant("P16", leave_alone, where=has_part_alone),
-    Plant("P17", register_twice, where=has_real_stages),
+    Plant("P17", register_twice, seed=1, where=has_real_stages),
     Plant("P18", fetch_by_op),
     Plant("P19", vote_without_memory, where=cornered(FaultKind.LOST_DISK)),
-    Plant("P20", count_snapshots_early, where=has_snapshots),
+    Plant("P20", count_snapshots_early, seed=16, where=has_snapshots_and_power_cuts),
 )

@@ -313,7 +313,9 @@ class Process:
 
     def requested(self, request: Request) -> None:
         """A client's request arrived."""
-        if self.core.batch_refusal() in NOT_SERVING:
+        refusal = self.core.batch_refusal()
+        if refusal in NOT_SERVING:
+            self._world.marks.hit(f"refused {refusal.value}")
             self._refuse(request)
         elif (request.client, request.number) not in self._in_hand:
             self._in_hand.add((request.client, request.number))
