@@ -23,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help preflight preflight-analytics preflight-dev up demo test test-long lint format generate lock \
-        simulate crash-test cluster-test benchmark benchmark-snapshots benchmark-failover \
+        simulate simulate-guards crash-test cluster-test benchmark benchmark-snapshots benchmark-failover \
         benchmark-analytics clean
 
 help: ## Explain the targets
@@ -98,9 +98,12 @@ lock: $(DEV) ## Resolve the dependencies again
 	$(LOCK) --extra analytics --constraint requirements-dev.lock \
 	    --output-file requirements-analytics.lock
 
-simulate: $(DEV) ## Simulate clusters under faults: SEED=first COUNT=how many, resumable
+simulate: $(DEV) ## Simulate clusters under faults: SEED=first COUNT=how many FIGURES=file, resumable
 	$(PYTHON) -m tests.simulation.campaign --seed $(SEED) --count $(COUNT) --processes 2 \
-	    --state .simulation.jsonl
+	    --state .simulation.jsonl --figures $(or $(FIGURES),.simulation.md)
+
+simulate-guards: $(DEV) ## Take the guards of the protocol out, one by one: seeds have to find it
+	$(PYTHON) -m tests.simulation.guards --processes 2 --state .guards.jsonl --table .guards.md
 
 crash-test: $(DEV) ## Kill processes of a loaded cluster and check what it promised
 	$(PYTHON) tests/crash/crash_test.py
@@ -121,5 +124,6 @@ benchmark-analytics: $(DEV) ## Measure the analysis of 1, 3 and 10 million spans
 	$(PYTHON) -m benchmarks.analytics
 
 clean: ## Remove the environment, caches and results
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .simulation.jsonl .coverage .coverage.* htmlcov
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .simulation.jsonl .simulation.md .guards.jsonl .guards.md \
+	    .coverage .coverage.* htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

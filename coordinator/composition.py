@@ -32,7 +32,7 @@ from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver
 from coordinator.replica.errors import HaltedError
 from coordinator.replica.fitness import Fitness, FitnessPorts, Seen
-from coordinator.replica.founding import founders_of, founding_body, write_root_password
+from coordinator.replica.founding import Founding, founders_of
 from coordinator.replica.peer_answers import Position
 from coordinator.replica.peers import NO_PEERS
 from coordinator.replica.ports import DriverEvents, wall_clock_us
@@ -86,6 +86,7 @@ class Coordinator:
         self.driver = Driver(core, self._mux, self._writer, self._events(), peers)
         if self._members is not None:
             self._members.connect(self.driver, lambda: core.marks.commit_max)
+        self._founding = Founding(files.cluster_id, config.data_directory, self.driver.found)
         self._proposals = Proposals(self.driver)
         self._services = self._connect_services()
         self._clients = self._services.clients
@@ -200,7 +201,7 @@ class Coordinator:
 
     def _events(self) -> DriverEvents:
         return DriverEvents(
-            founding_ready=lambda nonces: self._start(self._found(nonces)),
+            founding_ready=lambda nonces: self._start(self._founding.make(nonces)),
             status_changed=self._status_changed,
             retired=self._retired,
             cut_taken=self._cut_taken,
@@ -265,6 +266,8 @@ class Coordinator:
             watch=self._telemetry.snapshots,
             tell_primary=self._tell_primary,
             tell_others=self._tell_others,
+            retain_ms=self._config.retain_ms,
+            followers=tuple if self._members is None else self._members.followers,
         )
         limits = self._config.snapshots
         settings = TriggerSettings(
@@ -378,11 +381,6 @@ class Coordinator:
         return Standing(ports)
 
     # --- Replica ---
-
-    async def _found(self, nonces: Sequence[bytes]) -> None:
-        password = write_root_password(self._config.data_directory)
-        body = await asyncio.to_thread(founding_body, self._files.cluster_id, password, nonces)
-        self.driver.found(body)
 
     def _status_changed(self, changed: vsr.StatusChanged) -> None:
         self._telemetry.status_changed(changed)

@@ -12,7 +12,7 @@ from coordinator.peers import settings as peers
 from coordinator.peers.settings import PeerSettings
 from viewstamp import limits
 from viewstamp.format.record import SECTOR_BYTES
-from viewstamp.limits import CLUSTER_ID_BYTES, MIB, REPLICAS_MAX
+from viewstamp.limits import CLUSTER_ID_BYTES, MIB, REPLICAS_MAX, RETAIN_FOR_BACKUP_MS
 from viewstamp.telemetry import settings as telemetry
 from viewstamp.telemetry.settings import TelemetrySettings
 
@@ -58,6 +58,7 @@ class Config:
     cluster_id: bytes | None
     segment_bytes: int
     archive: Path | None
+    retain_ms: int
     snapshots: SnapshotConfig
     tls_certificate: Path | None
     tls_key: Path | None
@@ -92,6 +93,12 @@ def parser() -> argparse.ArgumentParser:
     add("--cluster-id", help="32 hexadecimal digits; refuse a directory of another cluster")
     add("--journal-segment-bytes", type=int, default=SEGMENT_BYTES)
     add("--journal-archive", type=Path, help="keep dropped journal segments in this directory")
+    add(
+        "--journal-retain-ms",
+        type=int,
+        default=RETAIN_FOR_BACKUP_MS,
+        help="keep what a snapshot covers for another replica that was heard so lately",
+    )
     _add_snapshots(result)
     add("--tls-certificate", type=Path, help="PEM chain; needs --tls-key")
     add("--tls-key", type=Path, help="PEM private key; needs --tls-certificate")
@@ -153,6 +160,7 @@ def parse(arguments: list[str]) -> Config:
         cluster_id=_cluster_id(options.cluster_id),
         segment_bytes=_segment_bytes(options.journal_segment_bytes),
         archive=options.journal_archive,
+        retain_ms=_retain_ms(options.journal_retain_ms),
         snapshots=_snapshots(options),
         tls_certificate=options.tls_certificate,
         tls_key=options.tls_key,
@@ -199,6 +207,12 @@ def _listen(text: str) -> str:
     if not (separator and host and port.isdecimal()) or host == "unix":
         raise ConfigError(f"--listen is {text!r}: give HOST:PORT, for example {DEFAULT_LISTEN}")
     return text
+
+
+def _retain_ms(retain_ms: int) -> int:
+    if retain_ms < 0:
+        raise ConfigError(f"--journal-retain-ms is {retain_ms}: give 0 or more")
+    return retain_ms
 
 
 def _segment_bytes(size: int) -> int:

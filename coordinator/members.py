@@ -24,6 +24,7 @@ from coordinator.replica.driver import Driver
 from coordinator.replica.peer_answers import Entries, PeerAnswers, Position
 from coordinator.replica.peers import PeerPorts
 from coordinator.snapshot.provider import StoredSnapshots
+from coordinator.snapshot.retention import Follower
 from coordinator.snapshot.transfer import StateTransfer, TransferPorts
 from coordinator.snapshot.work import Durable
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
@@ -180,6 +181,16 @@ class Members:
         report = self._reports.get(replica)
         return "" if report is None else report.client_address
 
+    def followers(self) -> list[Follower]:
+        """Return how far the others are that may come back to ask for entries; in any thread."""
+        now_ms = self._ports.clock_ms()
+        reports = [self._reports.get(replica) for replica in self._others]
+        return [
+            Follower(report.commit, now_ms - self._reported_ms[report.from_replica])
+            for report in reports
+            if report is not None and report.status != cluster_pb2.REPLICA_STATUS_HALTED
+        ]
+
     def has_fit_peer(self) -> bool:
         """Whether another replica with a vote is there, and nothing speaks against it."""
         return any(self._is_fit(replica) for replica in range(self._replica_count))
@@ -241,14 +252,16 @@ class Members:
         self._driver.step(event)
 
     def _reported(self, message: peer_messages.ReplicaReportMessage) -> None:
-        self._reports[message.from_replica] = message
         self._reported_ms[message.from_replica] = self._ports.clock_ms()
+        self._reports[message.from_replica] = message
         self._ports.adopted_elsewhere(message.from_replica, message.generation)
 
     def _stuck(self, effect: vsr.Stuck) -> None:
-        self._ports.alarms.raise_alarm(
-            cluster_pb2.ALARM_KIND_STUCK, f"op {effect.op}: {effect.reason}", str(effect.op)
-        )
+        self._ports.alarms.tell(cluster_pb2.ALARM_KIND_STUCK, f"op {effect.op}: {effect.reason}")
+
+    def settled(self) -> None:
+        """This replica has the log of a view: whatever it was stuck at is settled."""
+        self._ports.alarms.clear(cluster_pb2.ALARM_KIND_STUCK)
 
     def _link_changed(self, status: PeerStatus) -> None:
         if status.state is LinkState.CONNECTING and not status.is_heard:

@@ -54,6 +54,7 @@ class Standing:
         self.address = ""
         self._ports = ports
         self._caught_up_op: int | None = None  # ready once this op has retired; None: not now
+        self._has_led = False  # since the status changed last
 
     def status_changed(self, changed: vsr.StatusChanged) -> None:
         """Take a new status or view."""
@@ -61,11 +62,15 @@ class Standing:
         _log.info("status changed", extra=fields(status=changed.status.value, view=changed.view))
         is_normal = changed.status is vsr.Status.NORMAL
         ports.writer.status_changed(is_normal=is_normal)
-        if ports.proposals.active:
+        if self._has_led:
             self._stop_leading()
+        # Clients are served from now on, whether or not this replica comes to propose anything.
+        self._has_led = ports.driver.is_serving
         self._caught_up_op = ports.driver.progress.op if is_normal else None
         if ports.members is not None:
             ports.members.report()
+            if is_normal:
+                ports.members.settled()
         ports.snapshots.orchestrator.wake()  # the primary is told what is durable here
         if not is_normal:
             ports.start(ports.face.server.set_ready(False))

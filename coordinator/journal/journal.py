@@ -291,6 +291,11 @@ class Journal:
             reserve_intact=last_segment - segment >= RESERVE_SEGMENTS,
         )
 
+    def bytes_from(self, op: int) -> int:
+        """Return the size of the full segments that hold something from `op` on."""
+        full = range(self._first_segment, self._segment)
+        return sum(self._files[n].size() for n in full if self._index.last_op_in(n) >= op)
+
     # --- Appending ---
 
     def append(self, group: Sequence[Prepare], *, use_reserve: bool = False) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,31 @@ FOUND_CODE: Final = next(
     for method in methods_of_file(users_service_pb2.DESCRIPTOR)
     if method.name == "Found"
 )
+
+
+class Founding:
+    """Makes op 1 for the founders that the core names; `found` is given its body.
+
+    A founder that boots anew changes what op 1 must say, and the core asks again. Hashing takes
+    long, in threads that may end in any order. Only the last question is answered: its password is
+    the one in the file, and a second answer would be a broken duty.
+    """
+
+    def __init__(
+        self, cluster_id: bytes, data_directory: Path, found: Callable[[bytes], None]
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._data_directory = data_directory
+        self._found = found
+        self._nonces: Sequence[bytes] = ()
+
+    async def make(self, nonces: Sequence[bytes]) -> None:
+        """Answer the core's question, unless it asks another one meanwhile."""
+        self._nonces = nonces
+        password = write_root_password(self._data_directory)
+        body = await asyncio.to_thread(founding_body, self._cluster_id, password, nonces)
+        if self._nonces is nonces:
+            self._found(body)
 
 
 def write_root_password(data_directory: Path) -> str:

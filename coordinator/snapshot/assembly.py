@@ -28,6 +28,7 @@ from coordinator.snapshot.decisions import LocalState
 from coordinator.snapshot.generation_files import StoredGenerations, durable_of
 from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports
 from coordinator.snapshot.pacing import Pace, Traffic
+from coordinator.snapshot.retention import NONE_AT_ALL, Follower, Retention, Room
 from coordinator.snapshot.sections import CutSections
 from coordinator.snapshot.store import SnapshotStore
 from coordinator.snapshot.triggers import Load, SnapshotTriggers, TriggerSettings
@@ -56,7 +57,8 @@ class Surroundings:
 
     `versions` are the services' section versions; `start` runs work whose failure ends the process;
     `watch` is told, and decides nothing. `tell_primary` sends what is durable here to the primary,
-    `tell_others` to all.
+    `tell_others` to all. `followers` are the other replicas, as they last reported, and any
+    thread may ask; the journal is kept for those that were heard within `retain_ms`.
     """
 
     files: ReplicaFiles
@@ -73,6 +75,8 @@ class Surroundings:
     watch: SnapshotWatch
     tell_primary: Callable[[Durable], None]
     tell_others: Callable[[Durable], None]
+    followers: Callable[[], Sequence[Follower]]
+    retain_ms: int
 
 
 def traffic_of(progress: Progress, batcher: Batcher, is_urgent: Callable[[], bool]) -> Traffic:
@@ -124,6 +128,11 @@ class Snapshots:
         self.store.rebuild(snapshots)
         restored = None if manifest is None else restored_tallies(manifest)
         self._sections = CutSections(around.services, around.versions, restored)
+        self._retention = Retention(
+            around.files.journal,
+            around.followers,
+            lambda: NONE_AT_ALL if around.space.full else Room(around.retain_ms),
+        )
         self._adoption = Adoption(around.files.snapshots, self._adoption_ports())
         self._adoption.start_from(manifest)
         identity = around.files.superblock.state
@@ -151,6 +160,7 @@ class Snapshots:
         self._around.files.repairs.listen(self._repaired_in_some_thread)
         self._around.start(self.store.run())
         self._around.start(self.orchestrator.run())
+        self._around.start(self._retention.run(self._around.writer.call))
 
     async def stop(self) -> None:
         """Write what waits for the view, once what was started has been cancelled."""
@@ -245,7 +255,7 @@ class Snapshots:
         return AdoptionPorts(
             writer=around.writer,
             record=around.files.record_generation,
-            truncate=around.files.journal.truncate_before,
+            truncate=self._retention.truncate_before,
             services=around.services,
             release=self._release,
             kept=self._kept,

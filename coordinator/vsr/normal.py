@@ -231,6 +231,7 @@ def enter(state: State) -> None:
     check(state.is_installed, "normal only once view and log view are durable", state.durable)
     state.timeouts.stop(TimeoutName.VOTE_RESEND, TimeoutName.START_VIEW_REQUEST)
     state.change_status(Status.NORMAL)
+    state.stuck_op = 0
     if state.is_abdicating:
         return
     wishes.withdraw(state)

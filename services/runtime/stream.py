@@ -30,6 +30,8 @@ logger: Final = logging.getLogger(__name__)
 
 # Answers to batches that came together share a message up to about so many bytes.
 SHARED_ANSWERS_BYTES_MAX: Final = 1 * MIB
+# ... and wait for each other about so long: the coordinator gives up a service that is silent.
+SHARED_ANSWERS_DELAY_MS: Final = 20
 
 # grpc.aio.ServicerContext, whose generic parameters the generated stubs do not agree on.
 Context = Any
@@ -148,19 +150,25 @@ class ApplyStream:
             self._is_installed = True
 
     async def _apply_all(self, batches: Iterable[pb.Batch], tasks: asyncio.TaskGroup) -> None:
-        """Apply batches that came together; their answers go together, unless some are large."""
-        replies, size = pb.BatchReplies(), 0
+        """Apply batches that came together.
+
+        Their answers go together, as long as none of them waits for long, and they are small.
+        """
+        loop = asyncio.get_running_loop()
+        replies, size, since_s = pb.BatchReplies(), 0, loop.time()
         for batch in batches:
             answers = self._apply(batch, tasks)
             if not answers:
                 return
+            is_late = (loop.time() - since_s) * 1000 > SHARED_ANSWERS_DELAY_MS
             size += answers[0].ByteSize()
-            if len(answers) > 1 or size > SHARED_ANSWERS_BYTES_MAX:
-                await self._answer_together(replies)
-                await self._answer(answers)
-                replies, size = pb.BatchReplies(), 0
-            else:
+            if len(answers) == 1 and size <= SHARED_ANSWERS_BYTES_MAX and not is_late:
                 replies.replies.append(answers[0].batch)
+                continue
+            await self._answer_together(replies)
+            await self._answer(answers)
+            await asyncio.sleep(0)  # so that they are written before the next batch is applied
+            replies, size, since_s = pb.BatchReplies(), 0, loop.time()
         await self._answer_together(replies)
 
     def _apply(self, batch: pb.Batch, tasks: asyncio.TaskGroup) -> list[pb.ApplyResponse]:

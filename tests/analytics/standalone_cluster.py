@@ -22,7 +22,7 @@ HOST: Final = "127.0.0.1"
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 WORKERS: Final = 2
 POLL_S: Final = 0.05
-DEADLINE_S: Final = 120
+DEADLINE_S: Final = 300
 REQUEST_S: Final = 10
 
 Found = TypeVar("Found")

@@ -363,8 +363,11 @@ def test_truncation_drops_whole_segments_and_keeps_two_pipelines() -> None:
     for one in prepares:
         journal.append([one])
 
+    full_bytes = journal.bytes_from(1)
     assert journal.truncate_before(5) == 1
     assert journal.first_op == 4
+    assert 0 == journal.bytes_from(1 << 60) < journal.bytes_from(20) < journal.bytes_from(1)
+    assert full_bytes - journal.bytes_from(1) == SEGMENT_BYTES
     assert journal.truncate_before(5) == 0
     assert journal.truncate_before(1 << 60) == 3
     assert journal.first_op == 13

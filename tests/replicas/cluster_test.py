@@ -42,6 +42,10 @@ REPLICAS: Final = 3
 # Between a return and the next kill, and between a kill and the wait for the killed one.
 OPERATIONS: Final = 150
 DELAY_MAX_S: Final = 1.0
+# So that a restart does not replay the whole log of the test, which gets longer with each kill.
+ARGUMENTS: Final = ("--snapshot-commands", "5000")
+# The callers go on meanwhile, on the same processors.
+READY_TIMEOUT_S: Final = 180.0
 EXIT_KEPT: Final = 0
 EXIT_BROKEN: Final = 1
 EXIT_INTERRUPTED: Final = 130
@@ -78,7 +82,7 @@ async def kill_again_and_again(made: Trial, kills: int, seed: int) -> list[Kill]
             killed_ns = time.monotonic_ns()
             await made.until_answered(OPERATIONS)
             successor = await made.primary()
-            await made.replicas.wait_ready()
+            await made.replicas.wait_ready(READY_TIMEOUT_S)
             found.append(Kill(primary, successor, killed_ns, time.monotonic_ns()))
     return found
 
@@ -96,7 +100,7 @@ async def violations(made: Trial) -> list[str]:
 async def run(directory: Path, kills: int, seed: int) -> tuple[Trial, list[Kill], list[str]]:
     """Run the whole test. Raises FAILURES."""
     cancel_on_signals()
-    async with trial(directory, REPLICAS) as made:
+    async with trial(directory, REPLICAS, arguments=ARGUMENTS) as made:
         found = await kill_again_and_again(made, kills, seed)
         return made, found, await violations(made)
 

@@ -22,7 +22,11 @@ from viewstamp.errors import Refusal
 from viewstamp.limits import MIB
 
 SEGMENT_BYTES: Final = 4 * MIB  # the least that is allowed
-ARGUMENTS: Final = ("--journal-segment-bytes", str(SEGMENT_BYTES))
+# Nothing is kept of the journal for who is away, who then needs a snapshot.
+ARGUMENTS: Final = (
+    *("--journal-segment-bytes", str(SEGMENT_BYTES)),
+    *("--journal-retain-ms", "0"),
+)
 GRANTS: Final = 8_000  # streams in one command, which makes it large
 FILLER: Final = "filler"
 TRUNCATING: Final = 3  # generations with as much log before each

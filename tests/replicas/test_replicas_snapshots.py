@@ -97,6 +97,23 @@ async def test_a_backup_that_was_away_for_long_is_given_a_snapshot(tmp_path: Pat
         await agree(made)
 
 
+async def test_a_backup_that_was_away_for_seconds_needs_none(tmp_path: Path) -> None:
+    """Others keep for a while what it lacks, though their snapshots cover it."""
+    patient = (*ARGUMENTS, "--journal-retain-ms", "600000")
+    async with trial(tmp_path, arguments=patient) as made:
+        await made.admin.users.create(FILLER, "a password of a filler")
+        async with under_load(made):
+            await made.until_answered(OPERATIONS)
+            backup = (await made.primary() + 1) % 3
+            await made.replicas.replicas[backup].stop()
+            await several_generations(made)
+            await made.replicas.replicas[backup].start()
+            await made.replicas.wait_ready()
+            await made.until_answered(OPERATIONS)
+        await agree(made)
+        assert transfers(made, backup) == []
+
+
 async def test_a_lost_disk_is_made_good_by_the_others(tmp_path: Path) -> None:
     """A replica with an emptied directory gets a snapshot and the rest of the log, and may vote."""
     async with trial(tmp_path, arguments=ARGUMENTS) as made:

@@ -30,6 +30,7 @@ def test_defaults() -> None:
         (["--journal-segment-bytes=4194303"], "multiple of 4096"),
         (["--journal-segment-bytes=1048576"], "at least 4194304"),
         (["--journal-segment-bytes=-4194304"], "at least 4194304"),
+        (["--journal-retain-ms=-1"], "give 0 or more"),
         (["--service=groups=unix:/g"], "NAME one of users, streams, consumer_groups"),
         (["--service=users"], "write NAME=TARGET"),
         (["--cluster-id=abcd"], "32 hex digits"),

@@ -21,11 +21,11 @@ class Atlas:
 
     def __init__(self, options: Options, random: Random) -> None:
         first = random.randrange(options.replica_count)
-        voters = ((first + n) % options.replica_count for n in range(options.damaged_copies_max))
-        self.victims: tuple[int, ...] = (
-            *voters,
-            *range(options.replica_count, options.machine_count),
-        )
+        # A lone replica can only lose what nobody was told of: its process, in the founding.
+        count = max(1, options.damaged_copies_max)
+        self.voters = tuple((first + n) % options.replica_count for n in range(count))
+        standbys = range(options.replica_count, options.machine_count)
+        self.victims: tuple[int, ...] = (*self.voters, *standbys)
 
     def may_damage(self, replica: int) -> bool:
         """Whether this replica's disk may be damaged."""

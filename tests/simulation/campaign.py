@@ -7,7 +7,7 @@ campaign that was interrupted goes on where it was.
 from __future__ import annotations
 
 import argparse
-import hashlib
+import gc
 import json
 import multiprocessing
 import sys
@@ -22,13 +22,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tests.simulation.marks import missed
-from tests.simulation.options import FaultKind, Scale, draw
+from tests.simulation import document
+from tests.simulation.figures import WHOLE_SEEDS, markdown, shortfalls, total
+from tests.simulation.fingerprint import fingerprint
+from tests.simulation.options import Scale, draw
 from tests.simulation.outcome import Outcome, run_seed
 
-ROOT: Final = Path(__file__).parents[2]
-CODE: Final = ("coordinator", "services", "viewstamp", "tests/simulation", "tests/composite")
-CHUNK_SEEDS: Final = 10
+CHUNK_SEEDS: Final = 5
+# A seed ends by itself long before (`outcome.SEED_CPU_S_MAX`), unless the machine stands still.
+CHUNK_S_MAX: Final = 1_800
 FAILURES_SHOWN: Final = 20
 GROUPS: Final = {
     "faults": "fault ",
@@ -36,22 +38,26 @@ GROUPS: Final = {
     "messages": "sent ",
     "statuses": "status ",
     "drop rules": "dropped ",
+    "branches": "branch ",
     "other marks": "",
 }
 
 
+class CampaignStalled(Exception):  # noqa: N818 - it says what happened.
+    """No chunk came to an end in time; the seeds under way are named."""
+
+
 def run_chunk(seeds: Sequence[int], scale: Scale) -> list[Outcome]:
-    """Run some seeds, one after the other."""
-    return [run_seed(draw(seed, scale)) for seed in seeds]
-
-
-def fingerprint() -> str:
-    """What tells this code from any other: a seed that was good says nothing of later code."""
-    digest = hashlib.sha256()
-    for folder in CODE:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
+    """Run some seeds, one after the other. What one leaves behind is collected after it."""
+    outcomes = []
+    for seed in seeds:
+        gc.disable()
+        try:
+            outcomes.append(run_seed(draw(seed, scale)))
+        finally:
+            gc.enable()
+            gc.collect()
+    return outcomes
 
 
 def load(path: Path | None) -> list[Outcome]:
@@ -106,14 +112,24 @@ def _finished(seeds: Sequence[int], scale: Scale, processes: int) -> Iterator[li
         return
     # Spawned, not forked: a fork of a process that has threads (gRPC, pytest-xdist) may hang.
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        waiting: set[Future[list[Outcome]]] = set()
-        for chunk in chunks:
-            waiting.add(pool.submit(run_chunk, chunk, scale))
-            if len(waiting) > 2 * processes:
-                finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                yield from (future.result() for future in finished)
-        finished, _ = wait(waiting)
-        yield from (future.result() for future in finished)
+        waiting = {pool.submit(run_chunk, chunk, scale): chunk for chunk in chunks}
+        while waiting:
+            for future in _first_done(waiting, processes):
+                del waiting[future]
+                yield future.result()
+
+
+def _first_done(
+    waiting: dict[Future[list[Outcome]], Sequence[int]], processes: int
+) -> set[Future[list[Outcome]]]:
+    """Wait until some chunk is done, whichever it is; raises CampaignStalled."""
+    finished, _ = wait(waiting, timeout=CHUNK_S_MAX, return_when=FIRST_COMPLETED)
+    if not finished:
+        seeds = [list(chunk) for future, chunk in waiting.items() if future.running()]
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise CampaignStalled(f"nothing ended in {CHUNK_S_MAX} s; under way: {seeds[:processes]}")
+    return finished
 
 
 def problems(outcomes: Sequence[Outcome], scale: Scale) -> list[str]:
@@ -127,13 +143,16 @@ def problems(outcomes: Sequence[Outcome], scale: Scale) -> list[str]:
     return found
 
 
+def too_rare(outcomes: Sequence[Outcome], scale: Scale) -> list[str]:
+    """What a whole campaign did not go through often enough; nothing of a shorter one."""
+    is_whole = scale is Scale.CAMPAIGN and len(outcomes) >= WHOLE_SEEDS
+    return shortfalls(outcomes) if is_whole else []
+
+
 def summary(outcomes: Sequence[Outcome]) -> list[Table]:
     """Tables of what all seeds together went through."""
-    total: Counter[str] = Counter()
-    for outcome in outcomes:
-        total.update(outcome.counts)
+    left = dict(total(outcomes))
     tables = []
-    left = dict(total)
     for title, prefix in GROUPS.items():
         table = Table("what", "times", "seeds", title=title)
         for name in sorted(name for name in left if name.startswith(prefix)):
@@ -147,14 +166,12 @@ def report(outcomes: Sequence[Outcome], scale: Scale, console: Console) -> int:
     """Print what the campaign came to; returns the exit status."""
     for table in summary(outcomes):
         console.print(table)
-    total: Counter[str] = Counter()
-    for outcome in outcomes:
-        total.update(outcome.counts)
-    never = missed(total) + [f"fault {k.value}" for k in FaultKind if not total[f"fault {k.value}"]]
-    console.print(f"never: {', '.join(never) or 'nothing was missed'}")
-    found = problems(outcomes, scale)
+    found = problems(outcomes, scale) + too_rare(outcomes, scale)
+    if outcomes and not too_rare(outcomes, scale):
+        for each in shortfalls(outcomes):
+            console.print(f"rare: {each}", markup=False)
     for problem in found[:FAILURES_SHOWN]:
-        console.print(problem, markup=False)
+        console.print(f"PROBLEM: {problem}", markup=False)
     took_s = sum(outcome.took_s for outcome in outcomes)
     console.print(
         f"{len(outcomes):,} seeds, {sum(not o.is_good for o in outcomes):,} failed; "
@@ -172,11 +189,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="short runs, as in `make test`")
     parser.add_argument("--state", type=Path, help="where the seeds done are kept")
+    parser.add_argument("--figures", type=Path, help="where the figures go, as markdown")
     chosen = parser.parse_args(arguments)
     console = Console()
     scale = Scale.QUICK if chosen.quick else Scale.CAMPAIGN
     seeds = range(chosen.seed, chosen.seed + chosen.count)
     outcomes = run(seeds, scale, chosen.processes, chosen.state, console)
+    if chosen.figures is not None and outcomes:
+        document.write(chosen.figures, "figures", markdown(outcomes))
     return report(outcomes, scale, console)
 
 

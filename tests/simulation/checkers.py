@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator import vsr
+from coordinator.journal import Recovery
 from coordinator.journal.segment import segment_path
 from coordinator.replica.bootstrap import JOURNAL_DIRECTORY, ReplicaFiles
 from coordinator.vsr import Prepare, messages
@@ -199,12 +200,22 @@ class RestartKeeps(Checker):
             is_kept = header is not None and header.checksum == checksum
             is_covered = op <= max(files.start.base_op, journal.first_op - 1)
             # Where a whole record is lost, others may be in doubt: it could have replaced them.
-            is_doubtful = bool(machine.damaged_ops) and op in files.recovery.doubtful
-            if not (is_kept or is_covered or is_doubtful or machine.is_excused(op)):
+            # What was in doubt at an earlier start and not replaced yet is known to be missing.
+            is_in_doubt = bool(machine.damaged_ops) and is_known_lost(files.recovery, op)
+            is_off = self.history.is_off(replica, op, files.start.base_op)
+            is_excused = is_in_doubt or is_off or machine.is_excused(op)
+            if not (is_kept or is_covered or is_excused):
                 raise self.broken(
                     f"replica {replica} restarted without op {op}, which was durable: "
                     f"{files.recovery}"
                 )
+
+
+def is_known_lost(recovery: Recovery, op: int) -> bool:
+    """Whether a start knows that it cannot say what it once had at `op`: it never denies it."""
+    head_op = 0 if recovery.head is None else recovery.head.op
+    highest = max((head_op, *recovery.holes))
+    return op in recovery.holes or (recovery.head_uncertain and op > highest)
 
 
 class ViewsMonotonic(Checker):
@@ -400,7 +411,7 @@ class Checks:
     def started(self, replica: int, files: ReplicaFiles, machine: Machine) -> None:
         """A process opened its directory."""
         self._tell("started", replica, files, machine)
-        self.history.started(replica, files.journal)
+        self.history.started(replica, files.journal, files.start.base_op)
 
     def ended(self, replica: int) -> None:
         """A process is gone."""

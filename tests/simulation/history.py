@@ -51,10 +51,18 @@ class History:
             return
         self.held.setdefault(replica, {})[prepare.op] = prepare.checksum
 
-    def started(self, replica: int, journal: Journal) -> None:
+    def is_off(self, replica: int, op: int, cut_op: int) -> bool:
+        """Whether an entry continued another one than a snapshot's last: it was not committed."""
+        at_cut = self.held.get(replica, {}).get(cut_op)
+        return op >= cut_op > 0 and at_cut not in (None, self.checksum(cut_op))
+
+    def started(self, replica: int, journal: Journal, cut_op: int) -> None:
         """A restarted replica holds what its journal found, reported earlier or not."""
         self.discarding.pop(replica, None)
         held = self.held.setdefault(replica, {})
+        gone = [each for each in held if self.is_off(replica, each, cut_op)]
+        for op in gone:
+            del held[op]
         for op in held_ops(journal):
             header = journal.header(op)
             assert header is not None

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 DIRECTORY: Final = "data"
 JOURNAL: Final = f"{DIRECTORY}/journal"
 SUPERBLOCK: Final = f"{DIRECTORY}/superblock"
-REBOOT_MS_MAX: Final = 1_500
+# A process comes back at once, or after a while.
+REBOOT_MS_MAX: Final = (30, 1_500)
 CLOCK_SKEW_US_MAX: Final = 2_000_000
+FOUNDING_MS_MAX: Final = 300
 SLOW_DISK_TIMES: Final = 30
 SLOW_STAGE_TIMES: Final = 50
 
@@ -106,6 +108,10 @@ class Machine:
         most = self.world.options.sync_ms * (SLOW_DISK_TIMES if self.is_disk_slow else 1)
         return self._random.randint(0, 2 * most)
 
+    def founding_ms(self) -> int:
+        """How long it takes to make the first entry."""
+        return self._random.randint(0, FOUNDING_MS_MAX)
+
     def stage_ms(self) -> int:
         """How long the stages take for the next entry."""
         most = self.world.options.apply_ms * (SLOW_STAGE_TIMES if self.is_stage_slow else 1)
@@ -117,6 +123,12 @@ class Machine:
     def is_up(self) -> bool:
         """Whether a process runs."""
         return self.process is not None
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether a process runs here that is primary, as far as it knows."""
+        core = None if self.process is None else self.process.core
+        return core is not None and core.status is vsr.Status.NORMAL and core.primary == self.index
 
     def boot(self) -> None:
         """Start a process on what the disk holds."""
@@ -152,6 +164,7 @@ class Machine:
         )
         self.process = process = Process(self, files, core)
         self.world.trace.note(self.name, "boot", self.boots)
+        self.world.nemesis.booted(self)
         self.world.checks.started(self.index, files, self)
         self.later(0, lambda: process.step(files.start))
 
@@ -190,7 +203,8 @@ class Machine:
             self.disk.lose_power(self._random)
         else:
             self.disk.end_process()
-        self.world.schedule.after(self._random.randint(1, REBOOT_MS_MAX), self.boot_again)
+        reboot_ms = self._random.randint(1, self._random.choice(REBOOT_MS_MAX))
+        self.world.schedule.after(reboot_ms, self.boot_again)
 
     def boot_again(self) -> None:
         """Start unless somebody has, or may not."""

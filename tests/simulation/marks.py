@@ -6,7 +6,6 @@ A campaign that never took a branch proves nothing about it, so the summary name
 from __future__ import annotations
 
 from collections import Counter
-from enum import Enum
 from typing import Any
 
 from coordinator import vsr
@@ -25,7 +24,7 @@ class Marks:
     def effect(self, effect: Any) -> None:
         """Count an effect of the core, by what tells it from others of its kind."""
         if isinstance(effect, vsr.Send):
-            self.counts[f"sent {type(effect.message).__name__.removesuffix('Message')}"] += 1
+            self.counts[sent_mark(type(effect.message))] += 1
         elif isinstance(effect, vsr.Dropped):
             self.counts[f"dropped {effect.rule.value}"] += 1
         elif isinstance(effect, vsr.StatusChanged):
@@ -36,18 +35,6 @@ class Marks:
             self.counts[f"effect {type(effect).__name__}"] += 1
 
 
-def all_names() -> list[str]:
-    """Every mark that the core's own vocabulary has."""
-    names = [f"dropped {rule.value}" for rule in vsr.DropRule]
-    names += [f"status {status.value}" for status in vsr.Status]
-    return names + [f"refused {reason.value}" for reason in vsr.RefusalReason]
-
-
-def missed(counts: Counter[str]) -> list[str]:
-    """The marks of the core that were never hit."""
-    return [name for name in all_names() if not counts[name]]
-
-
-def named(prefix: str, value: Enum) -> str:
-    """The mark of one member of an enumeration."""
-    return f"{prefix} {value.value}"
+def sent_mark(message: type) -> str:
+    """The mark of a kind of message."""
+    return f"sent {message.__name__.removesuffix('Message')}"

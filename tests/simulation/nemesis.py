@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from coordinator import vsr
 from coordinator.journal.segment import segment_path
 from coordinator.journal.superblock import COPIES, COPY_BYTES
 from tests.simulation.atlas import Atlas
 from tests.simulation.history import held_ops
 from tests.simulation.machine import JOURNAL, SUPERBLOCK, Machine
-from tests.simulation.network import SHAPES, partition
+from tests.simulation.network import SHAPES, between, partition
 from tests.simulation.options import OF_THE_NETWORK, FaultKind
 
 if TYPE_CHECKING:
@@ -26,6 +26,21 @@ DOWN_FOR_LONG_ONE_IN: Final = 3
 DOWN_MS: Final = (500, 5_000, 20_000)
 ALL_POWER_ONE_IN: Final = 6
 SYNCS_BEFORE_FAILURE_MAX: Final = 4
+DISKS_LOST_MAX: Final = 3
+# Where a seed is ambushed: one view change in so many is struck, one fault in so many has company.
+AMBUSH_ONE_IN: Final = 6
+AMBUSH_WITHIN_MS: Final = 150
+COMPANY_ONE_IN: Final = 4
+# Where that is possible, this share of what damages stored data comes at the worst moment.
+CORNERED_SHARE: Final = 0.4
+CORNER_MS: Final = 300
+# Faults that few seeds can have come more often in those.
+WEIGHTS: Final = {
+    FaultKind.ROT: 2,
+    FaultKind.MISDIRECTED: 2,
+    FaultKind.LOST_DISK: 2,
+    FaultKind.STAGE_CRASH: 4,
+}
 
 
 class Nemesis:
@@ -36,20 +51,44 @@ class Nemesis:
         self._random = random
         self._atlas = Atlas(world.options, Random(random.randrange(1 << 30)))
         faults = world.options.faults
-        self._kinds = [k for k in FaultKind if k in faults and k not in OF_THE_NETWORK]
-        self._is_over = False
-        self._lost_disks: set[int] = set()
+        kinds = [k for k in FaultKind if k in faults and k not in OF_THE_NETWORK]
+        self._kinds = [kind for kind in kinds for _ in range(WEIGHTS.get(kind, 1))]
+        self._has_started = self._is_over = False
+        self._lost_disks: Counter[int] = Counter()
+        self._marked: Machine | None = None
+        self._doomed = self._random.choice(self._atlas.voters)
         self.kept_down: set[int] = set()
 
     def start(self) -> None:
-        """Begin to make trouble once every founder has the first entry.
+        """Begin to make trouble once every founder has the first entry."""
+        self._wait_for_founding()
 
-        A founding that dies half-way is begun anew on empty disks, by people: nothing is lost.
+    def booted(self, machine: Machine) -> None:
+        """Let one founder die while the cluster is founded, if the seed has that.
+
+        It may come back as one that forgot what it said, like a lost disk. If more did, the
+        founding would have to begin anew, on empty disks, by people.
         """
+        is_struck = self._world.options.is_founding_struck and machine.index == self._doomed
+        if is_struck and machine.boots == 1 and machine.process is not None:
+            self._world.marks.hit("founding struck")
+            machine.process.crash_after_effects = self._random.randrange(EFFECTS_BEFORE_CRASH_MAX)
+
+    def _wait_for_founding(self) -> None:
         if self._kinds and not self._world.is_founded_everywhere:
-            self._world.schedule.after(FOUNDING_LOOK_MS, self.start)
+            self._world.schedule.after(FOUNDING_LOOK_MS, self._wait_for_founding)
         elif self._kinds:
-            self._world.schedule.after(self._pause_ms(), self._strike)
+            self._has_started = True
+            self._world.schedule.after(self._pause_ms(), self._strike_again)
+
+    def view_changed(self, machine: Machine) -> None:
+        """A replica leaves a view, or enters one: a good moment to strike, it or another."""
+        is_awake = self._has_started and not self._is_over
+        if not (is_awake and self._world.options.is_ambushed):
+            return
+        if self._random.randrange(AMBUSH_ONE_IN) == 0:
+            self._marked = machine
+            self._world.schedule.after(self._random.randint(0, AMBUSH_WITHIN_MS), self._strike)
 
     def stop(self) -> None:
         """Let everything be repaired that can be: no fault happens any more."""
@@ -68,27 +107,32 @@ class Nemesis:
     def _pause_ms(self) -> int:
         return 1 + int(self._random.expovariate(1 / self._world.options.fault_interval_ms))
 
+    def _strike_again(self) -> None:
+        if self._is_over:
+            return
+        self._strike()
+        has_company = self._random.randrange(COMPANY_ONE_IN) == 0
+        if self._world.options.is_ambushed and has_company:
+            self._world.schedule.after(self._random.randint(0, AMBUSH_WITHIN_MS), self._strike)
+        self._world.schedule.after(self._pause_ms(), self._strike_again)
+
     def _strike(self) -> None:
         if self._is_over:
             return
         kind = self._random.choice(self._kinds)
         if STRIKES[kind](self):
             self._world.marks.hit(f"fault {kind.value}")
-        self._world.schedule.after(self._pause_ms(), self._strike)
 
     def _for_a_while(self, end: Callable[[], None]) -> None:
         self._world.schedule.after(self._random.choice(FAULT_MS), end)
 
     def _machine(self) -> Machine:
-        """Pick a machine, a primary as often as not."""
+        """Pick a machine: one whose view changed just now, or a primary as often as not."""
+        marked, self._marked = self._marked, None
+        if marked is not None and self._random.random() < 0.5:
+            return marked
         machines = self._world.machines
-        primaries = [
-            m
-            for m in machines
-            if m.process is not None
-            and m.process.core.status is vsr.Status.NORMAL
-            and m.process.core.primary == m.index
-        ]
+        primaries = [machine for machine in machines if machine.is_leading]
         return self._random.choice(
             primaries if primaries and self._random.random() < 0.5 else machines
         )
@@ -141,9 +185,11 @@ class Nemesis:
 
     def _maybe_keep_down(self, machine: Machine) -> None:
         if self._random.randrange(DOWN_FOR_LONG_ONE_IN) == 0:
-            self.kept_down.add(machine.index)
-            duration_ms = self._random.choice(DOWN_MS)
-            self._world.schedule.after(duration_ms, lambda: self._let_up(machine))
+            self._keep_down(machine, self._random.choice(DOWN_MS))
+
+    def _keep_down(self, machine: Machine, duration_ms: int) -> None:
+        self.kept_down.add(machine.index)
+        self._world.schedule.after(duration_ms, lambda: self._let_up(machine))
 
     def _let_up(self, machine: Machine) -> None:
         self.kept_down.discard(machine.index)
@@ -169,15 +215,23 @@ class Nemesis:
         return True
 
     def _rot(self) -> bool:
-        machine = self._victim()
+        if self._random.random() < CORNERED_SHARE and self._corner(self._rot_head):
+            return True
+        # The last entries are the ones that anybody still asks for.
+        return self._rot_one(
+            self._victim(),
+            lambda held: max(0, len(held) - 1 - int(self._random.expovariate(1 / 6))),
+        )
+
+    def _rot_one(self, machine: Machine, pick: Callable[[list[int]], int]) -> bool:
+        """Damage one of the entries that a journal holds."""
         if machine.process is None:
             return False
         journal = machine.process.files.journal
         ops = held_ops(journal)
         if not ops:
             return False
-        # The last entries are the ones that anybody still asks for.
-        op = ops[-1 - min(len(ops) - 1, int(self._random.expovariate(1 / 6)))]
+        op = ops[pick(ops)]
         place = journal._index.get(op)
         assert place is not None
         machine.damaged_ops.add(op)
@@ -185,6 +239,49 @@ class Nemesis:
         machine.disk.rot(path, place.offset, place.extent_bytes, self._random)
         self._note(machine, "rot of op", op)
         return True
+
+    def _corner(self, hurt: Callable[[Machine], bool]) -> bool:
+        """Let as few as may commit, hurt all of them but one, and let that one die.
+
+        What they committed is intact on the dead one alone. The others, who missed it, come back,
+        and must not agree with those who were hurt that it never was. False if that cannot be.
+        """
+        machines = self._world.machines
+        victims = [machines[index] for index in self._atlas.voters]
+        primary = next((machine for machine in machines if machine.is_leading), None)
+        if primary is None or primary in victims or not self._may_corner:
+            return False
+        group = [machine.index for machine in (primary, *victims)]
+        others = [machine.index for machine in machines if machine.index not in group]
+        self._world.network.cut(between([group, others]))
+        self._note(primary, "cornered with", self._atlas.voters)
+        self._world.marks.hit("cornered")
+
+        def strike() -> None:
+            if not self._is_over:
+                for victim in victims:
+                    hurt(victim)
+                self._world.schedule.after(self._random.randint(0, CORNER_MS), finish)
+
+        def finish() -> None:
+            if not self._is_over:
+                self._world.network.cut([])
+                self._keep_down(primary, self._random.choice(DOWN_MS[:2]))
+                primary.crash(reason="cornered")
+
+        self._world.schedule.after(self._random.randint(0, CORNER_MS), strike)
+        return True
+
+    @property
+    def _may_corner(self) -> bool:
+        """Whether the seed has the other faults that this takes."""
+        return self._world.options.faults >= {FaultKind.CRASH, FaultKind.PARTITION}
+
+    def _rot_head(self, machine: Machine) -> bool:
+        """Damage the last entry, and let the process come back to it."""
+        is_hurt = self._rot_one(machine, lambda held: len(held) - 1)
+        machine.crash(is_power=self._random.random() < 0.5, reason="rotten")
+        return is_hurt
 
     def _superblock_rot(self) -> bool:
         """Damage one copy of four, at most one for each process: two must be left to agree."""
@@ -228,10 +325,14 @@ class Nemesis:
         return True
 
     def _lost_disk(self) -> bool:
-        machine = self._victim()
-        if machine.index in self._lost_disks:
+        if self._random.random() < CORNERED_SHARE and self._corner(self._lose_disk):
+            return True
+        return self._lose_disk(self._victim())
+
+    def _lose_disk(self, machine: Machine) -> bool:
+        if self._lost_disks[machine.index] >= DISKS_LOST_MAX:
             return False
-        self._lost_disks.add(machine.index)
+        self._lost_disks[machine.index] += 1
         machine.lose_disk()
         return True
 

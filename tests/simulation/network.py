@@ -7,6 +7,7 @@ message draws its own delay.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
@@ -21,11 +22,16 @@ CLIENT_ADDRESS: Final = 100
 """Clients have addresses from here on; replicas have their indexes."""
 
 # What a path holds on to; beyond it messages are lost, as in a switch that is full.
-PATH_MESSAGES_MAX: Final = 200
+PATH_MESSAGES_MAX: Final = 60
 REPEAT_WITHIN_MS: Final = 300
 # One message in so many takes a detour, where delays are a fault of the seed.
 DETOUR_ONE_IN: Final = 20
-DETOUR_MS_MAX: Final = 400
+DETOUR_MS_MAX: Final = (400, 4_000)
+# One message between replicas in so many reaches another one as well, where that is a fault.
+MISROUTED_ONE_IN: Final = 60
+# And one in so many comes once more from a cluster that is none of theirs.
+STRANGER_ONE_IN: Final = 60
+STRANGE_CLUSTER_ID: Final = bytes(15) + b"\xee"
 
 
 class Network:
@@ -57,6 +63,21 @@ class Network:
                 message,
                 self._delay_ms() + self._random.randint(0, REPEAT_WITHIN_MS),
             )
+        if max(source, target) < CLIENT_ADDRESS and not self._is_healed:
+            self._confuse(source, message)
+
+    def _confuse(self, source: int, message: Any) -> None:
+        """Let somebody have a message that is not for them: any replica, or another cluster."""
+        faults = self._options.faults
+        if FaultKind.MISROUTED in faults and self._random.randrange(MISROUTED_ONE_IN) == 0:
+            self._marks.hit("fault misrouted")
+            target = self._random.randrange(self._options.machine_count)
+            self._travel(source, target, message, self._delay_ms())
+        if FaultKind.STRANGER in faults and self._random.randrange(STRANGER_ONE_IN) == 0:
+            self._marks.hit("fault stranger")
+            target = self._random.randrange(self._options.machine_count)
+            strange = replace(message, cluster_id=STRANGE_CLUSTER_ID)
+            self._travel(source, target, strange, self._delay_ms())
 
     def _is_lost(self, source: int, target: int) -> bool:
         if self._hits(self._options.loss_percent):
@@ -75,7 +96,7 @@ class Network:
         is_slow = FaultKind.DELAY in self._options.faults and not self._is_healed
         if is_slow and self._random.randrange(DETOUR_ONE_IN) == 0:
             self._marks.hit("fault delay")
-            delay_ms += self._random.randint(1, DETOUR_MS_MAX)
+            delay_ms += self._random.randint(1, self._random.choice(DETOUR_MS_MAX))
         return delay_ms
 
     def _travel(self, source: int, target: int, message: Any, delay_ms: int) -> None:
@@ -105,10 +126,10 @@ class Network:
         """Whether nothing gets through from one to the other."""
         return (source, target) in self._cut
 
-    def heal(self) -> None:
-        """From now on every message arrives, once and soon."""
+    def heal(self, links: Sequence[Link] = ()) -> None:
+        """From now on every message arrives, once and soon, but for those on `links`."""
         self._is_healed = True
-        self._cut.clear()
+        self._cut = set(links)
         self._clogged_until_ms.clear()
 
 
@@ -152,6 +173,13 @@ def partition(shape: str, members: Sequence[int], chosen: int, random: Random) -
         for there in range(count)
         if here != there and (here - there) % count not in (1, count - 1)
     ]
+
+
+def apart(core: Sequence[int], rest: Sequence[int], shape: str) -> list[Link]:
+    """The links between a part that must do alone and the rest, cut in one way or in both."""
+    hears = [(source, target) for source in core for target in rest]
+    says = [(target, source) for source, target in hears]
+    return {"isolated": [*hears, *says], "deaf": hears, "mute": says}[shape]
 
 
 SHAPES: Final = ("isolated", "deaf", "mute", "halves", "one_way_halves", "bridge", "ring")

@@ -12,6 +12,7 @@ from random import Random
 from typing import Final
 
 from coordinator.vsr.quorum import QUORUMS
+from viewstamp.limits import READ_INDEXES_WAITING_MAX
 
 
 class FaultKind(Enum):
@@ -34,10 +35,18 @@ class FaultKind(Enum):
     LOST_DISK = "lost_disk"
     SUPERBLOCK_ROT = "superblock_rot"
     STAGE_CRASH = "stage_crash"
+    MISROUTED = "misrouted"
+    STRANGER = "stranger"
 
 
 # Those that the network has all the time; the others are events.
-OF_THE_NETWORK: Final = (FaultKind.LOSS, FaultKind.DUPLICATION, FaultKind.DELAY)
+OF_THE_NETWORK: Final = (
+    FaultKind.LOSS,
+    FaultKind.DUPLICATION,
+    FaultKind.DELAY,
+    FaultKind.MISROUTED,
+    FaultKind.STRANGER,
+)
 # Faults after which what was durable is gone. What they may take is in `atlas`.
 OF_STORED_DATA: Final = frozenset({FaultKind.ROT, FaultKind.MISDIRECTED, FaultKind.LOST_DISK})
 DAMAGES: Final = frozenset({FaultKind.ROT, FaultKind.MISDIRECTED})
@@ -45,8 +54,14 @@ FAULT_KINDS_MIN: Final = 3
 COMMANDS_PER_REQUEST: Final = 2
 READS_PERCENT: Final = 20
 # The real stages are slow beside the compact ones, and are wrong more rarely.
-DOMAINS_ONE_IN: Final = 4
-DURATION_MS_MAX: Final = 20_000
+DOMAINS_ONE_IN: Final = 6
+DURATION_MS_MAX: Final = 30_000
+# So many seeds in a hundred have sound disks: only there a part of a cluster must do alone.
+SOUND_DISKS_PERCENT: Final = 30
+# One seed in so many is crowded, one in so many is hurried: limits are met there.
+CROWDED_ONE_IN: Final = 5
+HURRIED_ONE_IN: Final = 6
+FOUNDING_STRUCK_ONE_IN: Final = 2
 REPLICA_COUNTS: Final = (3, 3, 3, 3, 5, 5, 4, 6, 2, 1)
 # Of the seeds with several replicas, half have standbys.
 STANDBY_COUNTS: Final = (0, 0, 1, 2)
@@ -56,7 +71,7 @@ class Scale(Enum):
     """How long a run is."""
 
     QUICK = 120
-    CAMPAIGN = 500
+    CAMPAIGN = 800
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +95,12 @@ class Options:
     application: str
     reads_percent: int
     snapshot_ops: int
+    is_ambushed: bool
+    """Whether trouble likes to come when a view changes, and not alone."""
+    is_founding_struck: bool
+    """Whether a process dies while the cluster is founded."""
+    reads_waiting_max: int
+    """How many reads a replica lets wait, in place of the product's limit."""
     standby_count: int = 0
     safety_ms: int = 60_000
     liveness_ms: int = 120_000
@@ -100,10 +121,13 @@ def draw(seed: int, scale: Scale = Scale.QUICK, kinds: tuple[FaultKind, ...] = (
     random = Random(f"options {seed}")
     replica_count = random.choice(REPLICA_COUNTS)
     faults = _faults(random, replica_count, kinds or tuple(FaultKind))
-    client_count = random.randint(1, 10)
+    is_crowded = random.randrange(CROWDED_ONE_IN) == 0
+    client_count = random.randint(20, 40) if is_crowded else random.randint(1, 10)
     fault_interval_ms = random.choice((100, 300, 1_000, 3_000))
     application = "domains" if random.randrange(DOMAINS_ONE_IN) == 0 else "chain"
-    duration_ms = min(DURATION_MS_MAX, fault_interval_ms * random.randint(8, 30))
+    duration_ms = min(DURATION_MS_MAX, fault_interval_ms * random.randint(12, 40))
+    if random.randrange(HURRIED_ONE_IN) == 0:
+        duration_ms = 0
     return Options(
         seed=seed,
         replica_count=replica_count,
@@ -122,8 +146,17 @@ def draw(seed: int, scale: Scale = Scale.QUICK, kinds: tuple[FaultKind, ...] = (
         application=application,
         snapshot_ops=random.choice((0, 16, 32, 64)) if application == "chain" else 0,
         reads_percent=READS_PERCENT if application == "chain" else 0,
+        is_ambushed=random.random() < 0.5,
+        is_founding_struck=_is_founding_struck(random, replica_count, faults),
+        reads_waiting_max=random.choice((2, READ_INDEXES_WAITING_MAX)),
         standby_count=_standbys(seed, replica_count),
     )
+
+
+def _is_founding_struck(random: Random, count: int, faults: frozenset[FaultKind]) -> bool:
+    """Two replicas cannot go on without one that may have forgotten what it said."""
+    is_drawn = random.randrange(FOUNDING_STRUCK_ONE_IN) == 0
+    return is_drawn and FaultKind.CRASH in faults and count != 2
 
 
 def _standbys(seed: int, replica_count: int) -> int:
@@ -132,14 +165,20 @@ def _standbys(seed: int, replica_count: int) -> int:
 
 
 def _faults(random: Random, count: int, kinds: tuple[FaultKind, ...]) -> frozenset[FaultKind]:
-    possible = [kind for kind in kinds if is_possible(kind, count)]
+    has_sound_disks = random.randrange(100) < SOUND_DISKS_PERCENT
+    possible = [
+        kind
+        for kind in kinds
+        if is_possible(kind, count) and not (has_sound_disks and kind in OF_STORED_DATA)
+    ]
     fewest = min(FAULT_KINDS_MIN, len(possible))
     chosen = random.sample(possible, random.randint(fewest, len(possible)))
-    if FaultKind.LOST_DISK in chosen:
+    if FaultKind.LOST_DISK in chosen and DAMAGES & set(chosen):
         # What is lost counts as damaged: both together could be more than a cluster survives.
-        possible = [kind for kind in possible if kind not in DAMAGES]
-        chosen = [kind for kind in chosen if kind not in DAMAGES]
-        others = [kind for kind in possible if kind not in chosen]
+        left_out = random.choice((DAMAGES, frozenset({FaultKind.LOST_DISK})))
+        possible = [kind for kind in possible if kind not in left_out]
+        chosen = [kind for kind in chosen if kind not in left_out]
+        others = [kind for kind in possible if kind not in (*chosen, *OF_STORED_DATA)]
         chosen += others[: max(0, fewest - len(chosen))]
     return frozenset(chosen)
 

@@ -2,20 +2,52 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from tests.simulation.options import FaultKind, Options, Scale
 from tests.simulation.simulation import Failure, Simulation
 
 LINES_KEPT: Final = 60
+# A long seed takes a few seconds. One that takes this long goes round within a single event.
+SEED_CPU_S_MAX: Final = 120
+
+
+class NoEnd(Exception):  # noqa: N818 - it says what happened.
+    """A run that used up its processor time."""
+
+
+@contextmanager
+def bounded_cpu(limit_s: float) -> Iterator[None]:
+    """Raise NoEnd inside of what takes longer. Signals reach the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def expired(number: int, frame: Any) -> None:
+        raise NoEnd(f"the run took {limit_s} s of processor time")
+
+    before = signal.signal(signal.SIGPROF, expired)
+    signal.setitimer(signal.ITIMER_PROF, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One finished run. `failure` is empty if it went well; `kind` is what a failure is called."""
+    """One finished run. `failure` is empty if it went well; `kind` is what a failure is called.
+
+    `took_s` is processor time.
+    """
 
     seed: int
     kind: str = ""
@@ -36,11 +68,12 @@ class Outcome:
 def run_seed(options: Options, *, is_verbose: bool = False, lines: int = LINES_KEPT) -> Outcome:
     """Run one simulation to its end, good or bad."""
     simulation = Simulation(options, is_verbose=is_verbose)
-    began = time.monotonic()
+    began = time.process_time()
     kind, failure = "", ""
     transcript: tuple[str, ...] = ()
     try:
-        simulation.run()
+        with bounded_cpu(SEED_CPU_S_MAX):
+            simulation.run()
     except Failure as error:
         kind, failure = error.kind, str(error)
         transcript = tuple(simulation.trace.lines(lines))
@@ -52,7 +85,7 @@ def run_seed(options: Options, *, is_verbose: bool = False, lines: int = LINES_K
         commands=sum(entry.header.command_count for entry in history.entries),
         ops=len(history.entries),
         simulated_ms=simulation.schedule.now_ms,
-        took_s=time.monotonic() - began,
+        took_s=time.process_time() - began,
         counts=simulation.marks.counts,
         transcript=transcript,
     )

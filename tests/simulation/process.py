@@ -17,6 +17,7 @@ from coordinator.replica.handover import RUN_DELAY_MS, RUN_PREPARES_MAX
 from coordinator.vsr import messages
 from tests.simulation.application import Executed, Request
 from tests.simulation.clients import Answer, NotServed, Read
+from tests.simulation.marks import sent_mark
 from tests.simulation.snapshots import Snapshots, state_of
 from tests.simulation.writer import Job, SimulatedWriter
 from viewstamp.limits import TICK_MS
@@ -72,10 +73,11 @@ class Process:
         self._requests: deque[Request] = deque()
         self._in_hand: set[tuple[int, int]] = set()
         self._batch: list[Request] = []
-        self._in_log: dict[int, tuple[bytes, list[Request]]] = {}
+        self._in_log: dict[int, list[Request]] = {}
         self._reads: dict[int, Read] = {}
         self._granted: list[tuple[int, Read]] = []
         self._token = 0
+        self._founding: vsr.FoundingReady | None = None
 
     # --- Steps ---
 
@@ -157,7 +159,7 @@ class Process:
 
     def _send_committed(self, effect: vsr.SendCommitted) -> None:
         if effect.first_op < self.files.journal.first_op and self.snapshots.adopted:
-            self._send(vsr.Send(effect.to_replica, self._gone()))
+            self._answer(effect.to_replica, self._gone())
             return
         for op in range(effect.first_op, effect.last_op + 1):
             self._read(op, lambda prepare, _: self._answer_committed(effect.to_replica, prepare))
@@ -178,6 +180,11 @@ class Process:
         message = messages.CommittedMessage(
             self._world.cluster_id, self.machine.index, prepare, commit
         )
+        self._answer(to_replica, message)
+
+    def _answer(self, to_replica: int, message: vsr.Message) -> None:
+        """Send what the core asked the driver to find."""
+        self._world.marks.hit(sent_mark(type(message)))
         self._send(vsr.Send(to_replica, message))
 
     def _send_held(self, effect: vsr.SendHeld) -> None:
@@ -186,7 +193,7 @@ class Process:
                 message = messages.RepairMessage(
                     self._world.cluster_id, self.machine.index, prepare
                 )
-                self._send(vsr.Send(effect.to_replica, message))
+                self._answer(effect.to_replica, message)
 
         self._read(effect.op, answer)
 
@@ -246,7 +253,6 @@ class Process:
             self._commits.popleft()
             self._handed_over_op = commit.op
             self._world.checks.committed(self.machine.index, commit.prepare)
-            self._forget_replaced(commit.prepare)
             self._headers[commit.op] = commit.prepare.header
             self.application.start(commit.prepare)
             self._apply()
@@ -293,7 +299,7 @@ class Process:
 
     def _retired(self, executed: Executed) -> None:
         self._world.checks.executed(self.machine.index, executed)
-        _, batch = self._in_log.pop(executed.op, (b"", []))
+        batch = self._in_log.pop(executed.op, [])
         for request, reply in zip(batch, executed.replies, strict=False):
             self._in_hand.discard((request.client, request.number))
             self._reply(request.client, Answer(request.number, reply, executed.op))
@@ -307,7 +313,9 @@ class Process:
 
     def requested(self, request: Request) -> None:
         """A client's request arrived."""
-        if self.core.batch_refusal() in NOT_SERVING:
+        refusal = self.core.batch_refusal()
+        if refusal in NOT_SERVING:
+            self._world.marks.hit(f"refused {refusal.value}")
             self._refuse(request)
         elif (request.client, request.number) not in self._in_hand:
             self._in_hand.add((request.client, request.number))
@@ -325,6 +333,7 @@ class Process:
             if refusal in NOT_SERVING:
                 self._refuse_all()
             if refusal is not None:
+                self._world.marks.hit(f"refused {refusal.value}")
                 return
             if not self._has_room():
                 # Another one may have space; with none anywhere it goes round until there is.
@@ -341,15 +350,8 @@ class Process:
         self.step(vsr.ClientBatch(body, commands, self.machine.wall_clock_us()))
 
     def _admitted(self, effect: vsr.Admitted) -> None:
-        self._in_log[effect.op] = (effect.checksum, self._batch)
+        self._in_log[effect.op] = self._batch
         self._batch = []
-
-    def _forget_replaced(self, prepare: vsr.Prepare) -> None:
-        """Another view may have put another entry in the place of ours; its clients ask again."""
-        checksum, _ = self._in_log.get(prepare.op, (prepare.checksum, []))
-        if checksum != prepare.checksum:
-            self._world.marks.hit("entry replaced by another view")
-            del self._in_log[prepare.op]
 
     def _refuse_all(self) -> None:
         while self._requests:
@@ -395,12 +397,24 @@ class Process:
             self._refuse_all()
             self._in_hand.clear()
             self._in_log.clear()
+        leads = effect.status is vsr.Status.NORMAL and effect.primary == self.machine.index
+        if leads and effect.view > 0:
+            self._world.marks.hit("view change")
+        if effect.status in (vsr.Status.VIEW_CHANGE, vsr.Status.NORMAL):
+            self._world.nemesis.view_changed(self.machine)
         if effect.status is vsr.Status.NORMAL:
             self._settle_journal()
 
     def _founding_ready(self, effect: vsr.FoundingReady) -> None:
         body = self._world.kind.founding_body(effect.nonces)
-        self.step(vsr.Found(body, self.machine.wall_clock_us()))
+        self._founding = effect
+
+        def found() -> None:
+            if self._founding is effect:
+                self.step(vsr.Found(body, self.machine.wall_clock_us()))
+
+        # The product makes a password first; founders may boot anew meanwhile.
+        self._later(self.machine.founding_ms(), found)
 
     def _arm(self, effect: vsr.Arm) -> None:
         self._armed += 1

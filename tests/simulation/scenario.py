@@ -46,6 +46,8 @@ def quiet(settings: dict[str, str]) -> Options:
         apply_ms=1,
         think_ms=5,
         is_bursty=False,
+        is_ambushed=False,
+        is_founding_struck=False,
         snapshot_ops=int(settings.get("snapshots", "0")),
         reads_percent=10 if application == "chain" else 0,
     )

@@ -10,8 +10,10 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from coordinator import vsr
+from coordinator.vsr import reads
 from coordinator.vsr.quorum import QUORUMS
 from tests.simulation.application import ApplicationKind, Request
+from tests.simulation.branches import counted
 from tests.simulation.chain import CHAIN
 from tests.simulation.checkers import Broken, Checks
 from tests.simulation.clients import Client, Read
@@ -19,7 +21,7 @@ from tests.simulation.domains import DOMAINS
 from tests.simulation.machine import Machine
 from tests.simulation.marks import Marks
 from tests.simulation.nemesis import Nemesis
-from tests.simulation.network import CLIENT_ADDRESS, Network
+from tests.simulation.network import CLIENT_ADDRESS, Network, apart
 from tests.simulation.options import COMMANDS_PER_REQUEST, OF_STORED_DATA, Options
 from tests.simulation.schedule import Schedule
 from tests.simulation.snapshots import Generations
@@ -29,8 +31,13 @@ CLUSTER_ID: Final = bytes(15) + b"\x09"
 # Requests that are asked for when all faults are over: the cluster must serve again.
 REQUESTS_AFTERWARDS: Final = 12
 START_WITHIN_MS: Final = 300
+# In so many of the seeds with sound disks a part of the cluster must do alone at the end.
+PART_ALONE_SHARE: Final = 0.8
+# How the rest of a cluster whose core must do alone fares: it is gone, or cut off for good.
+CUT_SHAPES: Final = ("isolated", "deaf", "mute")
+REST_SHAPES: Final = ("down", *CUT_SHAPES)
 # A cluster that does this much and gets nowhere is going round in circles.
-STEPS_MAX: Final = 5_000_000
+STEPS_MAX: Final = 1_000_000
 APPLICATIONS: Final[dict[str, ApplicationKind]] = {"chain": CHAIN, "domains": DOMAINS}
 
 
@@ -77,7 +84,9 @@ class Simulation:
         self.phase = "safety"
         self._commands_wanted = options.commands
         self._commands_asked = 0
-        self._dormant: frozenset[int] = frozenset()
+        self._rest: tuple[int, ...] = ()
+        """Who is down or cut off in the second phase, for good."""
+        self._is_rest_down = False
 
     def _random(self, name: str) -> Random:
         """Every part draws its own numbers, so that a change of one leaves the others alone."""
@@ -114,7 +123,7 @@ class Simulation:
 
     def is_kept_down(self, index: int) -> bool:
         """Whether a replica's machine may not start now."""
-        return index in self.nemesis.kept_down or index in self._dormant
+        return index in self.nemesis.kept_down or (self._is_rest_down and index in self._rest)
 
     def _deliver(self, source: int, target: int, message: Any) -> None:
         if target >= CLIENT_ADDRESS:
@@ -127,7 +136,7 @@ class Simulation:
     def run(self) -> Marks:
         """Run both phases; raises Failure."""
         try:
-            with seeded_entropy(self._random("entropy")):
+            with seeded_entropy(self._random("entropy")), self._tiny_limits(), counted(self.marks):
                 self._start()
                 self._run_until(self._is_answered, self.options.safety_ms)
                 self._heal()
@@ -137,6 +146,9 @@ class Simulation:
         except Exception as error:
             raise Failure(self, error) from error
         return self.marks
+
+    def _tiny_limits(self) -> Any:
+        return patch.object(reads, "READ_INDEXES_WAITING_MAX", self.options.reads_waiting_max)
 
     def _start(self) -> None:
         random = self._random("start")
@@ -166,24 +178,42 @@ class Simulation:
         Standbys stay: in the end they have to have everything.
         """
         self.phase = "liveness"
-        self.trace.note("*", "heal")
         count = self.options.replica_count
         random = self._random("heal")
-        if not self.options.faults & OF_STORED_DATA and random.random() < 0.5:
-            core = random.sample(range(count), QUORUMS[count].view_change)
-            self._dormant = frozenset(range(count)) - frozenset(core)
-        for index in sorted(self._dormant):
+        shape = "whole"
+        is_sound = not (self.options.faults & OF_STORED_DATA or self.options.is_founding_struck)
+        if is_sound and random.random() < PART_ALONE_SHARE:
+            self._rest = self._drawn_rest(random)
+            shape = random.choice(REST_SHAPES) if self._rest else shape
+        self.trace.note("*", "heal", shape, self._rest)
+        self.marks.hit(f"heal {shape}")
+        self._is_rest_down = shape == "down"
+        for index in self._rest if self._is_rest_down else ():
             self.machines[index].crash(reason="stays down")
-        self.network.heal()
+        core = [index for index in range(count) if index not in self._rest]
+        self.network.heal(apart(core, self._rest, shape) if shape in CUT_SHAPES else ())
         self.nemesis.stop()
         self.want(REQUESTS_AFTERWARDS)
+
+    def _drawn_rest(self, random: Random) -> tuple[int, ...]:
+        """All but a view-change quorum; whoever leads is among them as often as not."""
+        count = self.options.replica_count
+        order = random.sample(range(count), count)
+        if random.random() < 0.5:
+            leads = {m.index for m in self.machines if m.is_leading}
+            order.sort(key=lambda index: index not in leads)
+        return tuple(sorted(order[: count - QUORUMS[count].view_change]))
+
+    @property
+    def _core(self) -> list[Machine]:
+        """The machines that must come to rest at the end: all, or as few as can do."""
+        return [machine for machine in self.machines if machine.index not in self._rest]
 
     def _is_at_rest(self) -> bool:
         if not self._is_answered():
             return False
-        core = [m for m in self.machines if m.index not in self._dormant]
         marks = set()
-        for machine in core:
+        for machine in self._core:
             process = machine.process
             if process is None or process.core.status is not vsr.Status.NORMAL:
                 return False
@@ -193,9 +223,7 @@ class Simulation:
 
     def _check_end(self) -> None:
         history = self.checks.history
-        executed = min(
-            m.process.core.marks.retired_op for m in self.machines if m.process is not None
-        )
+        executed = min(m.process.core.marks.retired_op for m in self._core if m.process is not None)
         if executed < max(history.acknowledged_op, len(history.entries)):
             raise Broken("AcknowledgedIsKept", f"op {executed} is the end; more was acknowledged")
 

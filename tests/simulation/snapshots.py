@@ -202,6 +202,7 @@ class Snapshots:
 
         def done(is_here: bool) -> None:
             if is_here:
+                self._process.machine.world.marks.hit("state transfer")
                 restart()
             self.fetch(peers, restart)
 

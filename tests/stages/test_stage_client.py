@@ -20,6 +20,7 @@ from coordinator.stages.client import (
     read_timeout_ms,
 )
 from coordinator.stages.item_log import ItemLog
+from services.runtime import stream
 from services.runtime.server import DomainServer, new_server
 from services.runtime.stream import ApplyStream
 from tests.runtime import echo
@@ -120,21 +121,21 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> CountedStream:
     handle, write = ApplyStream._handle, ApplyStream._write_replies
 
     async def counted_handle(
-        stream: ApplyStream, request: pb.ApplyRequest, tasks: asyncio.TaskGroup
+        serving: ApplyStream, request: pb.ApplyRequest, tasks: asyncio.TaskGroup
     ) -> None:
         counted.asked.append(len(request.batches.batches) or 1)
-        await handle(stream, request, tasks)
+        await handle(serving, request, tasks)
 
-    async def counted_write(stream: ApplyStream) -> None:
-        put = stream._replies.put
+    async def counted_write(serving: ApplyStream) -> None:
+        put = serving._replies.put
 
         async def counted_put(reply: pb.ApplyResponse | None) -> None:
             if reply is not None:
                 counted.answered.append(len(reply.replies.replies) or 1)
             await put(reply)
 
-        monkeypatch.setattr(stream._replies, "put", counted_put)
-        await write(stream)
+        monkeypatch.setattr(serving._replies, "put", counted_put)
+        await write(serving)
 
     monkeypatch.setattr(ApplyStream, "_handle", counted_handle)
     monkeypatch.setattr(ApplyStream, "_write_replies", counted_write)
@@ -167,6 +168,22 @@ async def test_batches_that_wait_share_a_message(
         answer = (await told.reply()).outcomes[0].query
     assert not answer.errors
     assert (counted.asked, counted.answered) == ([*asked, 1], [*answered, 1])
+
+
+async def test_slow_batches_are_answered_one_by_one(
+    tmp_path: Path, counted: CountedStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many batches share a message, the coordinator hears of a slow service in time."""
+    monkeypatch.setattr(stream, "SHARED_ANSWERS_DELAY_MS", -1)
+    address, told = f"unix:{tmp_path}/echo.sock", Told()
+    client = StageClient(echo.DOMAIN.stage, address, told.events())
+    async with running(client), service(address):
+        client.send(put(1, "one", "1"))
+        await told.reply()
+        for sequence in (2, 3, 4):
+            client.send(put(sequence, "two", "2"))
+        assert [(await told.reply()).sequence for _ in range(3)] == [2, 3, 4]
+    assert (counted.asked, counted.answered) == ([1, 3], [1, 1, 1, 1])
 
 
 async def test_traced_batches_travel_alone(tmp_path: Path, counted: CountedStream) -> None:

@@ -1,0 +1,108 @@
+"""How much of the journal is kept, behind a snapshot that covers it, for replicas that lag.
+
+A replica that restarts, or is slow for a moment, then has from its peers what it lacks, and needs
+no snapshot of them. It is waited for so long and with so many bytes of journal; not at all on a
+disk that is full. What one replica drops another may still have, and whoever asks gets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from viewstamp.limits import (
+    PIPELINE_PREPARES_MAX,
+    RETAIN_FOR_BACKUP_BYTES_MAX,
+    RETAIN_FOR_BACKUP_MS,
+)
+
+LOOK_INTERVAL_MS: Final = 5_000
+
+
+class Journal(Protocol):
+    """The journal as seen from here; called in its own thread alone."""
+
+    def bytes_from(self, op: int) -> int:
+        """Return the size of the segments that hold something from `op` on."""
+        ...
+
+    def truncate_before(self, op: int) -> int:
+        """Drop segments that hold nothing from `op` on; return how many."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """Another replica: what it knew to be committed when it last reported, and how long ago."""
+
+    committed_op: int
+    silent_ms: int
+
+    @property
+    def needed_op(self) -> int:
+        """The first op that it may ask for. A restart can set it back by a pipeline."""
+        return max(1, self.committed_op - PIPELINE_PREPARES_MAX + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How long, and with how many bytes of journal, another replica is waited for."""
+
+    retain_ms: int = RETAIN_FOR_BACKUP_MS
+    retain_bytes: int = RETAIN_FOR_BACKUP_BYTES_MAX
+
+
+NONE_AT_ALL: Final = Room(0, 0)
+
+
+def keep_from(
+    op: int, followers: Sequence[Follower], bytes_from: Callable[[int], int], room: Room
+) -> int:
+    """Return from which op on the journal is kept, of which a snapshot needs only `op` and later.
+
+    The replica that lags most is kept for, of those that were heard lately and do not take too much
+    room; who lags less then has what it needs, too.
+    """
+    lately = [each for each in followers if each.silent_ms < room.retain_ms]
+    for needed_op in sorted(each.needed_op for each in lately if each.needed_op < op):
+        if bytes_from(needed_op) - bytes_from(op) <= room.retain_bytes:
+            return needed_op
+    return op
+
+
+class Retention:
+    """Truncates the journal of one replica; `run` drops later what was kept for others."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        followers: Callable[[], Sequence[Follower]],
+        room: Callable[[], Room],
+    ) -> None:
+        self._journal = journal
+        self._followers = followers
+        self._room = room
+        self._op = 0
+        self._is_kept = False
+
+    def truncate_before(self, op: int) -> int:
+        """Drop what neither the snapshot nor another replica needs; return how many segments.
+
+        Call it in the journal's thread.
+        """
+        self._op = op
+        return self._truncate()
+
+    async def run(self, call: Callable[[Callable[[], int]], Awaitable[int]]) -> None:
+        """Look now and then whether what was kept can go, by `call` in the journal's thread."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_MS / 1000)
+            if self._is_kept:
+                await call(self._truncate)
+
+    def _truncate(self) -> int:
+        keep_op = keep_from(self._op, self._followers(), self._journal.bytes_from, self._room())
+        self._is_kept = keep_op < self._op
+        return self._journal.truncate_before(keep_op)

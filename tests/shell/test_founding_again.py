@@ -1,0 +1,38 @@
+"""Op 1 while founders boot anew: only the last question of the core is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from coordinator.replica import founding
+from coordinator.replica.founding import ROOT_PASSWORD_FILE, Founding
+
+FIRST, SECOND = (b"a" * 16, b"b" * 16), (b"a" * 16, b"c" * 16)
+
+
+@pytest.mark.parametrize("order", [(FIRST, SECOND), (SECOND, FIRST)])
+async def test_hashes_that_end_in_any_order(
+    order: Sequence[Sequence[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hash that a reboot has overtaken is dropped, early or late; the file fits the other."""
+    gates = {FIRST: threading.Event(), SECOND: threading.Event()}
+
+    def body(cluster_id: bytes, password: str, nonces: Sequence[bytes]) -> bytes:
+        gates[tuple(nonces)].wait()  # type: ignore[index]
+        return b"".join(nonces) + password.encode()
+
+    monkeypatch.setattr(founding, "founding_body", body)
+    found: list[bytes] = []
+    founder = Founding(bytes(16), tmp_path, found.append)
+    tasks = {nonces: asyncio.create_task(founder.make(nonces)) for nonces in (FIRST, SECOND)}
+    await asyncio.sleep(0)  # both have begun, in this order
+    for nonces in order:
+        gates[tuple(nonces)].set()  # type: ignore[index]
+        await tasks[tuple(nonces)]  # type: ignore[index]
+    password = (tmp_path / ROOT_PASSWORD_FILE).read_text().strip()
+    assert found == [b"".join(SECOND) + password.encode()]

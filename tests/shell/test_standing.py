@@ -1,0 +1,99 @@
+"""What follows from a replica's status: who proposes, who is sent away, which alarm is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from coordinator import vsr
+from coordinator.replica.ports import Progress
+from coordinator.standing import Standing, StandingPorts
+
+NORMAL, VIEW_CHANGE = vsr.Status.NORMAL, vsr.Status.VIEW_CHANGE
+
+
+class Trial:
+    """Replica 0 with parts that remember what was asked of them; work waits until `run`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.said: list[str] = []
+        self.work: list[Coroutine[Any, Any, None]] = []
+        self.progress = Progress()
+        self.is_serving = False
+        orchestrator = SimpleNamespace(
+            wake=lambda: None, activate=lambda: None, deactivate=lambda: None
+        )
+        ports: Any = StandingPorts(
+            driver=self,  # type: ignore[arg-type]
+            writer=SimpleNamespace(status_changed=lambda is_normal: None),  # type: ignore[arg-type]
+            proposals=SimpleNamespace(  # type: ignore[arg-type]
+                activate=self.say("activate"), deactivate=self.say("deactivate")
+            ),
+            snapshots=SimpleNamespace(  # type: ignore[arg-type]
+                orchestrator=orchestrator, replayed=self.nothing
+            ),
+            face=SimpleNamespace(  # type: ignore[arg-type]
+                submit=SimpleNamespace(end_all=self.say("end streams")),
+                server=SimpleNamespace(set_ready=self.nothing),
+            ),
+            members=SimpleNamespace(  # type: ignore[arg-type]
+                report=lambda: None, settled=self.say("settled")
+            ),
+            data_directory=directory,
+            start=self.work.append,
+        )
+        self.standing = Standing(ports)
+
+    def say(self, what: str) -> Any:
+        """Return what remembers that it was called."""
+        return lambda *_: self.said.append(what)
+
+    async def nothing(self, *_: object) -> None:
+        """Take part."""
+
+    def ask_proposals(self) -> None:
+        """Ask nobody."""
+
+    def changes(self, status: vsr.Status, view: int) -> None:
+        """Enter a status; of the views, 0 is led by this replica."""
+        self.is_serving = status is NORMAL and view == 0
+        self.standing.status_changed(vsr.StatusChanged(status, view, view))
+
+    async def run(self) -> None:
+        """Do the work that was started."""
+        while self.work:
+            await self.work.pop(0)
+
+
+async def test_a_primary_stops_to_lead(tmp_path: Path) -> None:
+    """It proposes once it is ready; with its view that ends, and so do the streams of clients."""
+    trial = Trial(tmp_path)
+    trial.changes(NORMAL, 0)
+    await trial.run()
+    trial.changes(VIEW_CHANGE, 1)
+    await trial.run()
+    trial.changes(NORMAL, 1)
+    await trial.run()
+    assert trial.said == ["settled", "activate", "deactivate", "end streams", "settled"]
+
+
+async def test_a_lead_that_ended_before_it_began(tmp_path: Path) -> None:
+    """Clients may have come before anything was proposed: they are sent away all the same."""
+    trial = Trial(tmp_path)
+    trial.changes(NORMAL, 0)
+    trial.changes(VIEW_CHANGE, 1)
+    await trial.run()
+    assert trial.said == ["settled", "deactivate", "end streams"]
+
+
+async def test_a_backup_has_nobody_to_send_away(tmp_path: Path) -> None:
+    """Who did not lead ends nothing, and proposes nothing."""
+    trial = Trial(tmp_path)
+    for status, view in ((VIEW_CHANGE, 1), (NORMAL, 1), (VIEW_CHANGE, 2), (NORMAL, 2)):
+        trial.changes(status, view)
+        await trial.run()
+    assert trial.said == ["settled", "settled"]
+    await asyncio.sleep(0)

@@ -1,0 +1,97 @@
+"""What a snapshot lets go of in the journal, while other replicas lag behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from coordinator.snapshot import retention
+from coordinator.snapshot.retention import NONE_AT_ALL, Follower, Retention, Room, keep_from
+from viewstamp.limits import (
+    PIPELINE_PREPARES_MAX,
+    RETAIN_FOR_BACKUP_BYTES_MAX,
+    RETAIN_FOR_BACKUP_MS,
+)
+
+CUT = 1_000
+PREPARE_BYTES = RETAIN_FOR_BACKUP_BYTES_MAX // 500
+LATE_MS = RETAIN_FOR_BACKUP_MS
+
+
+def bytes_from(op: int) -> int:
+    """Return what a journal takes whose entries are equally large, of which the head is op 2000."""
+    return (2_000 - op) * PREPARE_BYTES
+
+
+def lags(ops: int, silent_ms: int = 0) -> Follower:
+    """Return a replica that may ask for so many ops before the cut."""
+    return Follower(CUT - ops + PIPELINE_PREPARES_MAX - 1, silent_ms)
+
+
+@pytest.mark.parametrize(
+    ("followers", "room", "kept_ops"),
+    [
+        ([], Room(), 0),
+        ([lags(0)], Room(), 0),
+        ([lags(-100)], Room(), 0),
+        ([lags(1)], Room(), 1),
+        ([lags(40), lags(30)], Room(), 40),
+        ([lags(40, LATE_MS - 1)], Room(), 40),
+        ([lags(40, LATE_MS)], Room(), 0),
+        ([lags(40, LATE_MS), lags(30)], Room(), 30),
+        ([lags(500)], Room(), 500),
+        ([lags(501)], Room(), 0),
+        ([lags(501), lags(30)], Room(), 30),
+        ([lags(40)], NONE_AT_ALL, 0),
+        ([Follower(0, 0)], Room(), 0),
+    ],
+)
+def test_for_whom_the_journal_is_kept(
+    followers: Sequence[Follower], room: Room, kept_ops: int
+) -> None:
+    """For who was heard lately and lags a little, unless the disk is full."""
+    assert keep_from(CUT, followers, bytes_from, room) == CUT - kept_ops
+
+
+def test_who_has_nothing_yet_needs_all() -> None:
+    """Ops begin with 1, also for a replica that has committed nothing."""
+    assert keep_from(9, [Follower(0, 0)], bytes_from, Room()) == 1
+
+
+class FakeJournal:
+    """A journal that remembers from where it was kept."""
+
+    def __init__(self) -> None:
+        self.kept_from: list[int] = []
+
+    def bytes_from(self, op: int) -> int:
+        """Return what it takes."""
+        return bytes_from(op)
+
+    def truncate_before(self, op: int) -> int:
+        """Remember it, and drop one segment."""
+        self.kept_from.append(op)
+        return 1
+
+
+async def test_what_was_kept_goes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the other one has caught up, its part is dropped."""
+    monkeypatch.setattr(retention, "LOOK_INTERVAL_MS", 1)
+    journal, followers, looked = FakeJournal(), [lags(40)], asyncio.Event()
+
+    async def call(function: Callable[[], int]) -> int:
+        looked.set()
+        return function()
+
+    kept = Retention(journal, lambda: followers, Room)
+    running = asyncio.create_task(kept.run(call))
+    assert kept.truncate_before(CUT) == 1
+    await looked.wait()
+    followers[:] = [lags(0)]
+    while journal.kept_from[-1] != CUT:
+        looked.clear()
+        await looked.wait()
+    running.cancel()
+    assert set(journal.kept_from[:-1]) == {CUT - 40}
