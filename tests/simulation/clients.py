@@ -57,6 +57,8 @@ class Client:
         self._reads = 0
         self._target = random.randrange(world.options.machine_count)
         self._sent = 0
+        self._refused: set[int] = set()
+        """Who refused since the last answer; all of them may be asked again after all others."""
 
     def start(self) -> None:
         """Begin the next request or read, unless the load is over."""
@@ -98,8 +100,12 @@ class Client:
 
     def _ask_elsewhere(self, hint: int | None) -> None:
         count = self._world.options.machine_count
-        known = hint is not None and hint != self._target
-        self._target = hint if known and hint is not None else (self._target + 1) % count
+        # Two who are cut off together point to each other for good: nobody is asked twice in a row.
+        self._refused.add(self._target)
+        if len(self._refused) >= count:
+            self._refused.clear()
+        is_new = hint is not None and hint != self._target and hint not in self._refused
+        self._target = hint if is_new and hint is not None else (self._target + 1) % count
         self._sent += 1
         sent = self._sent
 
@@ -111,6 +117,7 @@ class Client:
 
     def _answered(self, answer: Answer) -> None:
         pending, self.pending = self.pending, None
+        self._refused.clear()
         assert pending is not None
         self._sent += 1
         self._world.trace.note(f"c{self.address}", "answered", answer)
