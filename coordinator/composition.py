@@ -177,7 +177,7 @@ class Coordinator:
             await client.close()
         await self._snapshots.stop()
         if grace_ms:
-            committed_op = self.driver.progress.committed_op
+            committed_op = self.driver.recordable_commit
             await self._writer.call(lambda: self._files.record_commit(committed_op))
         self._writer.close()
         self._files.close()

@@ -35,6 +35,8 @@ LAST_REPORT_MS: Final = 200
 # Whose report is older may be gone.
 FRESH_REPORT_MS: Final = 3 * REPORT_INTERVAL_MS
 TRANSFER_FOLDER: Final = "transfer"
+# Nobody is to give up its view for one that could not lead the next.
+NO_VOTE: Final = "it has lost its disk, and has no vote yet"
 
 Handler: TypeAlias = Callable[[Any], None]
 
@@ -234,10 +236,15 @@ class Members:
             retired=progress.retired_op,
             generation=self._ports.position().generation,
             client_address=self._ports.client_address(),
-            unfit=self._ports.unfit(),
+            unfit=self._ports.unfit() or self._lack_of_vote(),
         )
         for replica in self._others:
             self.peers.send(replica, message)
+
+    def _lack_of_vote(self) -> str:
+        assert self._driver is not None, "connect first"
+        is_standby = self.replica_id >= self._replica_count
+        return "" if is_standby or self._driver.has_vote else NO_VOTE
 
     def _received(self, message: peer_messages.PeerMessage) -> None:
         handler = self._handlers.get(type(message))

@@ -89,6 +89,8 @@ class ReplicaFiles:
         """Durably note how far the log is committed, for a stop: the core never does so alone.
 
         From then on damage to the last records is refused; without it they would pass for torn.
+        `committed_op` is at most what the journal holds durably of the log: a member executes
+        entries before that, and the disk may have another one in their place.
         """
         if self.superblock.exists:
             self.superblock.update(

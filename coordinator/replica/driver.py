@@ -229,6 +229,17 @@ class Driver:
         return self._core.marks.op
 
     @property
+    def has_vote(self) -> bool:
+        """Whether this replica counts in its view; one that lost its disk does not at first."""
+        return self._core.is_voter
+
+    @property
+    def recordable_commit(self) -> int:
+        """How far the superblock may say that the log is committed; less than was executed, if the
+        disk has not all of that yet."""
+        return self._core.recordable_commit
+
+    @property
     def is_stepping(self) -> bool:
         """Whether the effects of a step are being carried out."""
         return self._stepping

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from coordinator import vsr
 from coordinator.journal.journal import Journal
+from coordinator.vsr.log import LOG_TAIL_PREPARES
 from viewstamp.limits import BOOT_NONCE_BYTES, PIPELINE_PREPARES_MAX
 
 
@@ -89,13 +90,16 @@ def start_event(
 
 
 def suffix(journal: Journal, base_op: int) -> tuple[vsr.PrepareHeader, ...]:
-    """The headers of the last entries held: the head and a pipeline before it, oldest first.
+    """The headers of the last entries held, oldest first: as many as the core keeps.
 
-    What is faulty is left out. Below a gap that the snapshot covers nothing matters any more.
+    What is faulty is left out: the entry after it tells its checksum, by which a peer gives it that
+    does not know it to be committed. Below the snapshot a pipeline before the head suffices, and
+    below a gap there nothing matters any more.
     """
     head_op = 0 if journal.head is None else journal.head.op
+    least_op = min(base_op, head_op - PIPELINE_PREPARES_MAX - 1)
     headers: list[vsr.PrepareHeader] = []
-    for op in range(head_op, max(0, head_op - PIPELINE_PREPARES_MAX - 1), -1):
+    for op in range(head_op, max(0, least_op, head_op - LOG_TAIL_PREPARES), -1):
         header = journal.header(op)
         if header is not None:
             headers.append(header)

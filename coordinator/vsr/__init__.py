@@ -17,6 +17,7 @@ The caller's duties
 1. Give `Start` first, once, with what the disk holds. The journal has verified every record up to
    the last header of the suffix; the suffix is all of the log or at least the last 8 entries, of a
    member of a larger cluster the last 9, less those that are damaged, whose ops `faulty` lists.
+   Such a member gives the last 32 above the base: they tell the checksums of what is damaged.
    `superblock` is None until the core had its first one written. Where the stages were restored
    from a snapshot, its op is the base: commits are handed out from the next op on.
 2. One step at a time, with time in ticks of `limits.TICK_MS` that never goes back.
@@ -43,7 +44,9 @@ The caller's duties
 12. Give `Suspect` when a replica's process seems to be gone. It saves time, and does no harm.
 13. On `SnapshotNeeded` fetch that snapshot, write its generation to the superblock, and start the
     process anew with its op as the base. On `Stuck` call people.
-14. On `InvariantViolation`, or any error but `CallerError`, end the process. After `CallerError`
+14. Write no commit beyond `recordable_commit` to the superblock at a stop: what was executed may
+    be on its way to the disk still, which can have another entry in its place.
+15. On `InvariantViolation`, or any error but `CallerError`, end the process. After `CallerError`
     nothing changed, and the driver has a bug.
 
 The driver cannot send too early, because nothing that needs durability is handed to it before: the

@@ -23,10 +23,12 @@ class Start:
 
     `superblock` is None if none was ever written. `suffix` holds the headers of the journal's last
     entries, oldest first: all of them, or as many as a pipeline has prepares; a member of a larger
-    cluster gives one more, since it may have to discard a pipeline. Everything in the journal up to
-    the last of them has been verified. `boot_nonce` is 16 random bytes, new for every start of the
-    process. `base_op` is the op that the stages were restored to from a snapshot, 0 for none: what
-    comes after it is handed out again, and it was committed.
+    cluster gives one more, since it may have to discard a pipeline, and beyond that all above the
+    base that the log tail keeps: each tells the checksum of the one before it, should that be
+    damaged. Everything in the journal up to the last of them has been verified. `boot_nonce` is 16
+    random bytes, new for every start of the process. `base_op` is the op that the stages were
+    restored to from a snapshot, 0 for none: what comes after it is handed out again, and it was
+    committed.
 
     `faulty` are the ops above `base_op` whose records are damaged, in order; the suffix leaves them
     out, and may end before them. With `head_uncertain` there may have been entries above the last

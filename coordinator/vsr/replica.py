@@ -372,6 +372,11 @@ class Replica:
         return self._state.primary
 
     @property
+    def recordable_commit(self) -> int:
+        """How far a driver that stops may write to the superblock that the log is committed."""
+        return self._state.recordable_commit
+
+    @property
     def marks(self) -> Marks:
         """The numbers that only grow: view, op, commit and retirement."""
         return Marks.of(self._state)

@@ -253,6 +253,14 @@ class State:
         )
 
     @property
+    def recordable_commit(self) -> int:
+        """How far the superblock may say that this disk's log is committed.
+
+        What is committed may be on its way to the disk, where a crash leaves another entry.
+        """
+        return min(self.commit_max, self.log.durable_op)
+
+    @property
     def may_journal(self) -> bool:
         """Whether the disk remembers that this replica lost its disk, if it did."""
         return self.voting_view != NOT_ADMITTED or self.durable is not None
@@ -328,8 +336,7 @@ class State:
         return self.view, self.log_view, self.voting_view
 
     def _write_superblock(self) -> None:
-        # What is committed may be on its way to the disk, where a crash leaves another entry.
-        commit = min(self.commit_max, self.log.durable_op)
+        commit = self.recordable_commit
         if self.durable is not None:
             commit = max(commit, self.durable.commit_max)
         state = SuperblockState(self.view, self.log_view, commit, self.voting_view)

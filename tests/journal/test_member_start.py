@@ -24,11 +24,11 @@ from coordinator.journal import (
 from coordinator.journal.errors import JournalError
 from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.replica.start import SnapshotCut, WrongDirectoryError, join, start_event
+from coordinator.vsr.log import LOG_TAIL_PREPARES
 from tests.journal.builders import CLUSTER_ID, SEGMENT_BYTES, chain, create, place, reopen
 from tests.journal.memory_storage import MemoryStorage
 from viewstamp.format.prepare import Prepare
 from viewstamp.format.record import SECTOR_BYTES
-from viewstamp.limits import PIPELINE_PREPARES_MAX
 
 OPTIONS = DirectoryOptions(Path("data"), 0, 3, CLUSTER_ID, SEGMENT_BYTES)
 STATE = vsr.SuperblockState(view=4, log_view=3, commit_max=9)
@@ -129,9 +129,9 @@ def test_commit_and_view_are_restored(voting_view: int) -> None:
     storage = served(state=state)
     files = started(storage)
     assert files.start.superblock == state
-    assert [header.op for header in files.start.suffix] == list(
-        range(len(LOG) - PIPELINE_PREPARES_MAX, len(LOG) + 1)
-    )
+    assert [header.op for header in files.start.suffix] == [
+        entry.op for entry in LOG[-LOG_TAIL_PREPARES:]
+    ]
     assert (files.start.faulty, files.start.head_uncertain) == ((), False)
     files.close()
 
@@ -244,7 +244,7 @@ COMMITTED = [*LOG[:8], *chain(12, after=LOG[7], view=5, commit=14)]
 @pytest.mark.parametrize(
     ("journaled", "cut", "head_op", "suffix"),
     [
-        (LOG[:20], LOG[9], 20, range(12, 21)),
+        (LOG[:20], LOG[9], 20, range(11, 21)),
         (LOG[:10], LOG[9], 10, range(2, 11)),
         (LOG[:5], LOG[9], 0, ()),
         ([], LOG[9], 0, ()),

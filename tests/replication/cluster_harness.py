@@ -45,10 +45,11 @@ from coordinator.vsr import (
     SuperblockState,
     Tick,
 )
+from coordinator.vsr.log import LOG_TAIL_PREPARES
 from coordinator.vsr.messages import CommittedGoneMessage, CommittedMessage, RepairMessage
 from coordinator.vsr.quorum import QUORUMS
 from viewstamp.format.prepare import seal
-from viewstamp.limits import BOOT_NONCE_BYTES, HEARTBEAT_MS, PIPELINE_PREPARES_MAX, TICK_MS
+from viewstamp.limits import BOOT_NONCE_BYTES, HEARTBEAT_MS, TICK_MS
 
 CLUSTER_ID = bytes(15) + b"\x07"
 FEATURE_LEVEL = 1
@@ -152,7 +153,7 @@ class Machine:
         head_op = len(self.journal)
         is_hidden = self.hides_head and head_op in self.damaged
         intact = [entry.header for entry in self.journal if entry.op not in self.damaged]
-        suffix = tuple(intact[-PIPELINE_PREPARES_MAX - 1 :])
+        suffix = tuple(intact[-LOG_TAIL_PREPARES:])
         faulty = tuple(op for op in sorted(self.damaged) if op < head_op or not is_hidden)
         return Start(self.superblock, suffix, nonce, base_op, faulty, is_hidden)
 

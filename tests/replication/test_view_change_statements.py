@@ -37,8 +37,8 @@ from coordinator.vsr.messages import (
     StartViewChangeMessage,
     StartViewMessage,
 )
-from tests.replication.cluster_harness import CLUSTER_ID, Cluster, founded
-from viewstamp.format.prepare import Prepare
+from tests.replication.cluster_harness import CLUSTER_ID, FEATURE_LEVEL, Cluster, founded
+from viewstamp.format.prepare import Prepare, seal
 from viewstamp.limits import FORFEIT_LAG_OPS, SUSPICION_JITTER_MS, SUSPICION_MS, TICK_MS
 
 NONCE = bytes(16)
@@ -426,6 +426,40 @@ def test_the_superblock_tells_of_no_commit_that_is_not_durable() -> None:
     leave(cluster, 2, 1)
 
     assert cluster.machines[2].superblock_write == SuperblockState(1, 0, 1)
+
+
+def test_a_stop_records_no_commit_that_is_not_durable() -> None:
+    """A committed entry is executed while another one lies in its place on the disk.
+
+    Started again with that commit, the replica would execute the other one.
+    """
+    cluster = quiet(3)
+    cluster.batch(0)
+    cluster.sync(0)
+    first = cluster.machines[0]
+    committed = seal(
+        parent=first.journal[0].checksum,
+        cluster_id=CLUSTER_ID,
+        view=1,
+        op=2,
+        commit=1,
+        first_revision=2,
+        command_count=1,
+        feature_level=FEATURE_LEVEL,
+        timestamp=5_000,
+        body=b"y",
+    )
+    for other in cluster.machines[1:]:
+        other.journal.append(committed)
+    cluster.receive(0, RequestStartViewMessage(CLUSTER_ID, 1, 1, NONCE))
+
+    cluster.receive(0, CommittedMessage(CLUSTER_ID, 1, committed, 2))
+
+    assert first.replica.marks.commit_min == 2
+    assert first.journal[1].checksum != committed.checksum
+    assert first.replica.recordable_commit == 1
+    cluster.sync(0)
+    assert first.replica.recordable_commit == 2
 
 
 def test_a_restarted_primary_does_not_lead_its_view() -> None:

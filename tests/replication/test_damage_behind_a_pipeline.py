@@ -1,0 +1,87 @@
+"""Damage that its replica alone knows to be committed, more than a pipeline below its head."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.vsr import Abdicate, Send, Status
+from coordinator.vsr.messages import (
+    CommitMessage,
+    DoViewChangeMessage,
+    PrepareMessage,
+    StartViewMessage,
+)
+from tests.replication.cluster_harness import Cluster, founded
+from viewstamp.limits import PIPELINE_PREPARES_MAX, VIEW_CHANGE_MS_MAX
+
+LATER_VIEW = 2
+NEWS = (DoViewChangeMessage, StartViewMessage, PrepareMessage, CommitMessage)
+"""What would let replica 1 lead view 1, follow in view 2, or learn what is committed."""
+
+
+def fill_pipeline(cluster: Cluster) -> None:
+    """Have replica 0 sequence as many entries as may be uncommitted."""
+    for _ in range(PIPELINE_PREPARES_MAX):
+        cluster.batch(0)
+
+
+def is_lost(send: Send) -> bool:
+    """Whether it is one of the messages that replica 1 is not to get."""
+    return send.to_replica == 1 and isinstance(send.message, NEWS)
+
+
+def settle(cluster: Cluster) -> None:
+    """Let everything that is under way happen, but for what is lost."""
+    cluster.network = [item for item in cluster.network if not is_lost(item[1])]
+    for machine in cluster.machines:
+        while machine.can_retire:
+            cluster.retire(machine.index)
+        if machine.writes:
+            cluster.sync(machine.index)
+        if machine.superblock_write is not None:
+            cluster.sync_superblock(machine.index)
+    while cluster.network:
+        cluster.deliver()
+        settle(cluster)
+
+
+def one_behind_in_an_earlier_view() -> Cluster:
+    """Ops 1 to 10 are committed, and on both disks; replica 1 knows so of 2 of them.
+
+    Replica 0 took over the log of view 2, which replica 1 is only on its way to, and has sequenced
+    a whole pipeline of entries since.
+    """
+    cluster = founded(2)
+    cluster.batch(0)
+    cluster.pass_time(100)
+    fill_pipeline(cluster)
+    cluster.settle()
+    cluster.network.clear()
+    cluster.step(0, Abdicate("asked to"))
+    first = cluster.machines[0]
+    while first.replica.marks.log_view < LATER_VIEW or first.replica.status is not Status.NORMAL:
+        settle(cluster)
+        cluster.now_ticks += 1
+        for machine in cluster.machines:
+            cluster.tick(machine.index)
+    fill_pipeline(cluster)
+    settle(cluster)
+    return cluster
+
+
+@pytest.mark.parametrize("damaged", [{3}, {7}, {8, 9}, {5, 10}])
+def test_a_peer_that_knows_of_no_commit_gives_what_is_damaged(damaged: set[int]) -> None:
+    """It is asked by checksum, which the entry after the damaged one tells; both go on."""
+    cluster = one_behind_in_an_earlier_view()
+    first, second = cluster.machines
+    assert (first.replica.marks.op, first.replica.marks.commit_max) == (18, 10)
+    assert (second.replica.marks.op, second.replica.marks.commit_max) == (10, 2)
+    assert (first.replica.marks.log_view, second.replica.marks.log_view) == (LATER_VIEW, 0)
+
+    first.damaged = set(damaged)
+    cluster.start(0)
+    cluster.pass_time(VIEW_CHANGE_MS_MAX)
+
+    assert first.damaged == set()
+    assert [each.replica.status for each in cluster.machines] == [Status.NORMAL] * 2
+    assert [each.replica.marks.retired_op for each in cluster.machines] == [10, 10]
