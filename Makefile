@@ -13,6 +13,7 @@ LOCK    := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --pytho
 
 # What hangs ends, and fails: a test names itself first (faulthandler_timeout), a runner ends here.
 LIMIT   := timeout --foreground --verbose --kill-after=30s
+LONG    := $(PYTHON) -m pytest -m long -o faulthandler_timeout=600 --durations=10
 
 # The demonstration ends with a report that Spark makes; DEMO_ANALYTICS=0 leaves Spark out.
 DEMO_ANALYTICS ?= 1
@@ -70,11 +71,10 @@ test: lint ## Lint, run the tests, hold the coverage gate
 	CI=true $(LIMIT) 10m $(PYTHON) -m pytest tests/analytics
 
 test-long: $(DEV) ## Run the tests that take minutes, and a short crash test
-	CI=true $(LIMIT) 25m $(PYTHON) -m pytest -m long -o faulthandler_timeout=600 --durations=15 \
-	    -n 2 --dist loadfile --ignore tests/analytics --ignore tests/replicas
-	CI=true $(LIMIT) 25m $(PYTHON) -m pytest -m long -o faulthandler_timeout=600 --durations=15 \
-	    tests/replicas tests/analytics
-	$(LIMIT) 10m $(PYTHON) tests/crash/crash_test.py --short
+	CI=true $(LIMIT) 15m $(LONG) -n 2 --dist loadfile --ignore tests/analytics --ignore tests/replicas
+	CI=true $(LIMIT) 20m $(LONG) tests/replicas
+	CI=true $(LIMIT) 20m $(LONG) tests/analytics
+	$(LIMIT) 5m $(PYTHON) tests/crash/crash_test.py --short
 
 lint: $(DEV) ## Check format, style, types, protos and generated stubs
 	$(PYTHON) -m ruff format --check .

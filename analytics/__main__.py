@@ -161,7 +161,7 @@ def _parser() -> argparse.ArgumentParser:
         help="with --follow: time between two analyses; default: %(default)s",
     )
     add("--master", help="Spark's address; default: that of spark-submit, else this machine")
-    add("--heap-mb", type=_positive, help="Java's heap in MiB; default here: 1024, and 512 a core")
+    add("--heap-mb", type=_positive, help="Java's heap in MiB; default here: 1024, and 256 a core")
     add("--json", action="store_true", help="print what was written as JSON")
     return parser  # fmt: skip
 

@@ -27,8 +27,8 @@ SPARK_REMEDY: Final = "install the extra `analytics`: pip install 'viewstamp[ana
 
 # Some hundred thousand spans, of a shuffle and of Parquet files: so little that a task sorts them,
 # adds them up or holds one side of a join in its part of the heap, however many there are in all.
-TASK_PART: Final = "8m"
-TASK_FILES: Final = "16m"
+TASK_PART: Final = "4m"
+TASK_FILES: Final = "8m"
 # What holds on every master. Values are Spark's own spelling.
 SETTINGS: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
@@ -43,6 +43,8 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.sql.parquet.compression.codec": "zstd",
     # A task writes spans of few days and services: with a file open for each, nothing is sorted.
     "spark.sql.maxConcurrentOutputFileWriters": "16",
+    # What is kept for later makes room for work, and goes to disk, but for a fifth.
+    "spark.memory.storageFraction": "0.2",
     "spark.sql.files.maxPartitionBytes": TASK_FILES,
     # Spans of few bytes on disk are many in memory: by the size of their files Spark would send
     # millions to every task, and hold them in the driver. By what was moved it knows better.
@@ -62,7 +64,7 @@ MEMORY: Final = "spark.driver.memory"
 # needs, and no more. The first part is Spark's own (300 MiB that it keeps, plans, what is kept of
 # jobs); what a task sorts, joins and adds up goes to disk where it is more than its part.
 HEAP_BASE_MB: Final = 1024
-HEAP_CORE_MB: Final = 512
+HEAP_CORE_MB: Final = 256
 # What Java takes beside its heap: code, classes, threads, buffers; and a task's Python worker.
 JAVA_MB: Final = 768
 PYTHON_MB: Final = 192

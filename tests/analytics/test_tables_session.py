@@ -58,9 +58,9 @@ def test_unfit_java_is_named(
 @pytest.mark.parametrize(
     ("master", "heap_mb", "memory"),
     [
-        ("local", None, "1536m"),
-        ("local[2]", None, "2048m"),
-        ("local[16, 4]", None, "9216m"),
+        ("local", None, "1280m"),
+        ("local[2]", None, "1536m"),
+        ("local[16, 4]", None, "5120m"),
         ("local[2]", 3000, "3000m"),
         ("spark://here:7077", None, None),
         ("spark://here:7077", 3000, "3000m"),

@@ -20,7 +20,7 @@ REMEDY: Final = "install the extra `analytics`: pip install 'viewstamp[analytics
 
 HeapMb = Annotated[
     int | None,
-    typer.Option(min=1, help="Java's heap in MiB; default: 1024, and 512 for each core."),
+    typer.Option(min=1, help="Java's heap in MiB; default: 1024, and 256 for each core."),
 ]
 
 
