@@ -223,6 +223,10 @@ class Driver:
         if not self._entries.is_vain(effect.message):
             self._peers.send(effect.to_replica, effect.message)
 
+    def holds(self, prepare: vsr.Prepare) -> bool:
+        """Whether the log has this very entry, intact."""
+        return self._core.holds(prepare.op, prepare.checksum)
+
     @property
     def head_op(self) -> int:
         """The last op of the log here."""

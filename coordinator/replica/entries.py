@@ -41,6 +41,10 @@ class Replica(Protocol):
         """Whether an entry may go into the space that is reserved for snapshots."""
         ...
 
+    def holds(self, prepare: vsr.Prepare) -> bool:
+        """Whether the log has this very entry, intact: it would not be journaled once more."""
+        ...
+
     @property
     def head_op(self) -> int:
         """The last op of the log here."""
@@ -79,4 +83,6 @@ class Entries:
     def _has_place(self, message: EntryMessage) -> bool:
         if isinstance(message, PrepareMessage) and message.prepare.op <= self._replica.head_op:
             return True  # it is here, and only acknowledged again
+        if self._replica.holds(message.prepare):
+            return True  # so is this one, which its primary read back from its journal
         return self._room() is Room.FREE or self._replica.may_use_reserve(message.prepare)

@@ -341,6 +341,12 @@ class Replica:
         """Why a ClientBatch would be refused now; None if it would be admitted."""
         return normal.refusal_of_batch(self._state)
 
+    def holds(self, op: int, checksum: bytes) -> bool:
+        """Whether the recent log has this very entry, and its record is not known as damaged."""
+        log = self._state.log
+        entry = log.get(op)
+        return entry is not None and entry.header.checksum == checksum and op not in log.faulty
+
     @property
     def unretired_count(self) -> int:
         """How many entries of the log are not retired yet."""

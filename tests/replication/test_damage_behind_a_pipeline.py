@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.vsr import Abdicate, Send, Status
+from coordinator.vsr import Abdicate, RecordFaulty, Send, Status
 from coordinator.vsr.messages import (
     CommitMessage,
     DoViewChangeMessage,
@@ -85,3 +85,21 @@ def test_a_peer_that_knows_of_no_commit_gives_what_is_damaged(damaged: set[int])
     assert first.damaged == set()
     assert [each.replica.status for each in cluster.machines] == [Status.NORMAL] * 2
     assert [each.replica.marks.retired_op for each in cluster.machines] == [10, 10]
+
+
+def test_a_damaged_record_is_not_held() -> None:
+    """It takes room to write it anew, though memory has the entry still."""
+    cluster = founded(3)
+    cluster.batch(0)
+    cluster.settle()
+    machine = cluster.machines[1]
+    entry, other = machine.journal[1], machine.journal[0].checksum
+    assert machine.replica.holds(2, entry.checksum)
+    assert not machine.replica.holds(2, other)
+    assert not machine.replica.holds(3, entry.checksum)
+
+    cluster.step(1, RecordFaulty(2))
+
+    assert not machine.replica.holds(2, entry.checksum)
+    cluster.settle()
+    assert machine.replica.holds(2, entry.checksum)

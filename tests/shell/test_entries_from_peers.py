@@ -37,12 +37,17 @@ class FakeReplica:
         self.room = Room.FREE
         self.taken: list[Any] = []
         self.reserved: set[int] = set()
+        self.held: list[Any] = []
         self.entries = Entries(self, lambda: self.room)
 
     def step(self, event: vsr.Event) -> None:
         """Remember it; its disk may be full after so many entries."""
         assert isinstance(event, vsr.Received)
         self.taken.append(event.message)
+
+    def holds(self, given: Any) -> bool:
+        """Whether it was said so."""
+        return given in self.held
 
     def may_use_reserve(self, given: Any) -> bool:
         """Whether it was said so."""
@@ -70,6 +75,16 @@ def test_only_what_needs_no_room_is_taken(message: Any, is_taken: bool, room: Ro
     replica.room = room
     replica.entries.received(message)
     assert replica.taken == ([message] if is_taken else [])
+
+
+@pytest.mark.parametrize("message", [MENDS, CAUGHT_UP])
+def test_what_is_held_is_acknowledged_again_however_it_comes(message: Any) -> None:
+    """A primary that restarted repeats its entries as repairs, and needs the copies counted."""
+    replica = FakeReplica()
+    replica.room = Room.FULL
+    replica.held = [message.prepare]
+    replica.entries.received(message)
+    assert replica.taken == [message]
 
 
 def test_what_waits_for_a_segment_is_taken_in_order() -> None:
