@@ -76,6 +76,7 @@ class Driver:
         self._mux_effects: deque[mux_types.MuxEffect] = deque()
         self._carrying_out = False
         self._has_failed = False
+        self._is_guarding = False
         self._tick_timer: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._handover = Handover(
@@ -264,11 +265,17 @@ class Driver:
         """
         if self._has_failed:
             return
+        if self._is_guarding:
+            action()  # what it raises ends what it is a part of, too
+            return
+        self._is_guarding = True
         try:
             action()
         except Exception as error:
             self._has_failed = True
             self._events.fatal(error)
+        finally:
+            self._is_guarding = False
 
     def _admitted(self, effect: vsr.Admitted) -> None:
         self.progress.op = effect.op

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from coordinator import vsr
@@ -40,14 +40,17 @@ class BrokenMux:
         raise mux.MuxError("planted")
 
 
-def driver_of(core: FakeCore, failures: list[BaseException]) -> Driver:
+def ignore(*_: object) -> Any:
+    """Do nothing."""
+
+
+def driver_of(
+    core: FakeCore, failures: list[BaseException], founding_ready: Callable[..., None] = ignore
+) -> Driver:
     """Return a driver over fakes."""
 
-    def ignore(*_: object) -> Any:
-        return None
-
     events = DriverEvents(
-        founding_ready=ignore,
+        founding_ready=founding_ready,
         status_changed=ignore,
         retired=ignore,
         cut_taken=ignore,
@@ -71,6 +74,17 @@ def test_nothing_is_done_after_a_defect() -> None:
     driver.step(vsr.Tick())
     assert [str(failure) for failure in failures] == ["planted"]
     assert core.steps == []
+
+
+def test_a_defect_ends_what_it_was_met_in() -> None:
+    """No further effect of the same step is carried out: it could rest on what was interrupted."""
+    core, failures = FakeCore(vsr.FoundingReady(()), vsr.Halted("later")), list[BaseException]()
+    reply = mux.StageReply(mux.Stage.USERS, 1, ())
+    driver = driver_of(core, failures, lambda _: driver.stage_replied(reply))
+    driver.step(vsr.Tick())
+    driver.step(vsr.Tick())
+    assert [str(failure) for failure in failures] == ["planted"]
+    assert len(core.steps) == 1
 
 
 def test_a_halted_core_ends_the_process() -> None:
