@@ -13,6 +13,9 @@ LOCK    := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --pytho
 
 # What hangs ends, and fails: a test names itself first (faulthandler_timeout), a runner ends here.
 LIMIT   := timeout --foreground --verbose --kill-after=30s
+# By name, so that the output of CI says which test did not come back. The scheduler of pytest-xdist
+# loses tests with a process that ended, and waits for them: so the first such end is that of the run.
+SPREAD  := -n 2 --dist loadfile --max-worker-restart 0 $(if $(CI),-v)
 LONG    := $(PYTHON) -m pytest -m long -o faulthandler_timeout=600 --durations=10
 
 # The demonstration ends with a report that Spark makes; DEMO_ANALYTICS=0 leaves Spark out.
@@ -65,13 +68,13 @@ demo: $(DEMO) ## Run the guided demonstration, with a report at its end
 	$(PYTHON) examples/demo.py
 
 test: lint ## Lint, run the tests, hold the coverage gate
-	CI=true $(LIMIT) 15m $(PYTHON) -m pytest -n 2 --dist loadfile --ignore tests/analytics \
+	CI=true $(LIMIT) 15m $(PYTHON) -m pytest $(SPREAD) --ignore tests/analytics \
 	    --cov --cov-report=json:.coverage.json
 	$(PYTHON) tools/coverage_gate.py .coverage.json
 	CI=true $(LIMIT) 10m $(PYTHON) -m pytest tests/analytics
 
 test-long: $(DEV) ## Run the tests that take minutes, and a short crash test
-	CI=true $(LIMIT) 15m $(LONG) -n 2 --dist loadfile --ignore tests/analytics --ignore tests/replicas
+	CI=true $(LIMIT) 15m $(LONG) $(SPREAD) --ignore tests/analytics --ignore tests/replicas
 	CI=true $(LIMIT) 20m $(LONG) tests/replicas
 	CI=true $(LIMIT) 20m $(LONG) tests/analytics
 	$(LIMIT) 5m $(PYTHON) tests/crash/crash_test.py --short
