@@ -26,7 +26,12 @@ from typing import Final, Protocol
 
 from coordinator import vsr
 from coordinator.peers.fetch import PeerFileUnavailable
-from coordinator.snapshot.errors import CopiesFailed, SnapshotFilesError, TransferFailed
+from coordinator.snapshot.errors import (
+    ConflictingManifest,
+    CopiesFailed,
+    SnapshotFilesError,
+    TransferFailed,
+)
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.incoming import IncomingGeneration
 from coordinator.snapshot.work import in_thread
@@ -76,7 +81,8 @@ class TransferPorts:
     `committed_op` is how far this replica has committed entries, executed or not; `own_cut_op`
     where the snapshot was cut that it would restart from, 0 for none. `record` makes (generation,
     cut op) durable in the superblock; it blocks. `say` shows people where the transfer is, `ended`
-    that there is none any more.
+    that there is none any more. With `replaces` files here of the generation may be damaged: then
+    the layers that the peer has are brought, though it may have merged its chains otherwise.
     """
 
     fetcher: Fetcher
@@ -87,6 +93,7 @@ class TransferPorts:
     record: Callable[[int, int], None]
     say: Callable[[str], None]
     ended: Callable[[], None]
+    replaces: bool = False
 
 
 class StateTransfer:
@@ -122,8 +129,8 @@ class StateTransfer:
                 continue
             self._changed.clear()
             try:
-                await self._bring(target)
-            except _PASSING as error:
+                await self.bring(target)
+            except PASSING as error:
                 if isinstance(error, CopiesFailed):
                     raise
                 self._tell_failure(target, error, pause_ms)
@@ -171,8 +178,11 @@ class StateTransfer:
 
     # --- One attempt ---
 
-    async def _bring(self, target: vsr.SnapshotNeeded) -> None:
-        """Raise RestartNeeded once the generation is here; return if it is not needed any more."""
+    async def bring(self, target: vsr.SnapshotNeeded) -> None:
+        """Raise RestartNeeded once the generation is here; return if it is not needed any more.
+
+        Raises PASSING for what may be better at the next attempt.
+        """
         if self._is_for_damage and self._ports.own_cut_op() >= target.cut_op:
             raise RestartNeeded("restart from the own snapshot, which covers what is damaged")
         manifest = await self._manifest(target)
@@ -192,7 +202,7 @@ class StateTransfer:
 
     async def _take_in(self, manifest: SnapshotManifest, target: vsr.SnapshotNeeded) -> bool:
         """Return whether the superblock names the generation now; if not it was not needed."""
-        incoming = await in_thread(self._files.incoming, manifest)
+        incoming = await self._incoming(manifest)
         try:
             if not await self._fill(incoming, target):
                 return False
@@ -203,6 +213,15 @@ class StateTransfer:
         finally:
             await in_thread(incoming.close)
         return True
+
+    async def _incoming(self, manifest: SnapshotManifest) -> IncomingGeneration:
+        try:
+            return await in_thread(
+                lambda: self._files.incoming(manifest, replaces=self._ports.replaces)
+            )
+        except ConflictingManifest:
+            await self._forget_manifest()  # perhaps it is that peer which has diverged
+            raise
 
     def _is_moot(self, manifest: SnapshotManifest) -> bool:
         """Whether the log has come as far by itself: some peer still had the entries."""
@@ -328,13 +347,17 @@ class StateTransfer:
                     self._fetched_bytes += len(data)
         except PeerFileUnavailable:
             # The peers may have layered it otherwise since: the next manifest says how.
-            await in_thread(lambda: (self._directory / MANIFEST_FILE).unlink(missing_ok=True))
+            await self._forget_manifest()
             raise
         return offset - begun
 
+    async def _forget_manifest(self) -> None:
+        """Ask for the manifest anew at the next attempt."""
+        await in_thread(lambda: (self._directory / MANIFEST_FILE).unlink(missing_ok=True))
+
 
 # Each is said to the operator, and tried again.
-_PASSING: Final = (PeerFileUnavailable, FormatError, SnapshotFilesError, OSError)
+PASSING: Final = (PeerFileUnavailable, FormatError, SnapshotFilesError, OSError)
 
 
 def _opened_bytes(path: Path, size_bytes: int) -> int:
