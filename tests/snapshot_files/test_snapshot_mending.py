@@ -190,7 +190,8 @@ async def test_a_peer_with_another_root_of_the_same_cut(tmp_path: Path) -> None:
     hurt = Hurt(tmp_path)
     other = SnapshotManifest()
     other.CopyFrom(hurt.peer.manifest)
-    section_of(other, STAGE).state_digest = bytes(len(section_of(other, STAGE).state_digest))
+    digest = section_of(other, STAGE).state_digest
+    section_of(other, STAGE).state_digest = digest[::-1]
     other.root = root_of(other)
     good, hurt.peer.manifests[NEWEST] = hurt.peer.manifests[NEWEST], encode_manifest(other)
     hurt.spoil(base_layer(hurt.manifest))
