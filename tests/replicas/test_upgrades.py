@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.replicas import odd_coordinator
+from tests.replicas import newer_service, odd_coordinator
 from tests.replicas.snapshotting import DEADLINE_S, all_restart_from, snapshot
 from tests.replicas.trial import Trial, agree, trial, under_load
 from viewstamp.cluster import ClusterFailed, Program
@@ -34,12 +34,14 @@ class Builds:
 
     def adapt(self, replica: int, program: Program) -> Program:
         """Return the program that a replica is to run now."""
-        kind = self.kinds.get(replica)
-        if program.name != COORDINATOR or kind is None:
+        kind, words = self.kinds.get(replica), list(program.command)
+        if kind is None:
             return program
-        words = list(program.command)
-        at = words.index(MODULE)
-        words[at : at + 1] = [odd_coordinator.__name__, kind]
+        if program.name == COORDINATOR:
+            at = words.index(MODULE)
+            words[at : at + 1] = [odd_coordinator.__name__, kind]
+        elif kind == NEWER_LEVEL:
+            words.insert(words.index("-m") + 1, newer_service.__name__)
         return replace(program, command=tuple(words))
 
 
