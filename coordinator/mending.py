@@ -37,6 +37,7 @@ from coordinator.snapshot.transfer import (
     StateTransfer,
     TransferPorts,
 )
+from viewstamp import event_loop
 from viewstamp.format import FormatError
 from viewstamp.format.manifest import decode_manifest
 from viewstamp.limits import BOOT_NONCE_BYTES
@@ -63,7 +64,7 @@ def mend_of(config: Config) -> Mend | None:
             settings,
         )
         mending = Mending(damaged, peers.others, config.data_directory / TRANSFER_FOLDER)
-        asyncio.run(mending.run(fetcher_of(peers)))
+        event_loop.run(mending.run(fetcher_of(peers)))
 
     return mend
 

@@ -34,15 +34,21 @@ async def status_until(
     made: Trial, replica: int, wanted: Callable[[cluster_pb2.GetStatusResponse], bool]
 ) -> None:
     """Ask one replica until its status is as wanted."""
-    async with asyncio.timeout(SETTLE_TIMEOUT_S):
-        while True:
-            try:
-                if wanted(await status_of(made.replicas.addresses[replica], made.replicas)):
-                    return
-            except (Refusal, grpc.aio.AioRpcError) as error:
-                code = grpc_code(error) if isinstance(error, Refusal) else error.code()
-                assert code in _PASSING, error
-            await asyncio.sleep(0.1)
+    last: object = None
+    try:
+        async with asyncio.timeout(SETTLE_TIMEOUT_S):
+            while True:
+                try:
+                    last = await status_of(made.replicas.addresses[replica], made.replicas)
+                    if wanted(last):
+                        return
+                except (Refusal, grpc.aio.AioRpcError) as error:
+                    code = grpc_code(error) if isinstance(error, Refusal) else error.code()
+                    assert code in _PASSING, error
+                    last = error
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(f"replica {replica} was not as wanted; its last: {last}") from None
 
 
 _PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
