@@ -125,16 +125,16 @@ class Moments:
         """The primary is asked to resign, and perhaps whoever follows it, too."""
         if self._leans(Leaning.PENDULUM) and self._random.random() < 0.5:
             self._swings = self._world.options.replica_count
-        return "fault step_down" if self.resign(self._primary()) else ""
+        primary = self._primary()
+        self.resign(primary)
+        return "fault step_down" if primary is not None else ""
 
-    def resign(self, machine: Machine | None) -> bool:
-        """Ask a primary to lead no more; return whether there is one to ask."""
+    def resign(self, machine: Machine | None) -> None:
+        """Ask a primary to lead no more, if there is one."""
         process = None if machine is None else machine.process
-        if machine is None or process is None:
-            return False
-        self._world.trace.note(machine.name, "fault", "is asked to resign")
-        machine.later(0, lambda: process.step(vsr.Abdicate("asked to")))
-        return True
+        if machine is not None and process is not None:
+            self._world.trace.note(machine.name, "fault", "is asked to resign")
+            machine.later(0, lambda: process.step(vsr.Abdicate("asked to")))
 
     def _stall(self) -> str:
         """The primary's disk stands still, while all clients ask and the backups go on."""
