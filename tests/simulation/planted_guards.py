@@ -431,7 +431,7 @@ GUARDS: Final = (
     Plant("P11", vouch_after_voting, where=leans(Leaning.DOZING, FaultKind.PAUSE)),
     Plant("P12", take_hearsay_for_held, seed=1),
     Plant("P12", vote_with_hearsay, redundant="what is named is committed, and is caught up with"),
-    Plant("P13", deny_what_is_damaged, seed=15, where=cornered(FaultKind.ROT)),
+    Plant("P13", deny_what_is_damaged, seed=44, where=cornered(FaultKind.ROT)),
     Plant("P14", cut_at_the_chosen_head),
     Plant(
         "P14",
