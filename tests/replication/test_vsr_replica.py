@@ -22,12 +22,14 @@ from coordinator.vsr import (
     Found,
     InvariantViolation,
     PrepareRetired,
+    ReadIndexAbandoned,
     ReadIndexRefused,
     ReadIndexRequested,
     RecordId,
     RecordsDurable,
     RefusalReason,
     Refused,
+    Send,
     Start,
     Status,
     SuperblockDurable,
@@ -41,6 +43,7 @@ from coordinator.vsr.messages import (
     BlankQueryMessage,
     CommitMessage,
     PrepareMessage,
+    ReadIndexRequestMessage,
 )
 from coordinator.vsr.replica import Replica
 from coordinator.vsr.state import State
@@ -53,7 +56,7 @@ from tests.replication.cluster_harness import (
     read_founders,
 )
 from viewstamp.format.prepare import seal
-from viewstamp.limits import PREPARE_BODY_BYTES_MAX, TICK_MS
+from viewstamp.limits import PREPARE_BODY_BYTES_MAX, READ_INDEX_RESEND_MS, TICK_MS
 
 NONCE = bytes(16)
 
@@ -436,6 +439,48 @@ def test_waiting_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert cluster.step(0, ReadIndexRequested(3)) == [
         ReadIndexRefused(3, RefusalReason.TOO_MANY_READS, 0)
+    ]
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["primary", "backup"])
+def test_an_abandoned_read_takes_no_place(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads next has room, although no index was granted all the while."""
+    monkeypatch.setattr(reads_module, "READ_INDEXES_WAITING_MAX", 2)
+    cluster = founded(3)
+    for token in range(1, 10):
+        assert not _refused(cluster.step(index, ReadIndexRequested(token)))
+        if token > 1:
+            cluster.step(index, ReadIndexAbandoned(token - 1))
+    assert not _refused(cluster.step(index, ReadIndexRequested(10)))
+    assert _refused(cluster.step(index, ReadIndexRequested(11)))
+
+    cluster.pass_time(2 * READ_INDEX_RESEND_MS)
+    assert set(cluster.reads) == {*range(1, 9), 11}
+
+
+def _refused(effects: list[Effect]) -> list[Effect]:
+    return [effect for effect in effects if isinstance(effect, ReadIndexRefused)]
+
+
+def test_a_question_for_nobody_is_not_repeated() -> None:
+    """A backup whose reads were all abandoned asks no more, until somebody reads again."""
+    cluster = founded(3)
+    cluster.step(1, ReadIndexRequested(1))
+    cluster.step(1, ReadIndexAbandoned(1))
+    cluster.network.clear()
+    cluster.now_ticks += READ_INDEX_RESEND_MS // TICK_MS
+    assert not _questions(cluster.tick(1))
+
+    assert len(_questions(cluster.step(1, ReadIndexRequested(2)))) == 1
+    cluster.now_ticks += READ_INDEX_RESEND_MS // TICK_MS
+    assert len(_questions(cluster.tick(1))) == 1
+
+
+def _questions(effects: list[Effect]) -> list[Effect]:
+    return [
+        effect
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, ReadIndexRequestMessage)
     ]
 
 
