@@ -22,28 +22,22 @@ from coordinator.vsr import (
     Found,
     InvariantViolation,
     PrepareRetired,
-    ReadIndexAbandoned,
-    ReadIndexRefused,
-    ReadIndexRequested,
     RecordId,
     RecordsDurable,
     RefusalReason,
     Refused,
-    Send,
     Start,
     Status,
     SuperblockDurable,
     SuperblockState,
     Tick,
 )
-from coordinator.vsr import reads as reads_module
 from coordinator.vsr.log import LOG_TAIL_PREPARES
 from coordinator.vsr.messages import (
     BlankAnswerMessage,
     BlankQueryMessage,
     CommitMessage,
     PrepareMessage,
-    ReadIndexRequestMessage,
 )
 from coordinator.vsr.replica import Replica
 from coordinator.vsr.state import State
@@ -56,7 +50,7 @@ from tests.replication.cluster_harness import (
     read_founders,
 )
 from viewstamp.format.prepare import seal
-from viewstamp.limits import PREPARE_BODY_BYTES_MAX, READ_INDEX_RESEND_MS, TICK_MS
+from viewstamp.limits import PREPARE_BODY_BYTES_MAX, TICK_MS
 
 NONCE = bytes(16)
 
@@ -428,60 +422,6 @@ def test_a_primary_whose_disk_hangs_stops_admitting() -> None:
     assert cluster.machines[0].replica.batch_refusal() is RefusalReason.JOURNAL_BACKLOG
     cluster.sync(0)
     assert cluster.machines[0].replica.batch_refusal() is None
-
-
-def test_waiting_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads that no quorum confirms do not pile up without end."""
-    monkeypatch.setattr(reads_module, "READ_INDEXES_WAITING_MAX", 2)
-    cluster = founded(3)
-    cluster.step(0, ReadIndexRequested(1))
-    cluster.step(0, ReadIndexRequested(2))
-
-    assert cluster.step(0, ReadIndexRequested(3)) == [
-        ReadIndexRefused(3, RefusalReason.TOO_MANY_READS, 0)
-    ]
-
-
-@pytest.mark.parametrize("index", [0, 1], ids=["primary", "backup"])
-def test_an_abandoned_read_takes_no_place(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reads next has room, although no index was granted all the while."""
-    monkeypatch.setattr(reads_module, "READ_INDEXES_WAITING_MAX", 2)
-    cluster = founded(3)
-    for token in range(1, 10):
-        assert not _refused(cluster.step(index, ReadIndexRequested(token)))
-        if token > 1:
-            cluster.step(index, ReadIndexAbandoned(token - 1))
-    assert not _refused(cluster.step(index, ReadIndexRequested(10)))
-    assert _refused(cluster.step(index, ReadIndexRequested(11)))
-
-    cluster.pass_time(2 * READ_INDEX_RESEND_MS)
-    assert set(cluster.reads) == {*range(1, 9), 11}
-
-
-def _refused(effects: list[Effect]) -> list[Effect]:
-    return [effect for effect in effects if isinstance(effect, ReadIndexRefused)]
-
-
-def test_a_question_for_nobody_is_not_repeated() -> None:
-    """A backup whose reads were all abandoned asks no more, until somebody reads again."""
-    cluster = founded(3)
-    cluster.step(1, ReadIndexRequested(1))
-    cluster.step(1, ReadIndexAbandoned(1))
-    cluster.network.clear()
-    cluster.now_ticks += READ_INDEX_RESEND_MS // TICK_MS
-    assert not _questions(cluster.tick(1))
-
-    assert len(_questions(cluster.step(1, ReadIndexRequested(2)))) == 1
-    cluster.now_ticks += READ_INDEX_RESEND_MS // TICK_MS
-    assert len(_questions(cluster.tick(1))) == 1
-
-
-def _questions(effects: list[Effect]) -> list[Effect]:
-    return [
-        effect
-        for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, ReadIndexRequestMessage)
-    ]
 
 
 def test_a_lone_idle_replica_needs_no_ticks() -> None:
