@@ -23,6 +23,7 @@ from coordinator.snapshot.transfer import RestartNeeded
 from coordinator.stages.base import BaseRefusedError
 from coordinator.stages.client import FencedError, WrongServiceError
 from coordinator.storage import DirectoryInUse
+from viewstamp import event_loop
 from viewstamp.format import FormatError
 from viewstamp.garbage import collect_when_quiet
 from viewstamp.telemetry import configure_logging, fields
@@ -71,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     except _CANNOT_START as error:
         print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START
-    return asyncio.run(_serve(config, files, cluster_key))
+    return event_loop.run(_serve(config, files, cluster_key))
 
 
 def _open(config: Config) -> ReplicaFiles:

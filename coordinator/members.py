@@ -82,7 +82,7 @@ class Members:
             ports.entries,
             self.peers.send,
             ports.position,
-            lambda op: self._step(vsr.RecordFaulty(op)),
+            self._found_faulty,
             ports.start,
         )
         self._handlers: Mapping[type, Handler] = MappingProxyType(
@@ -230,6 +230,10 @@ class Members:
     def _step(self, event: vsr.Event) -> None:
         assert self._driver is not None, "connect first"
         self._driver.step(event)
+
+    def _found_faulty(self, op: int) -> None:
+        assert self._driver is not None, "connect first"
+        self._driver.found_faulty(op)
 
     def _reported(self, message: peer_messages.ReplicaReportMessage) -> None:
         self.reports.heard(message)

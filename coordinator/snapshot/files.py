@@ -389,6 +389,11 @@ class SnapshotFiles:
         """
         return self._reserve.rebuild(sum(layers_of(manifest).values()))
 
+    def give_up_reserve(self) -> None:
+        """Free the reserve of every directory, for what else a snapshot needs on a full disk."""
+        for copy in range(len(self.directories)):
+            self._reserve.give_up(copy)
+
     def reserve_bytes(self) -> list[int]:
         """How much is kept in each directory."""
         return [self._reserve.held_bytes(copy) for copy in range(len(self.directories))]

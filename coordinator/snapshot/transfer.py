@@ -26,6 +26,7 @@ from typing import Final, Protocol
 
 from coordinator import vsr
 from coordinator.peers.fetch import PeerFileUnavailable
+from coordinator.snapshot.copies import NO_SPACE_ERRORS
 from coordinator.snapshot.errors import CopiesFailed, SnapshotFilesError, TransferFailed
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.incoming import IncomingGeneration
@@ -122,7 +123,7 @@ class StateTransfer:
                 continue
             self._changed.clear()
             try:
-                await self._bring(target)
+                await self._attempt(target)
             except _PASSING as error:
                 if isinstance(error, CopiesFailed):
                     raise
@@ -170,6 +171,17 @@ class StateTransfer:
         await in_thread(lambda: shutil.rmtree(self._directory, ignore_errors=True))
 
     # --- One attempt ---
+
+    async def _attempt(self, target: vsr.SnapshotNeeded) -> None:
+        """The same as `_bring`. On a full disk what is fetched may use the reserve for snapshots,
+        like what is made of it: the journal here, which may be what fills the disk, is dropped as
+        soon as the snapshot stands for it."""
+        try:
+            await self._bring(target)
+        except OSError as error:
+            if error.errno in NO_SPACE_ERRORS:
+                await in_thread(self._files.give_up_reserve)
+            raise
 
     async def _bring(self, target: vsr.SnapshotNeeded) -> None:
         """Raise RestartNeeded once the generation is here; return if it is not needed any more."""

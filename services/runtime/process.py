@@ -28,6 +28,7 @@ import grpc
 from services.runtime.domain import Domain
 from services.runtime.server import DomainServer, new_server
 from services.runtime.watch import ApplyWatch
+from viewstamp import event_loop
 from viewstamp.garbage import collect_when_quiet
 from viewstamp.limits import UNIX_SOCKET_PATH_BYTES_MAX
 from viewstamp.telemetry import LOG_LEVELS, configure_logging, fields, settings
@@ -66,7 +67,7 @@ def run(
     try:
         with closing(_telemetry(service, options)) as telemetry:
             domain = _built(build, options)
-            return asyncio.run(_serve(service, domain, options.listen, telemetry))
+            return event_loop.run(_serve(service, domain, options.listen, telemetry))
     except CannotStart as error:
         print(f"{service}: {error}", file=sys.stderr)  # noqa: T201 - for the operator
         return EXIT_CANNOT_START

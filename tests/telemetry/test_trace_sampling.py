@@ -98,7 +98,7 @@ def test_each_call_is_kept_as_often(ratio: float) -> None:
 
 def test_neighbours_are_kept_together() -> None:
     """Calls are kept in runs, of which two may touch, and in the long run in the ratio."""
-    kept = kept_of(CallSampler(0.01, Random(1).random), 400_000)
+    kept = kept_of(CallSampler(0.01, Random(1).random), 1_000_000)
     runs = [len(list(run)) for is_kept, run in groupby(kept) if is_kept]
     assert all(run % NEIGHBOURS == 0 for run in runs[1:-1]) and len(runs) > 500
     assert sum(kept) / len(kept) == pytest.approx(0.01, rel=0.1)

@@ -22,7 +22,7 @@ SPAN_ID_BITS: Final = 64
 NUMBERED_ID_BITS: Final = 16
 TRACE_PARENT_CHARACTERS: Final = 55  # of one that this version makes
 # Calls of a client that are sampled one after another.
-NEIGHBOURS: Final = 4
+NEIGHBOURS: Final = 16
 # Version 00; what a newer version appends may follow and is ignored.
 _TRACE_PARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -18,9 +17,14 @@ from viewstamp.telemetry.spans import Notes
 # About 20 MB; at 10,000 spans per second more than three seconds of a disk that stands still.
 SPANS_WAITING_MAX: Final = 32_768
 FLUSH_INTERVAL_MS: Final = 250
-# Encoded in one go, and what the last notes have more: the event loop of the process waits for the
-# interpreter meanwhile.
-SPANS_PER_GROUP_MIN: Final = 256
+# Encoded in one go, and what the last notes have more: about a quarter of a millisecond, for which
+# the event loop of the process may have to wait for the interpreter.
+SPANS_PER_GROUP_MIN: Final = 64
+# Between two groups. To let the interpreter go for a moment is not enough: whoever waits for it is
+# not awake before this thread has it again, and then waits for the interpreter's whole interval.
+GROUP_REST_MS: Final = 0.5
+# With more of the queue in use there is no rest: better to disturb than to drop.
+RESTING_SHARE_MAX: Final = 0.25
 CLOSE_TIMEOUT_MS: Final = 5_000
 
 _log = logging.getLogger(__name__)
@@ -88,7 +92,9 @@ class Spool:
     def _drain(self) -> None:
         while group := self._next_group():
             self._write(group)
-            time.sleep(0)  # lets the event loop have the interpreter between two groups
+            waiting = self._spans_put - self._spans_taken
+            if waiting <= self._capacity * RESTING_SHARE_MAX:
+                self._stop.wait(GROUP_REST_MS / 1000)
 
     def _next_group(self) -> list[Notes]:
         group: list[Notes] = []
