@@ -217,7 +217,7 @@ class Process:
             prepare, is_damaged = result
             if is_damaged:
                 self._world.marks.hit("read damaged record")
-                self.step(vsr.RecordFaulty(op))
+                self.step(vsr.RecordFaulty(op, self.standing.space.room() is Room.FREE))
             then(prepare, is_damaged)
 
         self.writer.do("read", lambda: self.machine.read(self.files.journal, op), got)
@@ -343,13 +343,15 @@ class Process:
         self._reply(request.client, NotServed(request.number, hint))
 
     def pump(self) -> None:
-        """Let in what waits while the core and the journal have room."""
+        """Let in what waits while the core and the journal have room; not in the midst of a step."""
+        if self._is_stepping:
+            return
         self.standing.entries.look()
         self._admit_waiting()
         self.standing.space.make_if_due()
 
     def _admit_waiting(self) -> None:
-        while self._requests and not self._is_stepping:
+        while self._requests:
             refusal = self.core.batch_refusal()
             room = self.standing.space.room()
             if refusal in NOT_SERVING or room in NO_ROOM:

@@ -17,6 +17,7 @@ from coordinator.snapshot.retention import LOOK_INTERVAL_MS as RETENTION_INTERVA
 from coordinator.snapshot.retention import NONE_AT_ALL, Retention, Room
 from tests.simulation.space import SimulatedSpace
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.limits import TICK_MS
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -40,7 +41,7 @@ class Standing:
         self.space = SimulatedSpace(
             process.files.journal, self._became_full, process.pump, process.later
         )
-        self.entries = Entries(self, self.space.room)
+        self.entries = Entries(self, self.space.room, lambda: self._now_ms() // TICK_MS)
         ports = FitnessPorts(self._look, self._tell, lambda reason: None, self._now_ms)
         self._fitness = Fitness(ports)
         self._retention = Retention(process.files.journal, self._reports.followers, self._waits)
@@ -115,8 +116,8 @@ class Standing:
         self._process.step(event)
 
     def may_send(self, effect: vsr.Send) -> bool:
-        """Whether a message is to be sent: not if it asks for what there is no room for."""
-        return not self.entries.is_vain(effect.message)
+        """Whether a message is to be sent: hardly ever one for what there is no room for."""
+        return self.entries.may_send(effect)
 
     def may_use_reserve(self, prepare: vsr.Prepare) -> bool:
         """No entry is about snapshots here."""
