@@ -1,6 +1,9 @@
 """Unary calls that only the primary can answer, passed on by a backup: one hop, undecoded.
 
 A stream is not passed on: its client is told where the primary is and connects there.
+
+No call is passed on for ever, whatever deadline its caller has: a primary whose machine vanished
+says nothing, not even that a connection is closed. Pings find that out long before the deadline.
 """
 
 from __future__ import annotations
@@ -11,17 +14,32 @@ from typing import Any, Final, NoReturn
 import grpc
 import grpc.aio
 
+from coordinator.replica.refusals import outcome_unknown
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
-from viewstamp.limits import MESSAGE_BYTES_MAX
+from viewstamp.limits import COMMAND_DEADLINE_MS, MESSAGE_BYTES_MAX
 from viewstamp.status import STATUS_DETAILS_KEY
 
 FORWARDED_KEY: Final = "viewstamp-forwarded"
 # What gRPC itself says about a call; the next call has its own.
 _OF_THE_CALL: Final = ("grpc-", ":", "user-agent", "te", "content-type")
-_OPTIONS: Final = (
+# The primary itself answers within its own deadline; a little more, for its words to get here.
+FORWARD_DEADLINE_MS: Final = COMMAND_DEADLINE_MS + 2_000
+KEEPALIVE_MS: Final = 2_000
+KEEPALIVE_TIMEOUT_MS: Final = 2_000
+CONNECT_TIMEOUT_MS: Final = 2_000
+CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    # While calls are under way. The other side must allow it: `server.SERVER_OPTIONS`.
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    # Without this the library waits for the answer to a ping for a minute all the same.
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A replica that comes back may be the primary at once: the library would wait for minutes.
+    ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
+    ("grpc.max_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
 )
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -56,7 +74,7 @@ class Forwarding:
             answer: bytes = await call(
                 payload,
                 metadata=(*passed_on, (FORWARDED_KEY, "1")),
-                timeout=context.time_remaining(),
+                timeout=_seconds_left(context),
             )
         except grpc.aio.AioRpcError as error:
             await _relay(error, context)
@@ -72,11 +90,20 @@ class Forwarding:
         channel = self._channels.get(address)
         if channel is None:
             if self._credentials is None:
-                channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+                channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
             else:
-                channel = grpc.aio.secure_channel(address, self._credentials, options=_OPTIONS)
+                channel = grpc.aio.secure_channel(
+                    address, self._credentials, options=CHANNEL_OPTIONS
+                )
             self._channels[address] = channel
         return channel
+
+
+def _seconds_left(context: Context) -> float:
+    """How long the call is waited for, in seconds: until the caller's deadline, or the longest."""
+    longest = FORWARD_DEADLINE_MS / 1000
+    remaining = context.time_remaining()
+    return longest if remaining is None else min(remaining, longest)
 
 
 async def _relay(error: grpc.aio.AioRpcError, context: Context) -> NoReturn:
@@ -84,6 +111,8 @@ async def _relay(error: grpc.aio.AioRpcError, context: Context) -> NoReturn:
     if any(key == STATUS_DETAILS_KEY for key, _ in trailing):
         await context.abort(error.code(), error.details() or "", trailing_metadata=trailing)
         raise AssertionError("abort always raises")
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        raise outcome_unknown(FORWARD_DEADLINE_MS) from error
     raise Refusal(
         Reason.REASON_VIEW_CHANGE,
         f"the primary could not be asked ({error.code().name}: {error.details()}): a command may"

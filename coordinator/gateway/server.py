@@ -16,6 +16,7 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from coordinator.config import ConfigError
+from coordinator.gateway import forwarding
 from coordinator.gateway.submit import SubmitStreams
 from coordinator.gateway.unary import UnaryCalls
 from viewstamp.api.cluster.v1 import cluster_service_pb2
@@ -42,6 +43,9 @@ SERVER_OPTIONS: Final = (
     # A client whose machine vanished must not keep its session alive for ever.
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    # Backups that pass calls on ask for signs of life as often as that.
+    ("grpc.http2.min_ping_interval_without_data_ms", forwarding.KEEPALIVE_MS // 2),
 )
 
 _MODULES: Final = (

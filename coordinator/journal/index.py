@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from coordinator.journal.findings import Entry
 from coordinator.journal.placement import Placed
-from coordinator.journal.recovery import Entry
 from viewstamp.format.prepare import PrepareHeader
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,14 +12,10 @@ from coordinator.journal.errors import (
     CorruptRecord,
     JournalFailed,
     JournalNotFound,
+    NoSpace,
 )
 from coordinator.journal.index import Index
-from coordinator.journal.opening import (
-    Recovered,
-    Recovery,
-    close_files,
-    recover,
-)
+from coordinator.journal.opening import Recovered, Recovery, recover
 from coordinator.journal.placement import (
     Content,
     Placed,
@@ -33,11 +28,8 @@ from coordinator.journal.placement import (
 )
 from coordinator.journal.plan import Identity
 from coordinator.journal.rules import Base, Log, check_group
-from coordinator.journal.segment import (
-    create_segment,
-    remove_blank_segments,
-    segment_path,
-)
+from coordinator.journal.segment import create_segment, remove_blank_segments
+from coordinator.journal.segments import Segments
 from coordinator.journal.unsettled import Unsettled
 from coordinator.storage import Storage, StorageLock
 from viewstamp.format import FormatError
@@ -91,23 +83,23 @@ class Journal:
         archive: str | None,
     ) -> None:
         """Use `Journal.open` or `Journal.create`."""
-        self._storage = storage
         self._directory = directory
         self._lock = lock
         self._identity = identity
         self._segment_bytes = segment_bytes
-        self._archive = archive
         self._journal_id = recovered.opened.journal_id
-        self._files = recovered.opened.files
-        self._first_segment = min(self._files)
-        self._last_segment = max(self._files)
+        kind = SegmentHeader(
+            identity.cluster_id, identity.replica_id, self._journal_id, 0, segment_bytes
+        )
+        self._segments = Segments(
+            storage, directory, recovered.opened.files, kind, archive, self._fail
+        )
         self._base = base
         self._restart_op = recovered.plan.restart_op
         self._index = Index(recovered.plan.kept, recovered.plan.live)
         self._unsettled = Unsettled(recovered.plan, recovered.recovery.holes)
         self._next_sequence, self._segment, self._offset = recovered.end()
         self._failure: str | None = None
-        self._spares_mutex = threading.Lock()
 
     # --- Opening and closing ---
 
@@ -194,7 +186,7 @@ class Journal:
 
     def close(self) -> None:
         """Give back files and lock. Nothing is written: whatever was acknowledged is durable."""
-        close_files(self._files)
+        self._segments.close()
         self._lock.release()
 
     # --- Looking ---
@@ -227,7 +219,7 @@ class Journal:
     @property
     def head_uncertain(self) -> bool:
         """Whether there may have been ops above the head and those missing."""
-        return bool(self._unsettled.ranges)
+        return self._unsettled.is_unknown
 
     def header(self, op: int) -> PrepareHeader | None:
         """The header of an op, from memory, or None if it is not held."""
@@ -244,9 +236,9 @@ class Journal:
         location = self._index.get(op)
         if location is None:
             return None
-        path = segment_path(self._directory, location.segment)
+        path = self._segments.path(location.segment)
         try:
-            data = self._files[location.segment].read(location.offset, location.extent_bytes)
+            data = self._segments[location.segment].read(location.offset, location.extent_bytes)
             record = decode_record(
                 data,
                 journal_id=self._journal_id,
@@ -281,20 +273,20 @@ class Journal:
         """How much room there is before appending needs new disk space. Any thread may ask."""
         # The offset first: with an append under way this gives too little room, never too much.
         offset, segment = self._offset, self._segment
-        last_segment = self._last_segment
-        # Each by its own size: spares may have been made under another setting.
+        size_of, last_segment = self._segments.size_of, self._segments.last
         usable = range(segment + 1, last_segment - RESERVE_SEGMENTS + 1)
-        active_bytes = max(0, self._files[segment].size() - offset)
+        active_bytes = max(0, size_of(segment) - offset)
         return Space(
-            free_bytes=active_bytes + sum(self._files[n].size() - SECTOR_BYTES for n in usable),
+            free_bytes=active_bytes + sum(size_of(spare) - SECTOR_BYTES for spare in usable),
             spare_segments=last_segment - segment,
             reserve_intact=last_segment - segment >= RESERVE_SEGMENTS,
         )
 
     def bytes_from(self, op: int) -> int:
         """Return the size of the full segments that hold something from `op` on."""
-        full = range(self._first_segment, self._segment)
-        return sum(self._files[n].size() for n in full if self._index.last_op_in(n) >= op)
+        full = range(self._segments.first, self._segment)
+        size_of, last_op_in = self._segments.size_of, self._index.last_op_in
+        return sum(size_of(segment) for segment in full if last_op_in(segment) >= op)
 
     # --- Appending ---
 
@@ -335,12 +327,26 @@ class Journal:
         """
         self._check_usable()
         self._check_member("forgets its log")
-        self._append([restart_content(op, checksum)], use_reserve=True)
+        dropped = self._append_restart(op, checksum)
         self._index.remove_after(0)
         self._base = Base(op, checksum)
         self._restart_op = op
         self._unsettled.covered_up_to(op)
-        return self._drop_before(self._segment)
+        return dropped + self._drop_before(self._segment)
+
+    def _append_restart(self, op: int, checksum: bytes) -> int:
+        """Return how many segments had to be dropped for it: those before the one being written
+        hold nothing that the snapshot does not stand for, or that is missed."""
+        content = restart_content(op, checksum)
+        try:
+            self._append([content], use_reserve=True)
+        except NoSpace:
+            dropped = self._drop_before(self._segment)
+            if not dropped:
+                raise
+            self._append([content], use_reserve=True)
+            return dropped
+        return 0
 
     @property
     def is_settled(self) -> bool:
@@ -386,11 +392,11 @@ class Journal:
             self._segment,
             self._offset,
             segment_bytes=self._segment_bytes,
-            size_of=self._size_of,
+            size_of=self._segments.size_of,
         )
         if not placed:
             return
-        self._ensure_spares(placed[-1].segment, 0 if use_reserve else RESERVE_SEGMENTS)
+        self._segments.make(placed[-1].segment + (0 if use_reserve else RESERVE_SEGMENTS))
         records = encode(placed, next_sequence=self._next_sequence, journal_id=self._journal_id)
         try:
             self._write(placed, records)
@@ -398,19 +404,15 @@ class Journal:
             raise self._fail(f"writing to segment {placed[-1].segment}", error) from error
         self._enter(placed)
 
-    def _size_of(self, segment: int) -> int:
-        file = self._files.get(segment)
-        return self._segment_bytes if file is None else file.size()
-
     def _write(self, placed: Sequence[Placed], records: Sequence[bytes]) -> None:
         """One write and one sync per segment; usually that is one of each."""
         segments = sorted({record.segment for record in placed})
         for segment in segments:
             indices = [i for i, record in enumerate(placed) if record.segment == segment]
             data = b"".join(records[i] for i in indices)
-            self._files[segment].write(placed[indices[0]].offset, data)
+            self._segments[segment].write(placed[indices[0]].offset, data)
         for segment in segments:
-            self._files[segment].sync()
+            self._segments[segment].sync()
 
     def _enter(self, placed: Sequence[Placed]) -> None:
         self._index.enter(placed)
@@ -433,31 +435,7 @@ class Journal:
         Safe to call while another thread appends. Raises NoSpace, with whatever fitted kept.
         """
         self._check_usable()
-        return self._ensure_spares(self._segment, SPARE_SEGMENTS)
-
-    def _ensure_spares(self, segment: int, spares: int) -> int:
-        made = 0
-        if self._last_segment >= segment + spares:
-            return made
-        with self._spares_mutex:
-            while self._last_segment < segment + spares:
-                self._make_spare(self._last_segment + 1)
-                made += 1
-        return made
-
-    def _make_spare(self, segment: int) -> None:
-        header = SegmentHeader(
-            self._identity.cluster_id,
-            self._identity.replica_id,
-            self._journal_id,
-            segment,
-            self._segment_bytes,
-        )
-        try:
-            self._files[segment] = create_segment(self._storage, self._directory, header)
-        except OSError as error:
-            raise self._fail(f"making segment {segment}", error) from error
-        self._last_segment = segment
+        return self._segments.make(self._segment + SPARE_SEGMENTS)
 
     def truncate_before(self, op: int) -> int:
         """Drop segments that hold nothing from `op` on, oldest first; return how many.
@@ -468,7 +446,7 @@ class Journal:
         """
         self._check_usable()
         keep_from = min(op, self._index.head_op - PREPARES_KEPT_MIN + 1)
-        segment = self._first_segment
+        segment = self._segments.first
         while segment < self._segment and self._index.last_op_in(segment) < keep_from:
             segment += 1
         return self._drop_before(segment)
@@ -477,24 +455,8 @@ class Journal:
         needed = self._unsettled.first_segment
         end = segment if needed is None else min(segment, needed)
         dropped = 0
-        while self._first_segment < end:
-            self._drop(self._first_segment)
+        while self._segments.first < end:
+            self._index.remove_segment(self._segments.first)
+            self._segments.drop_first()
             dropped += 1
         return dropped
-
-    def _drop(self, segment: int) -> None:
-        """Remove one segment durably: were two removals to reach the disk in the wrong order, a
-        crash between them would leave a hole in the numbers."""
-        path = segment_path(self._directory, segment)
-        self._index.remove_segment(segment)
-        self._files.pop(segment).close()
-        self._first_segment = segment + 1
-        try:
-            if self._archive is None:
-                self._storage.unlink(path)
-            else:
-                self._storage.rename(path, f"{self._archive}/{path.rpartition('/')[2]}")
-                self._storage.sync_directory(self._archive)
-            self._storage.sync_directory(self._directory)
-        except OSError as error:
-            raise self._fail(f"dropping segment {segment}", error) from error

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from coordinator.journal.recovery import Entry, Evidence, Finding
+from coordinator.journal.findings import Entry, Finding
+from coordinator.journal.recovery import Evidence
 
 
 def live_entries(

@@ -20,16 +20,10 @@ from coordinator.journal.errors import (
     WrongCluster,
     WrongReplica,
 )
+from coordinator.journal.findings import Entry, Stray, harmless_strays
 from coordinator.journal.live import holes
 from coordinator.journal.plan import Contents, Identity, OpenSegments, Plan, make_plan
-from coordinator.journal.recovery import (
-    FAULTY,
-    Decision,
-    Entry,
-    Judged,
-    Stray,
-    harmless_strays,
-)
+from coordinator.journal.recovery import FAULTY, Decision, Judged
 from coordinator.journal.segment import (
     read_segment,
     remove_temporaries,

@@ -6,17 +6,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from coordinator.journal.errors import CorruptJournal
+from coordinator.journal.findings import Entry, Finding, Stray
 from coordinator.journal.live import chain_breaks, in_doubt, live_entries, unconnected
-from coordinator.journal.recovery import (
-    FAULTY,
-    Decision,
-    Entry,
-    Evidence,
-    Finding,
-    Judged,
-    Stray,
-    judge,
-)
+from coordinator.journal.recovery import FAULTY, Decision, Evidence, Judged, judge
 from coordinator.storage import StorageFile
 from viewstamp.format.record import SECTOR_BYTES
 

@@ -1,9 +1,7 @@
 """What a journal's bytes mean after a crash: pure analysis and a decision table.
 
-A scan gives, in file order, every record whose frame verified (`Entry`) and every sector that
-holds something else (`Stray`). Sequences count the records appended here without a gap, so what
-is lost shows as a sequence without an intact record: a `Finding`. Six facts about a finding
-decide what is done, by the table `DECISIONS` and nothing else:
+`findings` says what is lost, `lost_ops` which ops that were, where counting tells it. Six facts
+about a finding decide what is done, by the table `DECISIONS` and nothing else:
 
 `intact`
     The record verified in full.
@@ -42,12 +40,13 @@ unless the chain of hashes ties them to an entry after it, or says that they wer
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from viewstamp.format.prepare import PrepareHeader
-from viewstamp.format.record import SECTOR_BYTES, Frame, RecordKind
+from coordinator.journal.findings import Entry, Finding, Stray, find
+from coordinator.journal.lost_ops import tell_ops
+from viewstamp.format.record import RecordKind
 
 
 class Decision(Enum):
@@ -127,56 +126,6 @@ def decide(facts: Facts) -> Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A record whose frame verified. `header` is known for intact prepares, `ranges` for intact
-    repaired records; `reason` says what is wrong with a damaged one and is None otherwise; `torn`
-    that units of a damaged one were never written."""
-
-    segment: int
-    offset: int
-    extent_bytes: int
-    frame: Frame
-    header: PrepareHeader | None
-    ranges: tuple[tuple[int, int], ...]
-    reason: str | None
-    torn: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Stray:
-    """A sector that is not zero and not part of a record whose frame verified.
-
-    `torn` says that its first unit, where a frame would be, is zero all the same.
-    """
-
-    segment: int
-    offset: int
-    reason: str
-    torn: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Sequences without an intact record, and where they would have been.
-
-    `op` and `checksum` are what the frame says; `inferred_op` is where counting from the record
-    before leads, which is certain only for a single replica. `start` is the segment and offset
-    where the first of them began: nothing from there on belongs to a record before it.
-    """
-
-    first_sequence: int
-    last_sequence: int
-    op: int | None
-    checksum: bytes | None
-    inferred_op: int | None
-    segment: int
-    offset: int
-    reason: str
-    torn: bool
-    start: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
 class Judged:
     """A finding and what is to be done about it."""
 
@@ -236,12 +185,7 @@ class Evidence:
 
     def superseded(self, finding: Finding) -> bool:
         """Whether other records make the finding irrelevant."""
-        if any(
-            sequence > finding.last_sequence
-            and first <= finding.first_sequence
-            and finding.last_sequence <= last
-            for sequence, first, last in self._repaired
-        ):
+        if self.repaired(finding):
             return True
         if finding.op is None:
             return False
@@ -253,6 +197,15 @@ class Evidence:
         # A restart forgets what a snapshot covers. Above that the loss of an entry stays a loss.
         restart_sequence, restart_op = self.restart
         return finding.last_sequence < restart_sequence and finding.op <= restart_op
+
+    def repaired(self, finding: Finding) -> bool:
+        """Whether a later repaired record names the sequences."""
+        return any(
+            sequence > finding.last_sequence
+            and first <= finding.first_sequence
+            and finding.last_sequence <= last
+            for sequence, first, last in self._repaired
+        )
 
     def removed(self, op: int, sequence: int) -> bool:
         """Whether a cut or a restart after `sequence` took `op` out of the log."""
@@ -306,166 +259,10 @@ def judge(
 ) -> tuple[list[Judged], Evidence]:
     """Find everything that is lost or damaged and decide about it, in file order."""
     evidence = Evidence(entries, commit_max, covered_op)
-    findings = find(entries, strays, first_segment)
+    findings = list(find(entries, strays, first_segment))
+    if not single:
+        findings = tell_ops(findings, entries, first_segment, covered_op)
     judged = [
         Judged(finding, decide(evidence.facts(finding, single=single))) for finding in findings
     ]
     return judged, evidence
-
-
-def find(
-    entries: Sequence[Entry], strays: Sequence[Stray], first_segment: int
-) -> Iterator[Finding]:
-    """Every sequence without an intact record, in file order.
-
-    Strays that no lost sequence accounts for lie in space that no record ever used: harmless.
-    """
-    previous: Entry | None = None
-    for entry in entries:
-        yield from _find_before(entry, previous, strays, first_segment)
-        if entry.reason is not None:
-            yield _damaged(entry, entry.reason, torn=entry.torn)
-        if previous is None or entry.frame.sequence > previous.frame.sequence:
-            previous = entry
-    yield from _find_after(previous, strays, first_segment)
-
-
-def _find_before(
-    entry: Entry, previous: Entry | None, strays: Sequence[Stray], first_segment: int
-) -> Iterator[Finding]:
-    """The gap, or the step backward, between two neighbours."""
-    sequence = entry.frame.sequence
-    if previous is not None and sequence <= previous.frame.sequence:
-        reason = f"sequence {sequence} follows sequence {previous.frame.sequence}"
-        yield _damaged(entry, reason, torn=False)
-        return
-    expected = _expected(previous, entry, first_segment)
-    if sequence > expected:
-        yield _missing(expected, sequence - 1, previous, entry, strays, first_segment)
-
-
-def _missing(
-    first_sequence: int,
-    last_sequence: int,
-    previous: Entry | None,
-    following: Entry | None,
-    strays: Sequence[Stray],
-    first_segment: int,
-) -> Finding:
-    """Records without as much as a frame, between two neighbours."""
-    segment, offset, reason = _locate(previous, following, strays, first_segment)
-    return Finding(
-        first_sequence=first_sequence,
-        last_sequence=last_sequence,
-        op=None,
-        checksum=None,
-        inferred_op=_inferred_op(previous, first_segment),
-        segment=segment,
-        offset=offset,
-        reason=reason,
-        torn=_begins_blank(previous, following, strays, first_segment),
-        start=_end(previous, first_segment),
-    )
-
-
-def _end(previous: Entry | None, first_segment: int) -> tuple[int, int]:
-    """Where the record after `previous` begins, if it fits there."""
-    if previous is None:
-        return first_segment, SECTOR_BYTES
-    return previous.segment, previous.offset + previous.extent_bytes
-
-
-def _begins_blank(
-    previous: Entry | None, following: Entry | None, strays: Sequence[Stray], first_segment: int
-) -> bool:
-    """Whether the frame of the record after `previous` was never written.
-
-    The record began right behind `previous` or, if it did not fit there, with a later segment. An
-    intact frame at one of these places is of a record after it. So if all others are blank, its
-    own place is. Where the records before were dropped, there is no place to look at.
-    """
-    if previous is None and first_segment > 1:
-        return False
-    start = _end(previous, first_segment)
-    return not any(
-        not stray.torn
-        and (stray.segment, stray.offset) >= start
-        and (following is None or stray.segment <= following.segment)
-        and ((stray.segment, stray.offset) == start or stray.offset == SECTOR_BYTES)
-        for stray in strays
-    )
-
-
-def _expected(previous: Entry | None, entry: Entry, first_segment: int) -> int:
-    """The sequence that should have come here."""
-    if previous is not None:
-        return previous.frame.sequence + 1
-    if first_segment == 1:
-        return 1
-    # Segments before were dropped, so the count cannot start at 1; the place still tells.
-    at_start = entry.segment == first_segment and entry.offset == SECTOR_BYTES
-    return entry.frame.sequence - (0 if at_start else 1)
-
-
-def _inferred_op(previous: Entry | None, first_segment: int) -> int | None:
-    if previous is not None:
-        return previous.frame.op + 1 if previous.frame.kind is RecordKind.PREPARE else None
-    return 1 if first_segment == 1 else None
-
-
-def _locate(
-    previous: Entry | None, following: Entry | None, strays: Sequence[Stray], first_segment: int
-) -> tuple[int, int, str]:
-    """Where something is missing: the first stray between two records, or right after the first."""
-    after = (first_segment, 0) if previous is None else (previous.segment, previous.offset)
-    for stray in strays:
-        place = (stray.segment, stray.offset)
-        before_following = following is None or place < (following.segment, following.offset)
-        if place > after and before_following:
-            return stray.segment, stray.offset, stray.reason
-    if previous is None:
-        return first_segment, SECTOR_BYTES, "a record is missing"
-    return previous.segment, previous.offset + previous.extent_bytes, "a record is missing"
-
-
-def _damaged(entry: Entry, reason: str, *, torn: bool) -> Finding:
-    frame = entry.frame
-    is_prepare = frame.kind is RecordKind.PREPARE
-    return Finding(
-        first_sequence=frame.sequence,
-        last_sequence=frame.sequence,
-        op=frame.op if is_prepare else None,
-        checksum=frame.content_checksum if is_prepare else None,
-        inferred_op=None,
-        segment=entry.segment,
-        offset=entry.offset,
-        reason=reason,
-        torn=torn,
-        start=(entry.segment, entry.offset),
-    )
-
-
-def _find_after(
-    previous: Entry | None, strays: Sequence[Stray], first_segment: int
-) -> Iterator[Finding]:
-    """Damage that no record follows, or a truncated journal without any record."""
-    last = (first_segment, 0) if previous is None else (previous.segment, previous.offset)
-    followed = any((stray.segment, stray.offset) > last for stray in strays)
-    emptied = previous is None and first_segment > 1
-    if not followed and not emptied:
-        return
-    sequence = 1 if previous is None else previous.frame.sequence + 1
-    yield _missing(sequence, sequence, previous, None, strays, first_segment)
-
-
-def harmless_strays(entries: Sequence[Entry], strays: Sequence[Stray]) -> list[Stray]:
-    """Strays between two records of neighbouring sequences: nothing can have been lost there."""
-    places = [(entry.segment, entry.offset) for entry in entries]
-    harmless = []
-    for stray in strays:
-        index = bisect_right(places, (stray.segment, stray.offset))
-        if 0 < index < len(entries):
-            before, after = entries[index - 1].frame.sequence, entries[index].frame.sequence
-            if after == before + 1:
-                harmless.append(stray)
-    return harmless

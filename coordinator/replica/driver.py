@@ -135,7 +135,11 @@ class Driver:
         self._intake.submit(waiting)
 
     def pump(self) -> None:
-        """Admit what waits while the pipeline and the disk have room."""
+        """Admit what waits while the pipeline and the disk have room; not in the middle of a step,
+        whose own entries may have taken the room only when it is over."""
+        if self._stepping:
+            asyncio.get_running_loop().call_soon(self.pump)
+            return
         self._entries.look()
         self._intake.pump()
 
@@ -221,7 +225,7 @@ class Driver:
         self._entries.received(message)
 
     def _send_to_peer(self, effect: vsr.Send) -> None:
-        if not self._entries.is_vain(effect.message):
+        if self._entries.may_send(effect):
             self._peers.send(effect.to_replica, effect.message)
 
     def holds(self, prepare: vsr.Prepare) -> bool:
@@ -355,9 +359,9 @@ class Driver:
 
     def late_read(self, deadline_ms: int) -> Refusal | None:
         """Return where a linearizable read belongs that got no answer here; None: nowhere else."""
-        if self.is_serving:
-            return None
         primary = self.progress.primary
+        if primary == self._peers.replica_id:
+            return None  # whether it serves by now or not, nobody else can answer
         return not_read_here(primary, self._peers.address(primary), deadline_ms)
 
     def _halted(self, effect: vsr.Halted) -> None:
@@ -393,7 +397,12 @@ class Driver:
 
     def _found_faulty(self, op: int, damage: CorruptRecord) -> None:
         _log.error("op %d is damaged in the journal", op, exc_info=damage)
-        self.step(vsr.RecordFaulty(op))
+        self.found_faulty(op)
+
+    def found_faulty(self, op: int) -> None:
+        """Have a damaged record written anew: at once if it is in memory and the journal has room,
+        else when a peer sends it and there is room."""
+        self.step(vsr.RecordFaulty(op, self._events.room() is Room.FREE))
 
     def _hand_over(self, prepare: vsr.Prepare) -> None:
         batch = self.batch_of(prepare.op)

@@ -3,6 +3,9 @@
 They are let in while the journal has room for them, like the commands of clients at a primary. So a
 replica whose disk is full takes no entry, acknowledges none, and loses nothing that it had: it goes
 on hearing its primary and voting. Whoever sent an entry that was not taken sends it again.
+
+It asks for entries only now and then, too. What it wants to know is whether the others still have
+them: if not, only a snapshot brings it on, and to restart from one frees its journal.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
 
 from coordinator import vsr
-from coordinator.replica.ports import Room
+from coordinator.replica.ports import Room, now_ticks
 from coordinator.vsr.messages import (
     CommittedMessage,
     Message,
@@ -21,13 +24,15 @@ from coordinator.vsr.messages import (
     RequestCommittedMessage,
     RequestPrepareMessage,
 )
-from viewstamp.limits import CATCH_UP_OPS, PIPELINE_PREPARES_MAX
+from viewstamp.limits import CATCH_UP_OPS, PIPELINE_PREPARES_MAX, TICK_MS
 
 EntryMessage: TypeAlias = PrepareMessage | RepairMessage | CommittedMessage
 ENTRIES: Final = (PrepareMessage, RepairMessage, CommittedMessage)
 QUESTIONS: Final = (RequestPrepareMessage, RequestCommittedMessage)
 # What may come at once: a pipeline, and what was asked for.
 WAITING_MAX: Final = PIPELINE_PREPARES_MAX + CATCH_UP_OPS
+# How often a replica without room asks each of the others for what is committed.
+FULL_QUESTION_MS: Final = 2_000
 
 
 class Replica(Protocol):
@@ -54,9 +59,16 @@ class Replica(Protocol):
 class Entries:
     """Lets entries in. `room` says whether the journal has room for another one."""
 
-    def __init__(self, replica: Replica, room: Callable[[], Room]) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        room: Callable[[], Room],
+        clock_ticks: Callable[[], int] = now_ticks,
+    ) -> None:
         self._replica = replica
         self._room = room
+        self._clock_ticks = clock_ticks
+        self._asked_ticks: dict[int, int] = {}  # by replica, while there is no room
         self._waiting: deque[EntryMessage] = deque()
         self.refused = 0
 
@@ -76,9 +88,26 @@ class Entries:
             self.refused += len(self._waiting)
             self._waiting.clear()
 
-    def is_vain(self, message: Message) -> bool:
-        """Whether a message asks for entries that would not be taken."""
-        return isinstance(message, QUESTIONS) and self._room() in (Room.FULL, Room.EXHAUSTED)
+    def may_send(self, effect: vsr.Send) -> bool:
+        """Whether a message is to be sent now: no question for entries that would not be taken, but
+        for one after a while, to each replica, for what is committed."""
+        if not isinstance(effect.message, QUESTIONS):
+            return True
+        if self._room() not in (Room.FULL, Room.EXHAUSTED):
+            self._asked_ticks.clear()
+            return True
+        if isinstance(effect.message, RequestPrepareMessage):
+            return False
+        return self._is_due(effect.to_replica)
+
+    def _is_due(self, replica: int) -> bool:
+        """Whether a replica was not asked for some time; it counts as asked from now on."""
+        now = self._clock_ticks()
+        asked = self._asked_ticks.get(replica)
+        if asked is not None and now < asked + FULL_QUESTION_MS // TICK_MS:
+            return False
+        self._asked_ticks[replica] = now
+        return True
 
     def _has_place(self, message: EntryMessage) -> bool:
         if isinstance(message, PrepareMessage) and message.prepare.op <= self._replica.head_op:

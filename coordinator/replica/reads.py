@@ -66,6 +66,7 @@ class _Pending:
     future: asyncio.Future[Reply]
     op: int
     revision: int
+    is_asked: bool = False  # the core was asked for an index, and has not answered
     is_sent: bool = False
 
 
@@ -108,6 +109,7 @@ class ReplicaReads:
         self._pending[read.token] = pending
         future.add_done_callback(lambda _: self._forget(read.token))
         if linearizable:
+            pending.is_asked = True
             self._replica.step(vsr.ReadIndexRequested(read.token))
         else:
             self._place(pending)
@@ -117,14 +119,17 @@ class ReplicaReads:
         """The core has fixed the op that a read must see."""
         pending = self._pending.get(effect.token)
         if pending is not None:  # else nobody waits any more
+            pending.is_asked = False
             pending.op = effect.op
             self._place(pending)
 
     def refused(self, token: int, refusal: Refusal) -> None:
         """The core has refused a read index."""
         pending = self._pending.get(token)
-        if pending is not None and not pending.future.done():
-            pending.future.set_exception(refusal)
+        if pending is not None:
+            pending.is_asked = False
+            if not pending.future.done():
+                pending.future.set_exception(refusal)
 
     def handed_over(self) -> None:
         """The stages were given more of the log: reads that waited for it can go."""
@@ -164,9 +169,11 @@ class ReplicaReads:
             self._replica.lead(lambda: self._mux.read(*(pending.read for pending in sent)))
 
     def _forget(self, token: int) -> None:
-        """Keep nothing of a read whose future is done; one that the mux leads still ends there."""
+        """Keep nothing of a read whose future is done; neither does the core, nor the mux."""
         self._waiting.pop(token, None)
         pending = self._pending.pop(token, None)
+        if pending is not None and pending.is_asked:
+            self._replica.step(vsr.ReadIndexAbandoned(token))
         if pending is not None and pending.is_sent:
             self._replica.lead(lambda: self._mux.fail_read(token, _ABANDONED))
 

@@ -79,6 +79,7 @@ def start_event(
     Nothing is left out in silence: what lacks above the cut is listed as faulty.
     """
     base_op = 0 if cut is None else cut.op
+    following = ((op, journal.header(op + 1)) for op in journal.missing_ops)
     return vsr.Start(
         known,
         suffix(journal, base_op),
@@ -86,6 +87,7 @@ def start_event(
         base_op,
         journal.missing_ops,
         journal.head_uncertain,
+        tuple((op, header.parent) for op, header in following if header is not None),
     )
 
 

@@ -39,7 +39,7 @@ from coordinator.snapshot.garbage import (
     layers_of,
     stored_generations,
 )
-from coordinator.snapshot.incoming import IncomingGeneration
+from coordinator.snapshot.incoming import IncomingGeneration, diverged
 from coordinator.snapshot.layout import (
     equality_check,
     layer_file,
@@ -165,9 +165,9 @@ class SnapshotFiles:
     def incoming(self, manifest: SnapshotManifest, *, replaces: bool = False) -> IncomingGeneration:
         """Begin to take in a generation of another replica, which keeps it until that is closed.
 
-        If it is here already, equal in its root, then it goes on from what is here; with `replaces`
-        from the layers of the manifest given, since some of those here cannot be read any more.
-        Raises ConflictingManifest if the same cut led to another root here.
+        If it is here already, equal in its root, it goes on from what is here; with `replaces` from
+        the layers of the manifest given: some of those here cannot be read any more. Raises
+        ConflictingManifest if the same cut led to another root here.
         """
         manifest = self._replacing(manifest) if replaces else self._known_as(manifest)
         with self._pins.mutex:
@@ -188,7 +188,7 @@ class SnapshotFiles:
     def _finish_replacing(self, manifest: SnapshotManifest) -> None:
         data, name = encode_manifest(manifest), manifest_file(manifest.generation)
         with self._pins.mutex:
-            # Copy by copy, each by a rename: whichever a crash leaves first, all of them become it.
+            # Copy by copy, each by a rename: whichever comes first after a crash, all become it.
             self._copies.write(name, data, equality_check(data), self._reserve.give_up)
             self._remember(manifest)
         self.load(manifest.generation).close()
@@ -202,7 +202,7 @@ class SnapshotFiles:
         # One that was cut elsewhere was cut at an entry that was never committed.
         is_same_cut = stored is not None and stored.cut_checksum == manifest.cut_checksum
         if stored is not None and is_same_cut and stored.root != manifest.root:
-            raise _diverged(stored, manifest)
+            raise diverged(stored, manifest)
         return manifest
 
     def _known_as(self, manifest: SnapshotManifest) -> SnapshotManifest:
@@ -215,7 +215,7 @@ class SnapshotFiles:
         if stored is None or stored.root == manifest.root:
             return stored or manifest
         if stored.cut_checksum == manifest.cut_checksum:
-            raise _diverged(stored, manifest)
+            raise diverged(stored, manifest)
         self.delete(manifest.generation)  # cut at an entry that was never committed
         return manifest
 
@@ -406,6 +406,11 @@ class SnapshotFiles:
         """
         return self._reserve.rebuild(sum(layers_of(manifest).values()))
 
+    def give_up_reserve(self) -> None:
+        """Free the reserve of every directory, for what else a snapshot needs on a full disk."""
+        for copy in range(len(self.directories)):
+            self._reserve.give_up(copy)
+
     def reserve_bytes(self) -> list[int]:
         """How much is kept in each directory."""
         return [self._reserve.held_bytes(copy) for copy in range(len(self.directories))]
@@ -482,14 +487,6 @@ class GenerationWriter:
     def discard(self) -> None:
         """Give up: layers that no manifest names become garbage."""
         self._files._pins.release(self.generation)
-
-
-def _diverged(stored: SnapshotManifest, other: SnapshotManifest) -> ConflictingManifest:
-    return ConflictingManifest(
-        f"generation {stored.generation} is stored with root {stored.root.hex()}, but another"
-        f" replica has {other.root.hex()} of the same cut: one of them has diverged. Keep this"
-        " replica's directory for whoever looks for the reason"
-    )
 
 
 def _begins_with(layers: Sequence[LayerReference], prefix: Sequence[bytes]) -> bool:

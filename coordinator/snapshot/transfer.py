@@ -26,6 +26,7 @@ from typing import Final, Protocol
 
 from coordinator import vsr
 from coordinator.peers.fetch import PeerFileUnavailable
+from coordinator.snapshot.copies import NO_SPACE_ERRORS
 from coordinator.snapshot.errors import (
     ConflictingManifest,
     CopiesFailed,
@@ -181,8 +182,18 @@ class StateTransfer:
     async def bring(self, target: vsr.SnapshotNeeded) -> None:
         """Raise RestartNeeded once the generation is here; return if it is not needed any more.
 
-        Raises PASSING for what may be better at the next attempt.
+        On a full disk what is fetched may use the reserve for snapshots, like what is made of it:
+        the journal here, which may be what fills the disk, is dropped as soon as the snapshot
+        stands for it. Raises PASSING for what may be better at the next attempt.
         """
+        try:
+            await self._bring(target)
+        except OSError as error:
+            if error.errno in NO_SPACE_ERRORS:
+                await in_thread(self._files.give_up_reserve)
+            raise
+
+    async def _bring(self, target: vsr.SnapshotNeeded) -> None:
         if self._is_for_damage and self._ports.own_cut_op() >= target.cut_op:
             raise RestartNeeded("restart from the own snapshot, which covers what is damaged")
         manifest = await self._manifest(target)

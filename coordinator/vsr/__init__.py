@@ -41,7 +41,8 @@ The caller's duties
 11. Give `Abdicate` to a primary that is to hand over, and `Unfit` to a replica that had better not
     lead: its stages do not answer, its disk is full. `Fit` ends that. Give `Unfit` only while you
     know of another replica that is fit: else the view goes round and nobody leads.
-12. Give `Suspect` when a replica's process seems to be gone. It saves time, and does no harm.
+12. Give `Suspect` when a replica's process seems to be gone. It saves time, and does no harm. Give
+    `ReadIndexAbandoned` when nobody waits for a read any more: it takes no place then.
 13. On `SnapshotNeeded` fetch that snapshot, write its generation to the superblock, and start the
     process anew with its op as the base. On `Stuck` call people.
 14. Write no commit beyond `recordable_commit` to the superblock at a stop: what was executed may
@@ -150,6 +151,7 @@ from coordinator.vsr.events import (
     Fit,
     Found,
     PrepareRetired,
+    ReadIndexAbandoned,
     ReadIndexRequested,
     Received,
     RecordFaulty,
@@ -189,6 +191,7 @@ __all__ = [
     "Unfit",
     "Fit",
     "ReadIndexRequested",
+    "ReadIndexAbandoned",
     "Effect",
     "Send",
     "PersistPrepares",

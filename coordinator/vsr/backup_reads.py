@@ -24,7 +24,7 @@ def settle(state: State) -> None:
     reads = state.reads
     if reads.waiting and not reads.running:
         reads.number += 1
-        reads.running, reads.waiting = reads.waiting, []
+        reads.running, reads.waiting = reads.waiting, {}
         ask(state)
 
 
@@ -70,5 +70,5 @@ def on_read_index_reply(state: State, message: ReadIndexReplyMessage) -> None:
     learn_commit(state, message.op)
     for token in reads.running:
         state.emit(ReadIndexGranted(token, message.op))
-    reads.running = []
+    reads.running = {}
     state.timeouts.stop(TimeoutName.READ_INDEX)

@@ -31,8 +31,10 @@ class Start:
     committed.
 
     `faulty` are the ops above `base_op` whose records are damaged, in order; the suffix leaves them
-    out, and may end before them. With `head_uncertain` there may have been entries above the last
-    op known. A lone replica has neither: its driver refuses to start.
+    out, and may end before them. `faulty_checksums` are checksums of those whose next entry tells
+    them, by op: peers give such an entry without knowing that it is committed. With
+    `head_uncertain` there may have been entries above the last op known. A lone replica has none of
+    these: its driver refuses to start.
     """
 
     superblock: SuperblockState | None
@@ -41,6 +43,7 @@ class Start:
     base_op: int = 0
     faulty: tuple[int, ...] = ()
     head_uncertain: bool = False
+    faulty_checksums: tuple[tuple[int, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +105,14 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class RecordFaulty:
-    """Reading entry `op` of the journal failed: its record is damaged."""
+    """Reading entry `op` of the journal failed: its record is damaged.
+
+    With `has_room` the journal has room for one that takes its place, if it is still in memory.
+    Without it the entry comes from a peer, once there is room.
+    """
 
     op: int
+    has_room: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +154,13 @@ class ReadIndexRequested:
     token: int
 
 
+@dataclass(frozen=True, slots=True)
+class ReadIndexAbandoned:
+    """Nobody waits for the index of this read any more. It may have been granted already."""
+
+    token: int
+
+
 Event: TypeAlias = (
     Start
     | Tick
@@ -162,4 +177,5 @@ Event: TypeAlias = (
     | Fit
     | Suspect
     | ReadIndexRequested
+    | ReadIndexAbandoned
 )

@@ -11,7 +11,7 @@ itself is damaged, `op` says so and `head` is None.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from coordinator.vsr.errors import InvariantViolation, check
@@ -55,6 +55,8 @@ class LogTail:
         """Every entry up to this op is durable here, but for the faulty ones."""
         self.faulty: set[int] = set()
         """The ops whose records are damaged, and not yet durably written anew."""
+        self._faulty_checksums: dict[int, bytes] = {}
+        """Checksums that entries behind damaged ones told, also those that the tail has no more."""
         self.head_uncertain = False
         """Whether there may have been entries above `op`, in the part that is damaged."""
         self.discards: list[int] = []
@@ -94,11 +96,13 @@ class LogTail:
         return self._entries.get(op)
 
     def checksum_of(self, op: int) -> bytes | None:
-        """The checksum of the entry at `op`, damaged or not, if the tail can tell."""
+        """The checksum of the entry at `op`, damaged or not, if it or the one after it told."""
         held, following = self._entries.get(op), self._entries.get(op + 1)
         if held is not None:
             return held.header.checksum
-        return following.header.parent if following is not None else None
+        if following is not None:
+            return following.header.parent
+        return self._faulty_checksums.get(op) if op in self.faulty else None
 
     def above(self, op: int) -> Iterator[Entry]:
         """The held entries after `op`, in op order."""
@@ -132,6 +136,8 @@ class LogTail:
             self._entries[op] = entry
         if op == self.op:
             self.head = entry.header
+        if op - 1 in self.faulty:
+            self._faulty_checksums[op - 1] = entry.header.parent
         self._written(entry)
 
     def _written(self, entry: Entry) -> None:
@@ -145,9 +151,10 @@ class LogTail:
             self.op, self.head = header.op, header
         self.durable_op = self.op
 
-    def inherit_faults(self, faulty: tuple[int, ...]) -> None:
-        """Note what of that journal is damaged; the last of it may be the head."""
+    def inherit_faults(self, faulty: tuple[int, ...], checksums: Mapping[int, bytes]) -> None:
+        """Note what of that journal is damaged, and checksums by op; the last may be the head."""
         self.faulty = set(faulty)
+        self._faulty_checksums = dict(checksums)
         if faulty and faulty[-1] > self.op:
             self.op = self.durable_op = faulty[-1]
             self.head = None
@@ -158,6 +165,7 @@ class LogTail:
         self.op = self.durable_op = self.base_op = base_op
         self.head = None
         self.faulty = {base_op}
+        self._faulty_checksums = {}
 
     @property
     def is_at_base(self) -> bool:
@@ -211,6 +219,8 @@ class LogTail:
         self.op, self.head = op, held.header if held else None
         self.durable_op = min(self.durable_op, op)
         self.faulty = {faulty for faulty in self.faulty if faulty <= op}
+        told = self._faulty_checksums
+        self._faulty_checksums = {faulty: told[faulty] for faulty in told if faulty < op}
         self.discards.append(op)
         self.discard_count += 1
 

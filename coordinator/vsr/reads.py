@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from coordinator.vsr import backup_reads
 from coordinator.vsr.effects import ReadIndexGranted, ReadIndexRefused, RefusalReason
-from coordinator.vsr.events import ReadIndexRequested
+from coordinator.vsr.events import ReadIndexAbandoned, ReadIndexRequested
 from coordinator.vsr.messages import CommitOkMessage
 from coordinator.vsr.normal import known_primary, refusal_of_role, send_heartbeat, tell_commit
 from coordinator.vsr.state import ReadRounds, State
@@ -36,7 +36,16 @@ def on_read_index_requested(state: State, event: ReadIndexRequested) -> None:
     if refusal is not None:
         state.emit(ReadIndexRefused(event.token, refusal, known_primary(state)))
         return
-    state.reads.waiting.append(event.token)
+    state.reads.waiting[event.token] = None
+
+
+def on_read_index_abandoned(state: State, event: ReadIndexAbandoned) -> None:
+    """Keep nothing of the read. A question of a backup for which nobody waits is not repeated."""
+    reads = state.reads
+    reads.running.pop(event.token, None)
+    reads.waiting.pop(event.token, None)
+    if not reads.running:
+        state.timeouts.stop(TimeoutName.READ_INDEX)
 
 
 def on_commit_ok(state: State, message: CommitOkMessage) -> None:
@@ -80,7 +89,7 @@ def refuse_all(state: State, reason: RefusalReason) -> None:
     reads = state.reads
     for token in (*reads.running, *reads.waiting):
         state.emit(ReadIndexRefused(token, reason, None))
-    reads.running, reads.waiting = [], []
+    reads.running, reads.waiting = {}, {}
     reads.backups_running, reads.backups_waiting = {}, {}
     reads.newcomers_running, reads.newcomers_waiting = {}, {}
     state.timeouts.stop(TimeoutName.READ_INDEX)
@@ -91,7 +100,7 @@ def start_round(state: State) -> None:
     reads = state.reads
     reads.number += 1
     reads.index_op = state.commit_max
-    reads.running, reads.waiting = reads.waiting, []
+    reads.running, reads.waiting = reads.waiting, {}
     reads.backups_running, reads.backups_waiting = reads.backups_waiting, {}
     reads.newcomers_running, reads.newcomers_waiting = reads.newcomers_waiting, {}
     needed = state.quorums.replication - 1
@@ -112,4 +121,4 @@ def finish_round(state: State) -> None:
         state.emit(ReadIndexGranted(token, reads.index_op))
     backup_reads.answer(state)
     reads.newcomers_confirmed.update(reads.newcomers_running)
-    reads.running, reads.newcomers_running = [], {}
+    reads.running, reads.newcomers_running = {}, {}

@@ -92,15 +92,17 @@ def faulty_committed(state: State) -> list[int]:
 def wanted(state: State) -> dict[int, bytes]:
     """The entries to ask for whose checksums are known, by op.
 
-    Those are of a log that is being taken over, and own ones that are damaged: what is left in
-    memory of one knows its checksum, or else the entry after it.
+    Those are of a log that is being taken over, and own ones that are damaged, some at a time: what
+    is left in memory of one knows its checksum, or else the entry after it. So where several in a
+    row are damaged, each that comes tells the checksum of the one before it.
     """
-    checksums = {op: state.log.checksum_of(op) for op in sorted(state.log.faulty)}
-    known = {
-        op: checksum
-        for op, checksum in checksums.items()
-        if checksum is not None and not state.log.is_being_written(op)
-    }
+    known: dict[int, bytes] = {}
+    for op in sorted(state.log.faulty):
+        checksum = state.log.checksum_of(op)
+        if checksum is not None and not state.log.is_being_written(op):
+            known[op] = checksum
+        if len(known) == CATCH_UP_OPS:
+            break
     if state.installation is not None:
         lacking = install.lacking(state, state.installation)
         known.update((header.op, header.checksum) for header in lacking)
@@ -153,7 +155,10 @@ def on_repair(state: State, message: RepairMessage) -> None:
 
 
 def on_record_faulty(state: State, event: RecordFaulty) -> None:
-    """Write the record anew, from memory or from a peer; hand it out once more if it was lost."""
+    """Write the record anew, from memory or from a peer; hand it out once more if it was lost.
+
+    A disk without room is not written to: then a peer is asked, as for everything that lacks.
+    """
     demand(state.replica_count > 1, "a lone replica ends at a damaged record", event.op)
     demand(0 < event.op <= state.log.op, "a damaged record is one of the log", event.op)
     if state.retired_op < event.op <= state.commit_min:
@@ -163,5 +168,5 @@ def on_record_faulty(state: State, event: RecordFaulty) -> None:
     entry = state.log.mark_faulty(event.op)
     if entry is not None:
         entry.acks.discard(state.replica)
-    if entry is not None and entry.prepare is not None:
+    if entry is not None and entry.prepare is not None and event.has_room:
         state.write(entry.prepare, fills=True)

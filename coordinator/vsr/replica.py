@@ -33,6 +33,7 @@ from coordinator.vsr.events import (
     Fit,
     Found,
     PrepareRetired,
+    ReadIndexAbandoned,
     ReadIndexRequested,
     Received,
     RecordFaulty,
@@ -234,6 +235,7 @@ EVENT_HANDLERS: dict[type, Handler] = {
     Fit: abdication.on_fit,
     Suspect: on_suspect,
     ReadIndexRequested: reads.on_read_index_requested,
+    ReadIndexAbandoned: reads.on_read_index_abandoned,
 }
 
 # What follows from the state alone, whatever the event was. In this order, once, is a fixed point:

@@ -53,7 +53,8 @@ def inherit(state: State, event: Start) -> None:
     """Take over the log. What peers sent as a snapshot may reach further than the own journal."""
     log = state.log
     log.inherit(event.suffix, state.log_view)
-    log.inherit_faults(tuple(op for op in event.faulty if op > event.base_op))
+    faulty = tuple(op for op in event.faulty if op > event.base_op)
+    log.inherit_faults(faulty, dict(event.faulty_checksums))
     log.head_uncertain = event.head_uncertain
     if state.replica_count > 1 and event.base_op > log.op:
         log.begin_after(event.base_op)

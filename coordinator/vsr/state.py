@@ -83,15 +83,16 @@ class Configuration:
 
 @dataclass(slots=True)
 class ReadRounds:
-    """Reads that want an index. One round runs at a time; those who come later share the next.
+    """Reads that want an index, by token in order of arrival. One round runs at a time; those who
+    come later share the next.
 
     A backup's round is a question to its primary, which it repeats until it is answered.
     """
 
     number: int = 0
     index_op: int = 0
-    running: list[int] = field(default_factory=list)
-    waiting: list[int] = field(default_factory=list)
+    running: dict[int, None] = field(default_factory=dict)
+    waiting: dict[int, None] = field(default_factory=dict)
     confirmed_by: set[int] = field(default_factory=set)
     backups_waiting: dict[int, ReadIndexRequestMessage] = field(default_factory=dict)
     """The last question of each backup that wants an index for reads of its own."""

@@ -208,12 +208,12 @@ def test_a_fault_of_unknown_op_makes_the_head_uncertain_until_repaired() -> None
     """A record whose frame is gone may have been any op, until the cluster's log is held again."""
     storage = MemoryStorage()
     prepares = filled(storage, [chain(2), chain(1, after=chain(2)[-1])], replica_count=3)
-    damage(storage, 1, IN_FRAME)
+    damage(storage, 2, IN_FRAME)
     journal, recovery = reopen(storage, replica_count=3)
     (fault,) = recovery.faults
-    assert (fault.op, fault.checksum, fault.first_sequence) == (None, None, 2)
+    assert (fault.op, fault.checksum, fault.first_sequence) == (None, None, 3)
     assert recovery.head_uncertain
-    journal.append([prepares[1]])
+    journal.append(prepares)
     journal.close()
     assert reopen_and_close(storage).head_uncertain
 
@@ -234,13 +234,42 @@ def test_later_rot_is_not_covered_by_an_old_repair() -> None:
     """Only the sequences that were lost then are forgiven; new damage is a new fault."""
     storage = MemoryStorage()
     prepares = filled(storage, [chain(2), chain(2, after=chain(2)[-1])], replica_count=3)
-    damage(storage, 1, IN_FRAME)
+    damage(storage, 3, IN_FRAME)
     journal, _ = reopen(storage, replica_count=3)
-    journal.append([prepares[1]])
-    journal.mark_repaired()
+    journal.append(prepares)
+    assert journal.mark_repaired()
     journal.close()
+    assert reopen_and_close(storage).faults == ()
     damage(storage, 2, IN_FRAME)
-    assert [f.first_sequence for f in reopen_and_close(storage).faults] == [2]
+    assert [f.first_sequence for f in reopen_and_close(storage).faults] == [3]
+
+
+@pytest.mark.parametrize("lost", [(0,), (1,), (0, 1), (1, 2, 3), (0, 2, 4), (3, 4)])
+def test_frames_that_rot_in_the_middle_leave_the_head_certain(lost: tuple[int, ...]) -> None:
+    """As many ops lack behind the gap as records do: they are faulty, and nothing beyond them is.
+
+    Appending them again ends it, and a repaired record is not needed for that.
+    """
+    storage = MemoryStorage()
+    prepares = filled(storage, [chain(2), chain(4, after=chain(2)[-1])], replica_count=3)
+    for index in lost:
+        damage(storage, index, IN_FRAME)
+    ops = tuple(index + 1 for index in lost)
+
+    journal, recovery = reopen(storage, replica_count=3)
+
+    assert tuple((fault.first_sequence, fault.op) for fault in recovery.faults) == tuple(
+        zip(ops, ops, strict=True)
+    )
+    assert (recovery.holes, recovery.doubtful, recovery.head_uncertain) == (ops, (), False)
+    assert (journal.missing_ops, journal.head_uncertain) == (ops, False)
+    for op in ops:
+        journal.append([prepares[op - 1]])
+    assert journal.mark_repaired()
+    journal.close()
+    journal, recovery = reopen(storage, replica_count=3)
+    assert (recovery.faults, recovery.head_uncertain) == ((), False)
+    assert list(journal.iterate(1)) == prepares
 
 
 @pytest.mark.parametrize(("within", "known"), [(IN_FRAME, False), (IN_BODY, True)])

@@ -188,7 +188,8 @@ def test_damage_never_bricks_a_member() -> None:
             storage.flip(path, offset + within)
             for _ in range(2):
                 files = started(storage)
-                unknown = within < 80
+                # Without its frame the last record might have been any op, also one above it.
+                unknown = within < 80 and index == len(LOG) - 1
                 assert files.start.head_uncertain == unknown
                 assert unknown or files.start.faulty == (index + 1,)
                 held = {op for op in range(1, 21) if files.journal.header(op) is not None}

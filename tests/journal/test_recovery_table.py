@@ -6,16 +6,8 @@ import itertools
 
 import pytest
 
-from coordinator.journal.recovery import (
-    DECISIONS,
-    Decision,
-    Entry,
-    Facts,
-    Stray,
-    decide,
-    harmless_strays,
-    judge,
-)
+from coordinator.journal.findings import Entry, Stray, harmless_strays
+from coordinator.journal.recovery import DECISIONS, Decision, Facts, decide, judge
 from viewstamp.format.record import SECTOR_BYTES, Frame, RecordKind
 
 ALL_FACTS = [Facts(*values) for values in itertools.product((True, False), repeat=6)]
@@ -162,7 +154,10 @@ def test_repaired_ranges_supersede_exactly_what_they_name() -> None:
     entries = [entry(1, 0, 1), entry(3, 2, 3, slot=3), entry(4, 3, 4, slot=4), mark]
     assert decisions(entries, single=False) == [(2, 2, 2, Decision.IGNORE)]
     without_third = [entries[0], *entries[2:]]
-    assert decisions(without_third, single=False) == [(2, 3, 2, Decision.FAULTY_CORRUPT)]
+    assert decisions(without_third, single=False) == [
+        (2, 2, 2, Decision.IGNORE),
+        (3, 3, 2, Decision.FAULTY_CORRUPT),
+    ]
 
 
 def test_a_cut_supersedes_damage_above_it() -> None:

@@ -178,10 +178,10 @@ def test_faults_are_settled_once_the_log_is_whole_and_the_status_normal() -> Non
     """Neither alone is enough; then the next start has nothing to report."""
     storage = MemoryStorage()
     prepares = filled(storage, [chain(2), chain(2, after=chain(2)[-1])], replica_count=3)
-    path, offset = place(1)
+    path, offset = place(3)
     storage.flip(path, offset + 30)
     journal, recovery = reopen(storage, replica_count=3)
-    assert (recovery.holes, recovery.head_uncertain) == ((1, 2), True)
+    assert (recovery.holes, recovery.head_uncertain) == ((1, 2, 3), True)
 
     async def use(writer: Writer[str], until: Until) -> None:
         writer.status_changed(is_normal=True)
@@ -189,7 +189,7 @@ def test_faults_are_settled_once_the_log_is_whole_and_the_status_normal() -> Non
         await until(2)
         assert not journal.is_settled
         writer.status_changed(is_normal=False)
-        writer.persist_prepares(prepares[:2])
+        writer.persist_prepares(prepares)
         await until(3)
         assert not journal.is_settled
         writer.status_changed(is_normal=True)

@@ -155,7 +155,12 @@ class Machine:
         intact = [entry.header for entry in self.journal if entry.op not in self.damaged]
         suffix = tuple(intact[-LOG_TAIL_PREPARES:])
         faulty = tuple(op for op in sorted(self.damaged) if op < head_op or not is_hidden)
-        return Start(self.superblock, suffix, nonce, base_op, faulty, is_hidden)
+        checksums = tuple(
+            (op, self.journal[op].header.parent)
+            for op in faulty
+            if op < head_op and op + 1 not in self.damaged
+        )
+        return Start(self.superblock, suffix, nonce, base_op, faulty, is_hidden, checksums)
 
     def holds(self, header: PrepareHeader) -> bool:
         """Whether this disk has, or had before it was damaged, the entry durably."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.vsr import Abdicate, RecordFaulty, Send, Status
+from coordinator.vsr import Abdicate, PersistPrepares, RecordFaulty, Send, Status
+from coordinator.vsr.log import LOG_TAIL_PREPARES
 from coordinator.vsr.messages import (
     CommitMessage,
     DoViewChangeMessage,
@@ -12,7 +13,12 @@ from coordinator.vsr.messages import (
     StartViewMessage,
 )
 from tests.replication.cluster_harness import Cluster, founded
-from viewstamp.limits import PIPELINE_PREPARES_MAX, VIEW_CHANGE_MS_MAX
+from viewstamp.limits import (
+    FORFEIT_LAG_OPS,
+    PIPELINE_PREPARES_MAX,
+    REPAIR_RESEND_MS,
+    VIEW_CHANGE_MS_MAX,
+)
 
 LATER_VIEW = 2
 NEWS = (DoViewChangeMessage, StartViewMessage, PrepareMessage, CommitMessage)
@@ -87,6 +93,42 @@ def test_a_peer_that_knows_of_no_commit_gives_what_is_damaged(damaged: set[int])
     assert [each.replica.marks.retired_op for each in cluster.machines] == [10, 10]
 
 
+@pytest.mark.parametrize("damaged", [{5}, {3, 10}, {5, 6, 7}, {3, 4, 5, 6, 7, 8, 9, 10}])
+def test_the_chain_tells_what_is_damaged_far_below_the_head(damaged: set[int]) -> None:
+    """One member is gone for good; the other has the entries, and cannot know they are committed.
+
+    It learns of commits from who has the damage, up to there. So it is asked by checksum, which
+    the entry after the damaged one tells, though that is not in memory any more.
+    """
+    cluster = founded(3)
+    cluster.batch(0)
+    cluster.pass_time(100)
+    fill_pipeline(cluster)
+    while cluster.network:
+        cluster.deliver()
+    cluster.sync(1)
+    cluster.stop(1)
+    for _ in range(LOG_TAIL_PREPARES + 8):
+        cluster.settle()
+        cluster.batch(0)
+    cluster.settle()
+    first, second, _ = cluster.machines
+    head_op = first.replica.marks.op
+    assert head_op - LOG_TAIL_PREPARES > max(damaged)
+    assert head_op - len(second.journal) <= FORFEIT_LAG_OPS
+
+    cluster.stop(2)
+    first.damaged = set(damaged)
+    cluster.start(1)
+    assert second.replica.marks.commit_max == 2
+    cluster.start(0)
+    cluster.pass_time(2 * VIEW_CHANGE_MS_MAX)
+
+    assert first.damaged == set()
+    assert [each.replica.status for each in (first, second)] == [Status.NORMAL] * 2
+    assert second.replica.marks.retired_op >= head_op
+
+
 def test_a_damaged_record_is_not_held() -> None:
     """It takes room to write it anew, though memory has the entry still."""
     cluster = founded(3)
@@ -103,3 +145,28 @@ def test_a_damaged_record_is_not_held() -> None:
     assert not machine.replica.holds(2, entry.checksum)
     cluster.settle()
     assert machine.replica.holds(2, entry.checksum)
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["primary", "backup"])
+def test_a_damaged_record_without_room_comes_from_a_peer(index: int) -> None:
+    """A full disk is not written to, though memory has the entry; what a peer sends is let in once
+    there is room, and until then the copy does not count."""
+    cluster = founded(3)
+    cluster.batch(0)
+    cluster.settle()
+    machine = cluster.machines[index]
+    entry = machine.journal[1]
+    machine.damaged.add(2)
+
+    effects = cluster.step(index, RecordFaulty(2, has_room=False))
+
+    assert not [effect for effect in effects if isinstance(effect, PersistPrepares)]
+    assert not machine.replica.holds(2, entry.checksum)
+    cluster.pass_time(REPAIR_RESEND_MS)
+    assert machine.replica.holds(2, entry.checksum)
+    assert machine.damaged == set()
+    # Nothing is left behind that would hold up the log.
+    for _ in range(2 * LOG_TAIL_PREPARES):
+        cluster.batch(0)
+        cluster.settle()
+    assert [each.replica.marks.op for each in cluster.machines] == [2 + 2 * LOG_TAIL_PREPARES] * 3

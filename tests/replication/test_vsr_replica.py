@@ -22,8 +22,6 @@ from coordinator.vsr import (
     Found,
     InvariantViolation,
     PrepareRetired,
-    ReadIndexRefused,
-    ReadIndexRequested,
     RecordId,
     RecordsDurable,
     RefusalReason,
@@ -34,7 +32,6 @@ from coordinator.vsr import (
     SuperblockState,
     Tick,
 )
-from coordinator.vsr import reads as reads_module
 from coordinator.vsr.log import LOG_TAIL_PREPARES
 from coordinator.vsr.messages import (
     BlankAnswerMessage,
@@ -425,18 +422,6 @@ def test_a_primary_whose_disk_hangs_stops_admitting() -> None:
     assert cluster.machines[0].replica.batch_refusal() is RefusalReason.JOURNAL_BACKLOG
     cluster.sync(0)
     assert cluster.machines[0].replica.batch_refusal() is None
-
-
-def test_waiting_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads that no quorum confirms do not pile up without end."""
-    monkeypatch.setattr(reads_module, "READ_INDEXES_WAITING_MAX", 2)
-    cluster = founded(3)
-    cluster.step(0, ReadIndexRequested(1))
-    cluster.step(0, ReadIndexRequested(2))
-
-    assert cluster.step(0, ReadIndexRequested(3)) == [
-        ReadIndexRefused(3, RefusalReason.TOO_MANY_READS, 0)
-    ]
 
 
 def test_a_lone_idle_replica_needs_no_ticks() -> None:

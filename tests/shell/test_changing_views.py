@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,9 @@ import pytest
 from coordinator import vsr
 from coordinator.replica.batcher import Batcher, LooseCommand
 from coordinator.replica.driver import Driver
+from coordinator.replica.peers import PeerPorts
 from coordinator.replica.ports import DriverEvents, Room
+from coordinator.vsr.messages import PrepareMessage
 from viewstamp.errors import Refusal
 from viewstamp.limits import SYSTEM_USER_ID
 
@@ -28,6 +30,8 @@ class PlannedCore:
     op: int = 0
     refusal: vsr.RefusalReason | None = None
     unretired_count: int = 0
+    events: list[vsr.Event] = field(default_factory=list)
+    journals: bool = False  # each entry that is received
 
     @property
     def marks(self) -> Any:
@@ -36,8 +40,15 @@ class PlannedCore:
 
     def step(self, event: vsr.Event, now_ticks: int) -> Sequence[Any]:
         """Return the plan."""
+        self.events.append(event)
+        if self.journals and isinstance(event, vsr.Received):
+            return [vsr.PersistPrepares((event.message.prepare,))]  # type: ignore[union-attr]
         effects, self.effects = self.effects, []
         return effects
+
+    def holds(self, op: int, checksum: bytes) -> bool:
+        """Hold nothing."""
+        return False
 
     def batch_refusal(self) -> vsr.RefusalReason | None:
         """Refuse what is planned."""
@@ -53,6 +64,8 @@ class Replica:
     reserve: list[bool] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
     admission: Any = field(default_factory=lambda: SimpleNamespace(reset=lambda: None))
+    persisting: Callable[[Sequence[Any]], None] = lambda prepares: None
+    status_changed: Callable[[vsr.StatusChanged], None] = lambda changed: None
 
     def __post_init__(self) -> None:
         """Wire it."""
@@ -62,17 +75,24 @@ class Replica:
 
         events = DriverEvents(
             founding_ready=ignore,
-            status_changed=ignore,
+            status_changed=self._status_changed,
             retired=ignore,
             cut_taken=ignore,
             catalog_changed=ignore,
             fatal=self.failures.append,
             room=lambda: self.room,
-            persisting=ignore,
+            persisting=self._persisting,
             persisted=ignore,
             local_read=ignore,
         )
-        self.driver = Driver(self.core, self, self, events)  # type: ignore[arg-type]
+        peers = PeerPorts(replica_id=0, address=lambda replica_id: f"replica {replica_id}")
+        self.driver = Driver(self.core, self, self, events, peers)  # type: ignore[arg-type]
+
+    def _status_changed(self, changed: vsr.StatusChanged) -> None:
+        self.status_changed(changed)
+
+    def _persisting(self, prepares: Sequence[Any]) -> None:
+        self.persisting(prepares)
 
     def persist_prepares(self, prepares: Sequence[Any], *, use_reserve: bool) -> None:
         """Remember from where the room is taken."""
@@ -92,7 +112,7 @@ async def prepare_of(code: int, op: int = 1) -> Any:
     batcher.add(LooseCommand(code, b"", SYSTEM_USER_ID, 0, "", future))
     batch = batcher.take_snapshot_command() or batcher.take()
     assert batch is not None
-    return SimpleNamespace(op=op, body=batch.body)
+    return SimpleNamespace(op=op, body=batch.body, checksum=b"")
 
 
 async def test_discarded_entries_no_longer_count() -> None:
@@ -120,6 +140,57 @@ async def test_a_backup_has_a_reserve_too(code: int, room: Room, expected: bool)
     replica = Replica(PlannedCore(), room=room)
     replica.gives(vsr.PersistPrepares((await prepare_of(code),)))
     assert replica.reserve == [expected]
+
+
+@pytest.mark.parametrize(
+    ("status", "primary", "address"),
+    [
+        (vsr.Status.NORMAL, 0, None),
+        (vsr.Status.VIEW_CHANGE, 0, None),
+        (vsr.Status.RECOVERING, 0, None),
+        (vsr.Status.NORMAL, 2, "replica 2"),
+    ],
+)
+async def test_nobody_is_sent_to_where_they_are(
+    status: vsr.Status, primary: int, address: str | None
+) -> None:
+    """A late read belongs to another replica, or nowhere: who is to lead next is no other one."""
+    replica = Replica(PlannedCore())
+    replica.gives(vsr.StatusChanged(status, 3, primary))
+    refusal = replica.driver.late_read(5_000)
+    assert (None if refusal is None else refusal.details["address"]) == address
+
+
+async def test_each_entry_is_let_in_by_the_room_that_is_left() -> None:
+    """Room may come in the middle of a step: the entries that wait still take it one by one."""
+    replica = Replica(PlannedCore(op=5, journals=True), room=Room.SOON)
+    for op in (6, 7):
+        entry = await prepare_of(CREATE_TOPIC, op)
+        replica.driver.received(PrepareMessage(bytes(16), 1, 1, entry))
+    assert replica.reserve == []
+
+    def fill(_: Sequence[Any]) -> None:
+        replica.room = Room.SOON
+
+    def free(_: vsr.StatusChanged) -> None:
+        replica.room = Room.FREE
+        replica.driver.pump()
+
+    replica.persisting, replica.status_changed = fill, free
+    replica.gives(vsr.StatusChanged(vsr.Status.NORMAL, 1, 1))
+    await asyncio.sleep(0)
+    assert (len(replica.reserve), replica.room) == (1, Room.SOON)
+    replica.gives(vsr.StatusChanged(vsr.Status.NORMAL, 1, 1))
+    await asyncio.sleep(0)
+    assert len(replica.reserve) == 2
+
+
+@pytest.mark.parametrize("room", Room)
+def test_a_damaged_record_is_told_with_the_room_there_is(room: Room) -> None:
+    """Writing it anew takes room like any other entry; without any the process would end."""
+    replica = Replica(PlannedCore(), room=room)
+    replica.driver.found_faulty(3)
+    assert replica.core.events == [vsr.RecordFaulty(3, has_room=room is Room.FREE)]
 
 
 async def test_who_gives_its_view_up_keeps_nobody_waiting() -> None:

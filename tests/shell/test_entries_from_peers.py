@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator import vsr
-from coordinator.replica.entries import WAITING_MAX, Entries
+from coordinator.replica.entries import FULL_QUESTION_MS, WAITING_MAX, Entries
 from coordinator.replica.ports import Room
 from coordinator.vsr.messages import (
     CommitMessage,
@@ -19,6 +19,7 @@ from coordinator.vsr.messages import (
     RequestPrepareMessage,
     StartViewChangeMessage,
 )
+from viewstamp.limits import TICK_MS
 
 CLUSTER = bytes(16)
 HEAD = 5
@@ -38,7 +39,8 @@ class FakeReplica:
         self.taken: list[Any] = []
         self.reserved: set[int] = set()
         self.held: list[Any] = []
-        self.entries = Entries(self, lambda: self.room)
+        self.now_ticks = 0
+        self.entries = Entries(self, lambda: self.room, lambda: self.now_ticks)
 
     def step(self, event: vsr.Event) -> None:
         """Remember it; its disk may be full after so many entries."""
@@ -131,14 +133,39 @@ def test_what_will_free_the_disk_is_taken() -> None:
     assert replica.taken == [NEXT]
 
 
+COMMITTED = RequestCommittedMessage(CLUSTER, 1, 6, 9)
+CHOSEN = RequestPrepareMessage(CLUSTER, 1, 6, bytes(16))
+
+
 @pytest.mark.parametrize(
-    ("room", "is_vain"),
-    [(Room.FREE, False), (Room.SOON, False), (Room.FULL, True), (Room.EXHAUSTED, True)],
+    ("room", "has_room"),
+    [(Room.FREE, True), (Room.SOON, True), (Room.FULL, False), (Room.EXHAUSTED, False)],
 )
-def test_nobody_is_asked_in_vain(room: Room, is_vain: bool) -> None:
-    """A full disk asks for no entries, which peers would have to read and send."""
+def test_nobody_is_asked_in_vain(room: Room, has_room: bool) -> None:
+    """A full disk asks for hardly any entries, which peers would have to read and send."""
     replica = FakeReplica()
     replica.room = room
-    assert replica.entries.is_vain(RequestCommittedMessage(CLUSTER, 1, 6, 9)) is is_vain
-    assert replica.entries.is_vain(RequestPrepareMessage(CLUSTER, 1, 6, bytes(16))) is is_vain
-    assert not replica.entries.is_vain(HEARTBEAT)
+    assert replica.entries.may_send(vsr.Send(0, CHOSEN)) is has_room
+    sent = [replica.entries.may_send(vsr.Send(0, COMMITTED)) for _ in range(3)]
+    assert sent == [True, has_room, has_room]
+    assert replica.entries.may_send(vsr.Send(0, HEARTBEAT))
+
+
+def test_a_full_disk_asks_each_replica_now_and_then() -> None:
+    """One that truncated its log says so: without being asked nobody would send a snapshot."""
+    replica = FakeReplica()
+    replica.room = Room.FULL
+    asked = [0, 0, 0]
+    for replica.now_ticks in range(3 * FULL_QUESTION_MS // TICK_MS):
+        for peer in (0, 2):
+            asked[peer] += replica.entries.may_send(vsr.Send(peer, COMMITTED))
+    assert asked == [3, 0, 3]
+
+
+def test_room_again_is_asked_at_once() -> None:
+    """What was kept back does not hold up a replica that has room, nor the next full disk."""
+    replica = FakeReplica()
+    sent = []
+    for replica.room in (Room.FULL, Room.FREE, Room.FREE, Room.FULL, Room.FULL):
+        sent.append(replica.entries.may_send(vsr.Send(0, COMMITTED)))
+    assert sent == [True, True, True, True, False]

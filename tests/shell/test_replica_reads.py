@@ -155,6 +155,8 @@ async def _nothing_is_left(setup: Setup, place: str) -> None:
     await asyncio.sleep(0)
     assert (len(setup.reads), setup.reads.waiting) == (0, 0)
     assert setup.mux.failed == ([1] if place == "led" else [])
+    asked = [vsr.ReadIndexRequested(1), vsr.ReadIndexAbandoned(1)]
+    assert setup.replica.asked == (asked if place == "asked" else [])
     # Too late to matter: an index granted, a revision reached, an answer of the mux.
     setup.reads.granted(vsr.ReadIndexGranted(1, 5))
     setup.replica.revision = 100
@@ -187,6 +189,20 @@ async def test_answers() -> None:
         await refused
     assert len(setup.reads) == 0
     assert setup.mux.failed == []
+
+
+async def test_the_core_keeps_reads_that_wait_for_it_alone() -> None:
+    """Once it has granted or refused an index it is told nothing more of that read."""
+    setup = Setup()
+    granted, refused = setup.start(LINEARIZABLE), setup.start(LINEARIZABLE)
+    setup.replica.asked.clear()
+    setup.reads.granted(vsr.ReadIndexGranted(1, 5))
+    setup.reads.refused(2, Refusal(Reason.REASON_OVERLOADED, "too many"))
+    granted.cancel()
+    with pytest.raises(Refusal, match="too many"):
+        await refused
+    await asyncio.sleep(0)
+    assert (len(setup.reads), setup.replica.asked) == (0, [])
 
 
 async def test_too_many_reads(monkeypatch: pytest.MonkeyPatch) -> None:

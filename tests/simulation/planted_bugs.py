@@ -52,7 +52,7 @@ def write_without_sync(patch: pytest.MonkeyPatch) -> None:
 
     def write(self: Journal, placed: Any, records: Any) -> None:
         for record, data in zip(placed, records, strict=True):
-            self._files[record.segment].write(record.offset, data)
+            self._segments[record.segment].write(record.offset, data)
 
     patch.setattr(Journal, "_write", write)
 
@@ -173,7 +173,7 @@ def read_without_asking(patch: pytest.MonkeyPatch) -> None:
     def finish(state: State) -> None:
         for token in state.reads.running:
             state.emit(vsr.ReadIndexGranted(token, state.reads.index_op))
-        state.reads.running = []
+        state.reads.running = {}
         backup_reads.answer(state)
 
     patch.setattr(reads, "finish_round", finish)
@@ -185,7 +185,7 @@ def read_behind_the_primary(patch: pytest.MonkeyPatch) -> None:
     def ask(state: State) -> None:
         for token in state.reads.running:
             state.emit(vsr.ReadIndexGranted(token, state.commit_max))
-        state.reads.running = []
+        state.reads.running = {}
 
     patch.setattr(backup_reads, "ask", ask)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -434,6 +435,27 @@ async def test_full_disk(tmp_path: Path) -> None:
     assert loaded_state(trial.files, 1) == mine.state
     storage.capacity_bytes = 1 << 40
     await trial.run()
+    assert loaded_state(trial.files, NEWEST) == trial.peer.sections.state
+
+
+async def test_what_is_fetched_may_use_the_reserve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk the space that is kept for snapshots lets one of a peer be brought here."""
+    trial = Trial(tmp_path)
+    mine = Sections(trial.files)
+    trial.files.rebuild_reserve(mine.write(1, entities(7, 2)))
+    assert all(trial.files.reserve_bytes())
+    append = transfer_module._append
+
+    def append_if_there_is_room(path: Path, data: bytes) -> None:
+        if any(trial.files.reserve_bytes()):
+            raise OSError(errno.ENOSPC, "planted: no space left on device")
+        append(path, data)
+
+    monkeypatch.setattr(transfer_module, "_append", append_if_there_is_room)
+    await trial.run()
+    assert any("planted" in each for each in trial.said)
     assert loaded_state(trial.files, NEWEST) == trial.peer.sections.state
 
 

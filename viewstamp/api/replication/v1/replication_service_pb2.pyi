@@ -564,7 +564,7 @@ class DoViewChange(_message.Message):
     """Entries above `head_op` may have been held."""
     @_builtins.property
     def headers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Encoded headers of the entries above `commit` that are durable and intact here, ascending."""
+        """Encoded headers of the entries from `commit` on that are durable and intact here, ascending."""
 
     @_builtins.property
     def faulty(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

@@ -1,0 +1,226 @@
+"""What is lost of a journal: the sequences without an intact record, found in what a scan gave.
+
+A scan gives, in file order, every record whose frame verified (`Entry`) and every sector that
+holds something else (`Stray`). Sequences count the records appended here without a gap, so what
+is lost shows as a sequence without an intact record: a `Finding`. What is done about it is decided
+in `recovery`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from viewstamp.format.prepare import PrepareHeader
+from viewstamp.format.record import SECTOR_BYTES, Frame, RecordKind
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record whose frame verified. `header` is known for intact prepares, `ranges` for intact
+    repaired records; `reason` says what is wrong with a damaged one and is None otherwise; `torn`
+    that units of a damaged one were never written."""
+
+    segment: int
+    offset: int
+    extent_bytes: int
+    frame: Frame
+    header: PrepareHeader | None
+    ranges: tuple[tuple[int, int], ...]
+    reason: str | None
+    torn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A sector that is not zero and not part of a record whose frame verified.
+
+    `torn` says that its first unit, where a frame would be, is zero all the same.
+    """
+
+    segment: int
+    offset: int
+    reason: str
+    torn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Sequences without an intact record, and where they would have been.
+
+    `op` and `checksum` are what the frame says; where there is none, counting may tell `op` for
+    certain (`lost_ops`), and `is_counted` says so. `inferred_op` is the op after that of the record
+    before, which is certain only for a single replica. `start` is the segment and offset where the
+    first of them began: nothing from there on belongs to a record before it.
+    """
+
+    first_sequence: int
+    last_sequence: int
+    op: int | None
+    checksum: bytes | None
+    inferred_op: int | None
+    segment: int
+    offset: int
+    reason: str
+    torn: bool
+    start: tuple[int, int]
+    is_counted: bool = False
+
+
+def find(
+    entries: Sequence[Entry], strays: Sequence[Stray], first_segment: int
+) -> Iterator[Finding]:
+    """Every sequence without an intact record, in file order.
+
+    Strays that no lost sequence accounts for lie in space that no record ever used: harmless.
+    """
+    previous: Entry | None = None
+    for entry in entries:
+        yield from _find_before(entry, previous, strays, first_segment)
+        if entry.reason is not None:
+            yield _damaged(entry, entry.reason, torn=entry.torn)
+        if previous is None or entry.frame.sequence > previous.frame.sequence:
+            previous = entry
+    yield from _find_after(previous, strays, first_segment)
+
+
+def _find_before(
+    entry: Entry, previous: Entry | None, strays: Sequence[Stray], first_segment: int
+) -> Iterator[Finding]:
+    """The gap, or the step backward, between two neighbours."""
+    sequence = entry.frame.sequence
+    if previous is not None and sequence <= previous.frame.sequence:
+        reason = f"sequence {sequence} follows sequence {previous.frame.sequence}"
+        yield _damaged(entry, reason, torn=False)
+        return
+    expected = _expected(previous, entry, first_segment)
+    if sequence > expected:
+        yield _missing(expected, sequence - 1, previous, entry, strays, first_segment)
+
+
+def _missing(
+    first_sequence: int,
+    last_sequence: int,
+    previous: Entry | None,
+    following: Entry | None,
+    strays: Sequence[Stray],
+    first_segment: int,
+) -> Finding:
+    """Records without as much as a frame, between two neighbours."""
+    segment, offset, reason = _locate(previous, following, strays, first_segment)
+    return Finding(
+        first_sequence=first_sequence,
+        last_sequence=last_sequence,
+        op=None,
+        checksum=None,
+        inferred_op=_inferred_op(previous, first_segment),
+        segment=segment,
+        offset=offset,
+        reason=reason,
+        torn=_begins_blank(previous, following, strays, first_segment),
+        start=_end(previous, first_segment),
+    )
+
+
+def _end(previous: Entry | None, first_segment: int) -> tuple[int, int]:
+    """Where the record after `previous` begins, if it fits there."""
+    if previous is None:
+        return first_segment, SECTOR_BYTES
+    return previous.segment, previous.offset + previous.extent_bytes
+
+
+def _begins_blank(
+    previous: Entry | None, following: Entry | None, strays: Sequence[Stray], first_segment: int
+) -> bool:
+    """Whether the frame of the record after `previous` was never written.
+
+    The record began right behind `previous` or, if it did not fit there, with a later segment. An
+    intact frame at one of these places is of a record after it. So if all others are blank, its
+    own place is. Where the records before were dropped, there is no place to look at.
+    """
+    if previous is None and first_segment > 1:
+        return False
+    start = _end(previous, first_segment)
+    return not any(
+        not stray.torn
+        and (stray.segment, stray.offset) >= start
+        and (following is None or stray.segment <= following.segment)
+        and ((stray.segment, stray.offset) == start or stray.offset == SECTOR_BYTES)
+        for stray in strays
+    )
+
+
+def _expected(previous: Entry | None, entry: Entry, first_segment: int) -> int:
+    """The sequence that should have come here."""
+    if previous is not None:
+        return previous.frame.sequence + 1
+    if first_segment == 1:
+        return 1
+    # Segments before were dropped, so the count cannot start at 1; the place still tells.
+    at_start = entry.segment == first_segment and entry.offset == SECTOR_BYTES
+    return entry.frame.sequence - (0 if at_start else 1)
+
+
+def _inferred_op(previous: Entry | None, first_segment: int) -> int | None:
+    if previous is not None:
+        return previous.frame.op + 1 if previous.frame.kind is RecordKind.PREPARE else None
+    return 1 if first_segment == 1 else None
+
+
+def _locate(
+    previous: Entry | None, following: Entry | None, strays: Sequence[Stray], first_segment: int
+) -> tuple[int, int, str]:
+    """Where something is missing: the first stray between two records, or right after the first."""
+    after = (first_segment, 0) if previous is None else (previous.segment, previous.offset)
+    for stray in strays:
+        place = (stray.segment, stray.offset)
+        before_following = following is None or place < (following.segment, following.offset)
+        if place > after and before_following:
+            return stray.segment, stray.offset, stray.reason
+    if previous is None:
+        return first_segment, SECTOR_BYTES, "a record is missing"
+    return previous.segment, previous.offset + previous.extent_bytes, "a record is missing"
+
+
+def _damaged(entry: Entry, reason: str, *, torn: bool) -> Finding:
+    frame = entry.frame
+    is_prepare = frame.kind is RecordKind.PREPARE
+    return Finding(
+        first_sequence=frame.sequence,
+        last_sequence=frame.sequence,
+        op=frame.op if is_prepare else None,
+        checksum=frame.content_checksum if is_prepare else None,
+        inferred_op=None,
+        segment=entry.segment,
+        offset=entry.offset,
+        reason=reason,
+        torn=torn,
+        start=(entry.segment, entry.offset),
+    )
+
+
+def _find_after(
+    previous: Entry | None, strays: Sequence[Stray], first_segment: int
+) -> Iterator[Finding]:
+    """Damage that no record follows, or a truncated journal without any record."""
+    last = (first_segment, 0) if previous is None else (previous.segment, previous.offset)
+    followed = any((stray.segment, stray.offset) > last for stray in strays)
+    emptied = previous is None and first_segment > 1
+    if not followed and not emptied:
+        return
+    sequence = 1 if previous is None else previous.frame.sequence + 1
+    yield _missing(sequence, sequence, previous, None, strays, first_segment)
+
+
+def harmless_strays(entries: Sequence[Entry], strays: Sequence[Stray]) -> list[Stray]:
+    """Strays between two records of neighbouring sequences: nothing can have been lost there."""
+    places = [(entry.segment, entry.offset) for entry in entries]
+    harmless = []
+    for stray in strays:
+        index = bisect_right(places, (stray.segment, stray.offset))
+        if 0 < index < len(entries):
+            before, after = entries[index - 1].frame.sequence, entries[index].frame.sequence
+            if after == before + 1:
+                harmless.append(stray)
+    return harmless

@@ -1,0 +1,109 @@
+"""Which ops lost records had, where counting tells it, so that they are lost and nothing beyond.
+
+A record without a frame tells nothing of itself. It may have been any op, also one above all that
+are left, and then nobody may say that the log ends here. But an append makes the log longer by one
+entry at most, by the rules of appending. Of a gap of k sequences the record behind it can therefore
+be k + 1 ops beyond what the log reached before the gap, no more; and if it is, each of the lost
+ones was the next entry of the log.
+
+How far the log reached is an upper bound: records before may have been lost themselves, and
+segments may have been dropped, which held nothing above the cut of the snapshot. A bound that is
+too high only means that nothing is told. So less may be told once segments were dropped: what was
+told and made good is therefore noted as repaired, like what was not.
+
+Two kinds of gaps count fewer sequences than records were lost, or none that can be relied on, and
+never match for another reason. What is lost behind the last record counts as one; whoever appends
+after that goes on from the log that it still has. A first segment that does not begin with a record
+says that one is lost, not how many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final
+
+from coordinator.journal.findings import Entry, Finding
+from viewstamp.format.record import SECTOR_BYTES, RecordKind
+
+# Above every op: nothing is known of how far the log reached.
+ANY_OP: Final = 1 << 64
+
+
+def tell_ops(
+    findings: Sequence[Finding], entries: Sequence[Entry], first_segment: int, covered_op: int
+) -> list[Finding]:
+    """The findings, with one for each op in place of a gap where that can be told.
+
+    A snapshot covers everything up to `covered_op`.
+    """
+    told = _gaps(entries, first_segment, covered_op)
+    return [each for finding in findings for each in _split(finding, told)]
+
+
+def _split(finding: Finding, told: dict[int, int]) -> list[Finding]:
+    """One finding for each sequence of a gap, if the op of its first one is told."""
+    first_op = told.get(finding.first_sequence)
+    if first_op is None or finding.op is not None:
+        return [finding]
+    sequences = range(finding.first_sequence, finding.last_sequence + 1)
+    return [
+        replace(
+            finding,
+            first_sequence=sequence,
+            last_sequence=sequence,
+            op=first_op + index,
+            is_counted=True,
+            # Of the first one alone it is known where it was to be.
+            torn=finding.torn and index == 0,
+        )
+        for index, sequence in enumerate(sequences)
+    ]
+
+
+def _gaps(entries: Sequence[Entry], first_segment: int, covered_op: int) -> dict[int, int]:
+    """The op of the first record of each gap that tells it, by its sequence."""
+    ordered = sorted(entries, key=lambda entry: entry.frame.sequence)
+    told: dict[int, int] = {}
+    bound = _Bound(entries, first_segment, covered_op)
+    sequences = [0, *(entry.frame.sequence for entry in ordered)]
+    if first_segment > 1 and ordered:
+        sequences[0] = sequences[1] - 1
+    for (before, sequence), entry in zip(pairwise(sequences), ordered, strict=True):
+        lost = max(0, sequence - before - 1)
+        is_prepare = entry.frame.kind is RecordKind.PREPARE
+        if lost > 0 and is_prepare and entry.frame.op == bound.reach + lost + 1:
+            told[before + 1] = bound.reach + 1
+        bound.passed(entry, lost)
+    return told
+
+
+class _Bound:
+    """How far the log can have reached, record by record in the order of their sequences."""
+
+    def __init__(self, entries: Sequence[Entry], first_segment: int, covered_op: int) -> None:
+        """Stand before the first record that is left."""
+        self._covered_op = covered_op
+        first = (entries[0].segment, entries[0].offset) if entries else (0, 0)
+        begins = first_segment == 1 or first == (first_segment, SECTOR_BYTES)
+        # A restart drops segments, too, which may have gone beyond its snapshot.
+        forgot = any(entry.frame.kind is RecordKind.RESTART for entry in entries)
+        self._is_whole = begins
+        self.reach = 0 if first_segment == 1 else covered_op
+        if not begins or (forgot and first_segment > 1):
+            self.reach = ANY_OP
+
+    def passed(self, entry: Entry, lost: int) -> None:
+        """Go behind a record, before which so many were lost."""
+        self._is_whole = self._is_whole and lost == 0 and entry.reason is None
+        self.reach += lost
+        op, kind = entry.frame.op, entry.frame.kind
+        if kind is RecordKind.PREPARE:
+            self.reach = max(self.reach, op)
+        elif kind is RecordKind.CUT:
+            self.reach = max(self._covered_op, min(self.reach, op))
+        elif kind is RecordKind.RESTART:
+            # What was known to be lost then stays so above the snapshot, and may be appended.
+            forgotten = 0 if self._is_whole else self.reach
+            self.reach = max(self._covered_op, op, forgotten)

@@ -1,0 +1,100 @@
+"""Unary commands without an answer: their callers are told after a while, whoever they are."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from coordinator.gateway import unary
+from coordinator.gateway.unary import REQUEST_KEY, SESSION_KEY, UnaryCalls
+from coordinator.replica.batcher import Reply
+from viewstamp.routing import MethodKind
+from viewstamp.tokens import AccessToken
+
+DEADLINE_MS = 20
+OF_A_SESSION = ((SESSION_KEY, "7"), (REQUEST_KEY, "1"))
+
+
+class Ended(Exception):  # noqa: N818 - what gRPC raises has no name of its own
+    """The call was aborted."""
+
+
+class Call:
+    """One call, and the status that it was ended with."""
+
+    def __init__(self, metadata: tuple[tuple[str, str], ...]) -> None:
+        """Come with metadata."""
+        self.code: grpc.StatusCode | None = None
+        self.status = status_pb2.Status()
+        self._metadata = metadata
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return what the caller sent."""
+        return self._metadata
+
+    async def abort(
+        self, code: grpc.StatusCode, _: str, trailing_metadata: tuple[tuple[str, bytes], ...]
+    ) -> NoReturn:
+        """Remember how the call ended."""
+        self.code = code
+        self.status = status_pb2.Status.FromString(trailing_metadata[0][1])
+        raise Ended
+
+    @property
+    def details(self) -> dict[str, str]:
+        """What the status says beside its message."""
+        info = error_details_pb2.ErrorInfo()
+        assert self.status.details[0].Unpack(info)
+        return {"reason": info.reason, **info.metadata}
+
+
+class Nothing:
+    """A log in which nothing is ever committed."""
+
+    def __init__(self) -> None:
+        """Hold nobody yet."""
+        self.futures: list[asyncio.Future[Reply]] = []
+
+    def submit_loose(self, command: Any) -> None:
+        """Take a command, and never answer."""
+        self.futures.append(command.future)
+
+    def open_session(self, session_id: int, principal: AccessToken) -> int:
+        """Know every session."""
+        return 0
+
+    async def admit(self, *_: object) -> Any:
+        """Take a request, and never answer."""
+        self.futures.append(asyncio.get_running_loop().create_future())
+        return SimpleNamespace(future=self.futures[0], suffixes=({},))
+
+
+@pytest.mark.parametrize("metadata", [(), OF_A_SESSION])
+async def test_a_command_without_an_answer_has_an_unknown_outcome(
+    metadata: tuple[tuple[str, str], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No caller waits for ever; a request of a session stays in flight for who sends it again."""
+    monkeypatch.setattr(unary, "COMMAND_DEADLINE_MS", DEADLINE_MS)
+    method = SimpleNamespace(code=1, kind=MethodKind.COMMAND)
+    log, call = Nothing(), Call(metadata)
+    calls = UnaryCalls(
+        bytes(16),
+        SimpleNamespace(public=lambda path: method),  # type: ignore[arg-type]
+        SimpleNamespace(principal=lambda metadata: AccessToken(1, 1, 0)),  # type: ignore[arg-type]
+        log,  # type: ignore[arg-type]
+        SimpleNamespace(needed=lambda method: False),  # type: ignore[arg-type]
+        SimpleNamespace(),  # type: ignore[arg-type]
+        lambda: None,
+    )
+    with pytest.raises(Ended):
+        await calls.serve("/test.Service/Method", b"", call)  # type: ignore[arg-type]
+    assert call.code is grpc.StatusCode.UNAVAILABLE
+    assert call.details["reason"] == "NO_QUORUM"
+    assert (call.details["outcome"], call.details["deadline_ms"]) == ("unknown", str(DEADLINE_MS))
+    (future,) = log.futures
+    assert future.cancelled() is (not metadata)
