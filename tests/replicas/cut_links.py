@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -35,12 +36,14 @@ Linked = AbstractAsyncContextManager[tuple[LinkedReplicas, Links]]
 async def primary_is_cut_off(made: Trial, links: Links) -> None:
     """The others go on without it; it knows nothing of that, and answers no read from the past."""
     primary, others = await _sides(made)
+    cut_ns = time.monotonic_ns()
     for other in others:
         links.cut(primary, other)
         links.cut(other, primary)
     await _created(made, others[0], NEW)
     await _is_not_behind(made, primary, NEW)
     await made.until_answered(2 * OPERATIONS)
+    print(f"callers went on {_silence_s(made, cut_ns)} s after the cut")
     assert await made.primary() != primary
     links.heal()
     await made.until_answered(OPERATIONS)
@@ -116,6 +119,15 @@ async def run(scenario: Scenario, linked: Linked) -> None:
 async def _sides(made: Trial) -> tuple[int, list[int]]:
     primary = await made.primary()
     return primary, [replica for replica in range(REPLICAS) if replica != primary]
+
+
+def _silence_s(made: Trial, since_ns: int) -> list[float]:
+    """Return when each caller that went on was answered for the first time since then."""
+    first: dict[int, int] = {}
+    for _, operation in made.history:
+        if operation.called_at > since_ns and operation.returned_at is not None:
+            first.setdefault(operation.client, operation.called_at)
+    return sorted(round((called_at - since_ns) / 1e9, 1) for called_at in first.values())
 
 
 async def _created(made: Trial, replica: int, name: str) -> None:
