@@ -267,7 +267,7 @@ class Coordinator:
             tell_primary=self._tell_primary,
             tell_others=self._tell_others,
             retain_ms=self._config.retain_ms,
-            followers=tuple if self._members is None else self._members.followers,
+            followers=tuple if self._members is None else self._members.reports.followers,
         )
         limits = self._config.snapshots
         settings = TriggerSettings(
@@ -337,7 +337,7 @@ class Coordinator:
                 retired_op=self.driver.progress.retired_op,
                 services=self._services.states(),
                 is_full=self._space.full,
-                has_fit_peer=members.has_fit_peer(),
+                has_fit_peer=members.reports.has_fit_peer(),
             )
 
         return Fitness(FitnessPorts(look, self.driver.step, self._fitness_said, _monotonic_ms))

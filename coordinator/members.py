@@ -23,20 +23,15 @@ from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver
 from coordinator.replica.peer_answers import Entries, PeerAnswers, Position
 from coordinator.replica.peers import PeerPorts
+from coordinator.reports import NO_VOTE, REPORT_INTERVAL_MS, Reports
 from coordinator.snapshot.provider import StoredSnapshots
-from coordinator.snapshot.retention import Follower
 from coordinator.snapshot.transfer import StateTransfer, TransferPorts
 from coordinator.snapshot.work import Durable
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 
-REPORT_INTERVAL_MS: Final = 500
 # How long a replica that must not go on has to tell the others so.
 LAST_REPORT_MS: Final = 200
-# Whose report is older may be gone.
-FRESH_REPORT_MS: Final = 3 * REPORT_INTERVAL_MS
 TRANSFER_FOLDER: Final = "transfer"
-# Nobody is to give up its view for one that could not lead the next.
-NO_VOTE: Final = "it has lost its disk, and has no vote yet"
 
 Handler: TypeAlias = Callable[[Any], None]
 
@@ -71,8 +66,7 @@ class Members:
 
     def __init__(self, config: PeersConfig, ports: MemberPorts) -> None:
         self.replica_id = config.replica_id
-        self._reports: dict[int, peer_messages.ReplicaReportMessage] = {}
-        self._reported_ms: dict[int, int] = {}
+        self.reports = Reports(config.others, config.replica_count, ports.clock_ms)
         self._cluster_id = config.cluster_id
         self._replica_count = config.replica_count
         self._ports = ports
@@ -80,7 +74,13 @@ class Members:
         self._committed_op: Callable[[], int] = lambda: 0
         self._is_halted = False
         events = PeerEvents(self._received, self._link_changed, ports.fail)
-        self.peers = Peers(config, events, StoredSnapshots(ports.files.snapshots))
+        superblock = ports.files.superblock
+        self.peers = Peers(
+            config,
+            events,
+            StoredSnapshots(ports.files.snapshots),
+            adopted=lambda: superblock.state.generation,
+        )
         self._others = config.others
         self._answers = PeerAnswers(
             config.cluster_id,
@@ -180,29 +180,8 @@ class Members:
 
     def address_of(self, replica: int) -> str:
         """Return where a replica serves clients; empty while that is unknown."""
-        report = self._reports.get(replica)
+        report = self.reports.last(replica)
         return "" if report is None else report.client_address
-
-    def followers(self) -> list[Follower]:
-        """Return how far the others are that may come back to ask for entries; in any thread."""
-        now_ms = self._ports.clock_ms()
-        reports = [self._reports.get(replica) for replica in self._others]
-        return [
-            Follower(report.commit, now_ms - self._reported_ms[report.from_replica])
-            for report in reports
-            if report is not None and report.status != cluster_pb2.REPLICA_STATUS_HALTED
-        ]
-
-    def has_fit_peer(self) -> bool:
-        """Whether another replica with a vote is there, and nothing speaks against it."""
-        return any(self._is_fit(replica) for replica in range(self._replica_count))
-
-    def _is_fit(self, replica: int) -> bool:
-        report = self._reports.get(replica)
-        if report is None or report.unfit:
-            return False
-        is_fresh = self._ports.clock_ms() - self._reported_ms[replica] <= FRESH_REPORT_MS
-        return is_fresh and report.status == cluster_pb2.REPLICA_STATUS_NORMAL
 
     def status(self) -> list[cluster_pb2.Replica]:
         """Return what is known of the others."""
@@ -214,7 +193,7 @@ class Members:
         )
         if peer.refusal is not None:
             found.link = f"{peer.state.value}: {peer.refusal.value}"
-        report = self._reports.get(peer.replica)
+        report = self.reports.last(peer.replica)
         if report is not None:
             found.status = report.status  # type: ignore[assignment]
             found.view, found.op, found.commit = report.view, report.op, report.commit
@@ -263,8 +242,7 @@ class Members:
         self._driver.found_faulty(op)
 
     def _reported(self, message: peer_messages.ReplicaReportMessage) -> None:
-        self._reported_ms[message.from_replica] = self._ports.clock_ms()
-        self._reports[message.from_replica] = message
+        self.reports.heard(message)
         self._ports.adopted_elsewhere(message.from_replica, message.generation)
 
     def _stuck(self, effect: vsr.Stuck) -> None:

@@ -91,9 +91,10 @@ def choose(votes: Sequence[DoViewChangeMessage], replica_count: int, quorums: Qu
     ordered = sorted(votes, key=lambda vote: vote.from_replica)
     source = max(ordered, key=lambda vote: (vote.commit, vote.log_view))
     chosen: list[PrepareHeader] = []
+    last_committed = checksum_of_committed(ordered, source.commit)
     while True:
         op = source.commit + len(chosen) + 1
-        parent = chosen[-1].checksum if chosen else None
+        parent = chosen[-1].checksum if chosen else last_committed
         verdict = judge(ordered, op, parent, replica_count - quorums.replication + 1)
         if verdict is None:
             headers = (*known_committed(ordered, source.commit), *chosen)
@@ -101,6 +102,22 @@ def choose(votes: Sequence[DoViewChangeMessage], replica_count: int, quorums: Qu
         if isinstance(verdict, Unknown):
             return Unrecoverable(op) if len(votes) == replica_count else AwaitingRepair(op)
         chosen.append(verdict)
+
+
+def checksum_of_committed(votes: Sequence[DoViewChangeMessage], commit: int) -> bytes | None:
+    """The checksum of the entry at the highest commit point, None if nobody has it at hand.
+
+    A vote whose own commit point is lower may hold another entry there.
+    """
+    known = [
+        header
+        for vote in votes
+        for header in vote.headers
+        if vote.commit == commit and header.op == commit
+    ]
+    same = all(header.checksum == known[0].checksum for header in known)
+    check(same, "one entry is committed per op", commit)
+    return known[0].checksum if known else None
 
 
 def known_committed(votes: Sequence[DoViewChangeMessage], commit: int) -> list[PrepareHeader]:

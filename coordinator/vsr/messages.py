@@ -198,10 +198,10 @@ class StartViewChangeMessage:
 
 @dataclass(frozen=True, slots=True)
 class DoViewChangeMessage:
-    """A vote for `view`, to its primary: the sender's log above `commit`, as its disk holds it.
+    """A vote for `view`, to its primary: the sender's log from `commit` on, as its disk holds it.
 
-    `log_view` is the view whose log it is. `headers` are the intact durable entries of
-    `commit + 1` to `head_op`, in op order; `faulty` the ops up to `head_op` that are damaged, in
+    `log_view` is the view whose log it is. `headers` are the intact durable entries of `commit` to
+    `head_op`, in op order; `faulty` the ops after `commit`, up to `head_op`, that are damaged, in
     order. With `head_uncertain` there may have been entries above `head_op`.
     """
 

@@ -75,7 +75,10 @@ def on_superblock_durable(state: State, event: SuperblockDurable) -> None:
 
 
 def own_vote(state: State) -> DoViewChangeMessage:
-    """What this disk holds of a log, above what is committed."""
+    """What this disk holds of a log, from the last entry on that is known to be committed.
+
+    That one tells the others' entries apart that follow it from those that follow another one.
+    """
     log = state.log
     return DoViewChangeMessage(
         state.configuration.cluster_id,
@@ -84,7 +87,7 @@ def own_vote(state: State) -> DoViewChangeMessage:
         state.log_view,
         state.commit_max,
         log.op,
-        tuple(e.header for e in log.above(state.commit_max) if e.header.op not in log.faulty),
+        tuple(e.header for e in log.above(state.commit_max - 1) if e.header.op not in log.faulty),
         tuple(sorted(op for op in log.faulty if op > state.commit_max)),
         log.head_uncertain,
     )

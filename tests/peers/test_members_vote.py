@@ -9,9 +9,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from coordinator.members import NO_VOTE, MemberPorts, Members
+from coordinator.members import MemberPorts, Members
 from coordinator.peers.messages import PeerMessage, ReplicaReportMessage
 from coordinator.replica.ports import Progress
+from coordinator.reports import NO_VOTE
 from coordinator.vsr import Status
 from tests.peers.peer_trial import config, free_addresses
 
@@ -50,4 +51,4 @@ def test_nobody_gives_up_its_view_for_a_replica_without_a_vote(
     primary._received(report)
 
     assert report.unfit == told
-    assert primary.has_fit_peer() is (told == "")
+    assert primary.reports.has_fit_peer() is (told == "")

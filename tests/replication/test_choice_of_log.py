@@ -58,7 +58,7 @@ def vote(
     uncertain: bool = False,
 ) -> DoViewChangeMessage:
     """The vote of a replica that holds `log`, with these records damaged."""
-    headers = tuple(h for h in log if h.op > commit and h.op not in faulty)
+    headers = tuple(h for h in log if h.op >= commit and h.op not in faulty)
     open_faults = tuple(op for op in faulty if op > commit)
     return DoViewChangeMessage(
         CLUSTER_ID, replica, 9, log_view, commit, len(log), headers, open_faults, uncertain
@@ -128,6 +128,12 @@ CASES: list[tuple[str, int, list[DoViewChangeMessage], object]] = [
         2,
         [vote(0, OLD[:3], 1, faulty=(3,)), vote(1, OLD[:3])],
         OLD[:3],
+    ),
+    (
+        "what follows another entry than the committed one is not what is left",
+        3,
+        [vote(0, NEW, 2, 3, faulty=(4,)), vote(1, NEW[:3], 1, 3), vote(2, OLD, 0, 2)],
+        NEW[:3],
     ),
     (
         "of two unfinished logs the later entry is taken",

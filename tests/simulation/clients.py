@@ -131,7 +131,9 @@ class Client:
     def _think_ms(self) -> int:
         """How long the client waits before it goes on; bursts are followed by long pauses."""
         most = 2 * self._world.options.think_ms
-        if not self._world.options.is_bursty:
-            return self._random.randint(0, most)
-        is_in_burst = self._random.randrange(BURST) > 0
-        return 0 if is_in_burst else self._random.randint(0, BURST * most)
+        is_bursty = self._world.options.is_bursty
+        is_in_burst = is_bursty and self._random.randrange(BURST) > 0
+        if is_in_burst:
+            return 0
+        think_ms = self._random.randint(0, most * (BURST if is_bursty else 1))
+        return 0 if self._world.schedule.now_ms < self._world.rush_until_ms else think_ms

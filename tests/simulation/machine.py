@@ -55,6 +55,8 @@ class Machine:
         self.boots = 0
         self.is_disk_slow = False
         self.is_stage_slow = False
+        self.is_stage_hung = False
+        self.stalled_until_ms = 0
         self.damaged_ops: set[int] = set()
         """Entries of which a copy on this disk was damaged, now or earlier."""
         self.is_untrusted = False
@@ -106,7 +108,8 @@ class Machine:
     def disk_ms(self) -> int:
         """How long the next job on the disk takes."""
         most = self.world.options.sync_ms * (SLOW_DISK_TIMES if self.is_disk_slow else 1)
-        return self._random.randint(0, 2 * most)
+        stalled_ms = max(0, self.stalled_until_ms - self.world.schedule.now_ms)
+        return stalled_ms + self._random.randint(0, 2 * most)
 
     def founding_ms(self) -> int:
         """How long it takes to make the first entry."""
@@ -167,6 +170,7 @@ class Machine:
         self.world.nemesis.booted(self)
         self.world.checks.started(self.index, files, self)
         self.later(0, lambda: process.step(files.start))
+        self.later(0, process.standing.begin)
 
     def new_application(self, state: bytes | None) -> Application:
         """The stages of a process, empty or in the state of a snapshot."""
@@ -234,7 +238,7 @@ class Machine:
         if isinstance(message, Read):
             process.read_requested(message)
         elif hasattr(message, "cluster_id"):
-            process.step(vsr.Received(message))
+            process.standing.received(message)
         else:
             process.requested(message)
 

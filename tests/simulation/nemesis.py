@@ -12,8 +12,9 @@ from coordinator.journal.superblock import COPIES, COPY_BYTES
 from tests.simulation.atlas import Atlas
 from tests.simulation.history import held_ops
 from tests.simulation.machine import JOURNAL, SUPERBLOCK, Machine
+from tests.simulation.moments import Moments
 from tests.simulation.network import SHAPES, between, partition
-from tests.simulation.options import OF_THE_NETWORK, FaultKind
+from tests.simulation.options import APART, OF_THE_NETWORK, FaultKind
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -49,15 +50,16 @@ class Nemesis:
     def __init__(self, world: Simulation, random: Random) -> None:
         self._world = world
         self._random = random
-        self._atlas = Atlas(world.options, Random(random.randrange(1 << 30)))
+        self.atlas = Atlas(world.options, Random(random.randrange(1 << 30)))
         faults = world.options.faults
-        kinds = [k for k in FaultKind if k in faults and k not in OF_THE_NETWORK]
+        kinds = [k for k in FaultKind if k in faults and k not in (*OF_THE_NETWORK, *APART)]
         self._kinds = [kind for kind in kinds for _ in range(WEIGHTS.get(kind, 1))]
         self._has_started = self._is_over = False
         self._lost_disks: Counter[int] = Counter()
         self._marked: Machine | None = None
-        self._doomed = self._random.choice(self._atlas.voters)
+        self._doomed = self._random.choice(self.atlas.voters)
         self.kept_down: set[int] = set()
+        self.moments = Moments(world, self)
 
     def start(self) -> None:
         """Begin to make trouble once every founder has the first entry."""
@@ -73,16 +75,22 @@ class Nemesis:
         if is_struck and machine.boots == 1 and machine.process is not None:
             self._world.marks.hit("founding struck")
             machine.process.crash_after_effects = self._random.randrange(EFFECTS_BEFORE_CRASH_MAX)
+        self.moments.booted(machine)
 
     def _wait_for_founding(self) -> None:
-        if self._kinds and not self._world.is_founded_everywhere:
+        if not (self._kinds or self.moments.has_strikes):
+            return
+        if not self._world.is_founded_everywhere:
             self._world.schedule.after(FOUNDING_LOOK_MS, self._wait_for_founding)
-        elif self._kinds:
-            self._has_started = True
+            return
+        self._has_started = True
+        self.moments.start()
+        if self._kinds:
             self._world.schedule.after(self._pause_ms(), self._strike_again)
 
     def view_changed(self, machine: Machine) -> None:
         """A replica leaves a view, or enters one: a good moment to strike, it or another."""
+        self.moments.view_changed(machine)
         is_awake = self._has_started and not self._is_over
         if not (is_awake and self._world.options.is_ambushed):
             return
@@ -93,6 +101,7 @@ class Nemesis:
     def stop(self) -> None:
         """Let everything be repaired that can be: no fault happens any more."""
         self._is_over = True
+        self.moments.stop()
         self.kept_down.clear()
         for machine in self._world.machines:
             machine.is_disk_slow = machine.is_stage_slow = False
@@ -139,7 +148,7 @@ class Nemesis:
 
     def _victim(self) -> Machine:
         """Pick a machine whose disk may be damaged."""
-        return self._world.machines[self._random.choice(self._atlas.victims)]
+        return self._world.machines[self._random.choice(self.atlas.victims)]
 
     def _note(self, machine: Machine | None, *what: object) -> None:
         self._world.trace.note("*" if machine is None else machine.name, "fault", *what)
@@ -185,9 +194,10 @@ class Nemesis:
 
     def _maybe_keep_down(self, machine: Machine) -> None:
         if self._random.randrange(DOWN_FOR_LONG_ONE_IN) == 0:
-            self._keep_down(machine, self._random.choice(DOWN_MS))
+            self.keep_down(machine, self._random.choice(DOWN_MS))
 
-    def _keep_down(self, machine: Machine, duration_ms: int) -> None:
+    def keep_down(self, machine: Machine, duration_ms: int) -> None:
+        """Let no process start on a machine for some time."""
         self.kept_down.add(machine.index)
         self._world.schedule.after(duration_ms, lambda: self._let_up(machine))
 
@@ -247,14 +257,14 @@ class Nemesis:
         and must not agree with those who were hurt that it never was. False if that cannot be.
         """
         machines = self._world.machines
-        victims = [machines[index] for index in self._atlas.voters]
+        victims = [machines[index] for index in self.atlas.voters]
         primary = next((machine for machine in machines if machine.is_leading), None)
         if primary is None or primary in victims or not self._may_corner:
             return False
         group = [machine.index for machine in (primary, *victims)]
         others = [machine.index for machine in machines if machine.index not in group]
         self._world.network.cut(between([group, others]))
-        self._note(primary, "cornered with", self._atlas.voters)
+        self._note(primary, "cornered with", self.atlas.voters)
         self._world.marks.hit("cornered")
 
         def strike() -> None:
@@ -266,7 +276,7 @@ class Nemesis:
         def finish() -> None:
             if not self._is_over:
                 self._world.network.cut([])
-                self._keep_down(primary, self._random.choice(DOWN_MS[:2]))
+                self.keep_down(primary, self._random.choice(DOWN_MS[:2]))
                 primary.crash(reason="cornered")
 
         self._world.schedule.after(self._random.randint(0, CORNER_MS), strike)
@@ -277,9 +287,13 @@ class Nemesis:
         """Whether the seed has the other faults that this takes."""
         return self._world.options.faults >= {FaultKind.CRASH, FaultKind.PARTITION}
 
+    def rot_last(self, machine: Machine) -> bool:
+        """Damage the last entry."""
+        return self._rot_one(machine, lambda held: len(held) - 1)
+
     def _rot_head(self, machine: Machine) -> bool:
         """Damage the last entry, and let the process come back to it."""
-        is_hurt = self._rot_one(machine, lambda held: len(held) - 1)
+        is_hurt = self.rot_last(machine)
         machine.crash(is_power=self._random.random() < 0.5, reason="rotten")
         return is_hurt
 

@@ -32,6 +32,11 @@ MISROUTED_ONE_IN: Final = 60
 # And one in so many comes once more from a cluster that is none of theirs.
 STRANGER_ONE_IN: Final = 60
 STRANGE_CLUSTER_ID: Final = bytes(15) + b"\xee"
+# So many in a hundred are lost of the kind that a seed carries poorly.
+POORLY_CARRIED_PERCENT: Final = 60
+# What comes once more was sent within this time: as late as messages on a detour may be.
+ECHO_AGE_MS_MAX: Final = DETOUR_MS_MAX[-1]
+ECHO_WITHIN_MS: Final = 40
 
 
 class Network:
@@ -45,6 +50,10 @@ class Network:
         self._random = random
         self._marks = marks
         self._deliver = deliver
+        # What is drawn from this one leaves all other messages as they were.
+        self._random_apart = Random(f"{options.seed} network apart")
+        self._last_sent: dict[tuple[int, int, type], tuple[int, Any]] = {}
+        """The last message of each kind by target and sender, with the time it set out."""
         self._in_flight: dict[Link, int] = {}
         self._cut: set[Link] = set()
         self._clogged_until_ms: dict[Link, int] = {}
@@ -52,8 +61,10 @@ class Network:
 
     def send(self, source: int, target: int, message: Any) -> None:
         """Let a message set out; it arrives once, more often, or never."""
-        if self._is_lost(source, target):
+        if self._is_lost(source, target) or self._is_poorly_carried(message):
             return
+        if max(source, target) < CLIENT_ADDRESS:
+            self._last_sent[target, source, type(message)] = (self._schedule.now_ms, message)
         self._travel(source, target, message, self._delay_ms())
         if self._hits(self._options.duplication_percent):
             self._marks.hit("fault duplication")
@@ -87,6 +98,28 @@ class Network:
             self._marks.hit("network path full")
             return True
         return False
+
+    def _is_poorly_carried(self, message: Any) -> bool:
+        if self._is_healed or type(message).__name__ != self._options.poorly_carried:
+            return False
+        is_lost = self._random_apart.randrange(100) < POORLY_CARRIED_PERCENT
+        self._marks.hit("fault loss", int(is_lost))
+        return is_lost
+
+    def send_report(self, source: int, target: int, report: Any) -> None:
+        """Let a report of the shell set out: it is lost and late like any other message."""
+        random, self._random = self._random, self._random_apart
+        self.send(source, target, report)
+        self._random = random
+
+    def echo(self, target: int) -> None:
+        """Let half of what a replica was sent lately come once more, the last of each kind."""
+        for (to, source, _), (sent_ms, message) in list(self._last_sent.items()):
+            is_late = self._schedule.now_ms - sent_ms > ECHO_AGE_MS_MAX
+            if to == target and not is_late and self._random_apart.random() < 0.5:
+                delay_ms = self._random_apart.randint(1, ECHO_WITHIN_MS)
+                self._marks.hit("echo")
+                self._travel(source, target, message, delay_ms)
 
     def _hits(self, percent: int) -> bool:
         return not self._is_healed and self._random.randrange(100) < percent

@@ -37,6 +37,20 @@ class FaultKind(Enum):
     STAGE_CRASH = "stage_crash"
     MISROUTED = "misrouted"
     STRANGER = "stranger"
+    HUNG_STAGE = "hung_stage"
+    STEP_DOWN = "step_down"
+
+
+class Leaning(Enum):
+    """Rare moments, each of which a seed leans on or does not; see `moments.py`."""
+
+    STALLED = "stalled"
+    DOZING = "dozing"
+    ALONE_WITH_ITS_LOG = "alone with its log"
+    FORGOTTEN_VIEW = "forgotten view"
+    ECHOES = "echoes"
+    PENDULUM = "pendulum"
+    RETURN = "return"
 
 
 # Those that the network has all the time; the others are events.
@@ -47,6 +61,8 @@ OF_THE_NETWORK: Final = (
     FaultKind.MISROUTED,
     FaultKind.STRANGER,
 )
+# Those that are drawn apart, so that a seed has the others as it had before there were these.
+APART: Final = (FaultKind.HUNG_STAGE, FaultKind.STEP_DOWN)
 # Faults after which what was durable is gone. What they may take is in `atlas`.
 OF_STORED_DATA: Final = frozenset({FaultKind.ROT, FaultKind.MISDIRECTED, FaultKind.LOST_DISK})
 DAMAGES: Final = frozenset({FaultKind.ROT, FaultKind.MISDIRECTED})
@@ -65,6 +81,22 @@ FOUNDING_STRUCK_ONE_IN: Final = 2
 REPLICA_COUNTS: Final = (3, 3, 3, 3, 5, 5, 4, 6, 2, 1)
 # Of the seeds with several replicas, half have standbys.
 STANDBY_COUNTS: Final = (0, 0, 1, 2)
+# One seed in so many has each of the faults that are drawn apart, and leans on each rare moment.
+APART_ONE_IN: Final = 3
+LEANING_ONE_IN: Final = 2
+# How long, and with how many bytes of its journal, a replica waits for those that lag.
+RETENTIONS: Final = ((0, 0), (0, 0), (1_000, 4_096), (5_000, 16_384), (60_000, 16_384))
+# One seed with loss in so many loses most messages of one kind.
+POORLY_CARRIED_ONE_IN: Final = 2
+POORLY_CARRIED: Final = (
+    "StartViewChangeMessage",
+    "DoViewChangeMessage",
+    "StartViewMessage",
+    "RequestStartViewMessage",
+    "RequestPrepareMessage",
+    "RepairMessage",
+    "PrepareOkMessage",
+)
 
 
 class Scale(Enum):
@@ -102,6 +134,12 @@ class Options:
     reads_waiting_max: int
     """How many reads a replica lets wait, in place of the product's limit."""
     standby_count: int = 0
+    leanings: frozenset[Leaning] = frozenset()
+    poorly_carried: str = ""
+    """The kind of message of which most are lost; empty for none."""
+    retain_ms: int = 0
+    """How long a journal is kept for a replica that was heard, behind a snapshot."""
+    retain_bytes: int = 0
     safety_ms: int = 60_000
     liveness_ms: int = 120_000
 
@@ -120,7 +158,8 @@ def draw(seed: int, scale: Scale = Scale.QUICK, kinds: tuple[FaultKind, ...] = (
     """Return what `seed` decides. `kinds` are the faults to choose from; none: all."""
     random = Random(f"options {seed}")
     replica_count = random.choice(REPLICA_COUNTS)
-    faults = _faults(random, replica_count, kinds or tuple(FaultKind))
+    chosen = kinds or tuple(FaultKind)
+    faults = _faults(random, replica_count, tuple(kind for kind in chosen if kind not in APART))
     is_crowded = random.randrange(CROWDED_ONE_IN) == 0
     client_count = random.randint(20, 40) if is_crowded else random.randint(1, 10)
     fault_interval_ms = random.choice((100, 300, 1_000, 3_000))
@@ -128,12 +167,14 @@ def draw(seed: int, scale: Scale = Scale.QUICK, kinds: tuple[FaultKind, ...] = (
     duration_ms = min(DURATION_MS_MAX, fault_interval_ms * random.randint(12, 40))
     if random.randrange(HURRIED_ONE_IN) == 0:
         duration_ms = 0
+    apart = Random(f"apart {seed}")
+    retain_ms, retain_bytes = apart.choice(RETENTIONS)
     return Options(
         seed=seed,
         replica_count=replica_count,
         client_count=client_count,
         commands=scale.value,
-        faults=faults,
+        faults=faults | _faults_apart(apart, replica_count, chosen),
         segment_sectors=random.choice((4, 8, 16, 64)),
         delay_ms=random.choice((1, 2, 5, 20)),
         loss_percent=random.randint(1, 25) if FaultKind.LOSS in faults else 0,
@@ -150,6 +191,10 @@ def draw(seed: int, scale: Scale = Scale.QUICK, kinds: tuple[FaultKind, ...] = (
         is_founding_struck=_is_founding_struck(random, replica_count, faults),
         reads_waiting_max=random.choice((2, READ_INDEXES_WAITING_MAX)),
         standby_count=_standbys(seed, replica_count),
+        leanings=_leanings(apart),
+        poorly_carried=_poorly_carried(apart, faults),
+        retain_ms=retain_ms,
+        retain_bytes=retain_bytes,
     )
 
 
@@ -162,6 +207,21 @@ def _is_founding_struck(random: Random, count: int, faults: frozenset[FaultKind]
 def _standbys(seed: int, replica_count: int) -> int:
     """Draw apart from the rest, which is the same with standbys and without."""
     return Random(f"standbys {seed}").choice(STANDBY_COUNTS) if replica_count > 1 else 0
+
+
+def _faults_apart(random: Random, count: int, kinds: tuple[FaultKind, ...]) -> frozenset[FaultKind]:
+    drawn = [kind for kind in APART if random.randrange(APART_ONE_IN) == 0]
+    return frozenset(kind for kind in drawn if kind in kinds and is_possible(kind, count))
+
+
+def _leanings(random: Random) -> frozenset[Leaning]:
+    return frozenset(each for each in Leaning if random.randrange(LEANING_ONE_IN) == 0)
+
+
+def _poorly_carried(random: Random, faults: frozenset[FaultKind]) -> str:
+    kind = random.choice(POORLY_CARRIED)
+    is_drawn = random.randrange(POORLY_CARRIED_ONE_IN) == 0
+    return kind if is_drawn and FaultKind.LOSS in faults else ""
 
 
 def _faults(random: Random, count: int, kinds: tuple[FaultKind, ...]) -> frozenset[FaultKind]:
@@ -187,5 +247,5 @@ def is_possible(kind: FaultKind, replica_count: int) -> bool:
     """Whether a cluster of so many has, and survives, such a fault."""
     if kind in OF_STORED_DATA:
         return QUORUMS[replica_count].replication > 1 and replica_count > 2
-    of_several = (*OF_THE_NETWORK, FaultKind.CLOG, FaultKind.PARTITION)
+    of_several = (*OF_THE_NETWORK, *APART, FaultKind.CLOG, FaultKind.PARTITION)
     return replica_count > 1 or kind not in of_several

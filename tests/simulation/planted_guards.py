@@ -35,7 +35,7 @@ from coordinator.vsr.state import State
 from coordinator.vsr.timeouts import TimeoutName
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.machine import JOURNAL, SUPERBLOCK
-from tests.simulation.options import OF_STORED_DATA, FaultKind, Options
+from tests.simulation.options import OF_STORED_DATA, FaultKind, Leaning, Options
 from tests.simulation.plant import Plant
 from tests.simulation.process import HANDLERS, Process
 from tests.simulation.simulation import PART_ALONE_SHARE, REST_SHAPES
@@ -375,6 +375,21 @@ def cornered(fault: FaultKind) -> Callable[[Options], bool]:
     return lambda options: options.faults >= {fault, FaultKind.CRASH, FaultKind.PARTITION}
 
 
+def leans(leaning: Leaning, *faults: FaultKind) -> Callable[[Options], bool]:
+    """The seeds that lean on a rare moment, and have what makes it; see `moments.py`."""
+    return lambda options: (
+        leaning in options.leanings
+        and options.faults.issuperset(faults)
+        and options.replica_count > 1
+    )
+
+
+def is_of_many_with_returns(options: Options) -> bool:
+    """The seeds in which an old primary returns to more than one who has the newer log."""
+    returns = leans(Leaning.RETURN, FaultKind.PARTITION, FaultKind.CRASH)
+    return returns(options) and options.replica_count > 3
+
+
 def has_real_stages(options: Options) -> bool:
     """The seeds with sessions."""
     return options.application == "domains"
@@ -404,19 +419,19 @@ GUARDS: Final = (
     Plant("P1", truncate_when_behind, seed=1),
     Plant("P2", ignore_later_views),
     Plant("P3", wish_once),
-    Plant("P3", vote_once),
-    Plant("P4", ask_once),
-    Plant("P4", take_any_log),
+    Plant("P3", vote_once, where=leans(Leaning.FORGOTTEN_VIEW, FaultKind.CRASH)),
+    Plant("P4", ask_once, where=leans(Leaning.FORGOTTEN_VIEW, FaultKind.CRASH)),
+    Plant("P4", take_any_log, where=leans(Leaning.ECHOES, FaultKind.DUPLICATION)),
     Plant("P5", wait_for_a_primary, seed=1),
     Plant("P6", vouch_before_durable, seed=1),
     Plant("P7", go_on_counting, seed=1, where=has_real_stages),
-    Plant("P8", keep_numbers_in_hand),
+    Plant("P8", keep_numbers_in_hand, where=leans(Leaning.PENDULUM)),
     Plant("P9", vote_before_durable),
     Plant("P10", act_before_log_view_is_durable),
-    Plant("P11", vouch_after_voting),
+    Plant("P11", vouch_after_voting, where=leans(Leaning.DOZING, FaultKind.PAUSE)),
     Plant("P12", take_hearsay_for_held, seed=1),
     Plant("P12", vote_with_hearsay, redundant="what is named is committed, and is caught up with"),
-    Plant("P13", deny_what_is_damaged, seed=15, where=cornered(FaultKind.ROT)),
+    Plant("P13", deny_what_is_damaged, seed=44, where=cornered(FaultKind.ROT)),
     Plant("P14", cut_at_the_chosen_head),
     Plant(
         "P14",
@@ -427,7 +442,7 @@ GUARDS: Final = (
     Plant("P16", never_abdicate, where=has_deaf_part),
     Plant("P16", leave_alone, where=has_part_alone),
     Plant("P17", register_twice, seed=1, where=has_real_stages),
-    Plant("P18", fetch_by_op),
+    Plant("P18", fetch_by_op, where=is_of_many_with_returns),
     Plant("P19", vote_without_memory, where=cornered(FaultKind.LOST_DISK)),
     Plant("P20", count_snapshots_early, seed=16, where=has_snapshots_and_power_cuts),
 )

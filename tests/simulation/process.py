@@ -11,14 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from coordinator import vsr
-from coordinator.journal import NoSpace
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.handover import RUN_DELAY_MS, RUN_PREPARES_MAX
+from coordinator.replica.ports import Room
 from coordinator.vsr import messages
 from tests.simulation.application import Executed, Request
 from tests.simulation.clients import Answer, NotServed, Read
 from tests.simulation.marks import sent_mark
 from tests.simulation.snapshots import Snapshots, state_of
+from tests.simulation.standing import Standing
 from tests.simulation.writer import Job, SimulatedWriter
 from viewstamp.limits import TICK_MS
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 EPOCH_US: Final = 1_700_000_000_000_000
 BATCH_REQUESTS_MAX: Final = 4
 SETTLE_MS: Final = 200
+HUNG_LOOK_MS: Final = 50
+NO_ROOM: Final = frozenset({Room.FULL, Room.EXHAUSTED})
 NOT_SERVING: Final = frozenset(
     {
         vsr.RefusalReason.BLANK,
@@ -60,6 +63,8 @@ class Process:
         self.application = machine.new_application(state)
         self.crash_after_effects: int | None = None
         """After how many more effects the process dies; None: it does not."""
+        self.fate: Callable[[Any], bool] | None = None
+        """Says before which effect the process dies; None: before none."""
         self.has_rotten_superblock = False
         self._world = machine.world
         self._steps: deque[vsr.Event] = deque()
@@ -78,6 +83,7 @@ class Process:
         self._granted: list[tuple[int, Read]] = []
         self._token = 0
         self._founding: vsr.FoundingReady | None = None
+        self.standing = Standing(self)
 
     # --- Steps ---
 
@@ -90,7 +96,7 @@ class Process:
         while self._steps:
             self._one_step(self._steps.popleft())
         self._is_stepping = False
-        self._pump()
+        self.pump()
 
     def _one_step(self, event: vsr.Event) -> None:
         machine, world = self.machine, self._world
@@ -99,6 +105,8 @@ class Process:
         world.checks.stepped(machine.index, self.core)
         for effect in effects:
             self._die_if_due()
+            if self.fate is not None and self.fate(effect):
+                raise ProcessEnded("killed at a rare moment")
             world.marks.effect(effect)
             if not isinstance(effect, vsr.Arm):
                 world.trace.note(machine.name, "->", effect)
@@ -112,14 +120,16 @@ class Process:
             raise ProcessEnded("killed between two effects")
         self.crash_after_effects -= 1
 
-    def _later(self, delay_ms: int, action: Callable[[], None]) -> None:
+    def later(self, delay_ms: int, action: Callable[[], None]) -> None:
+        """Do something later, if this process still runs then."""
         self.machine.later(delay_ms, action)
 
     # --- Effects: the network ---
 
     def _send(self, effect: vsr.Send) -> None:
-        self._world.checks.sent(self.machine.index, effect.message)
-        self._world.network.send(self.machine.index, effect.to_replica, effect.message)
+        if self.standing.may_send(effect):
+            self._world.checks.sent(self.machine.index, effect.message)
+            self._world.network.send(self.machine.index, effect.to_replica, effect.message)
 
     # --- Effects: the disk ---
 
@@ -129,24 +139,27 @@ class Process:
             if self.machine.process is self:
                 self.writer.finish(job)
 
-        self._later(self.machine.disk_ms(), finish)
+        self.later(self.machine.disk_ms(), finish)
 
     def _persist_prepares(self, effect: vsr.PersistPrepares) -> None:
+        self.standing.space.sent(effect.prepares)
         self.writer.append(list(effect.prepares), self.files.journal, self._prepares_durable)
 
     def _prepares_durable(self, prepares: Sequence[vsr.Prepare]) -> None:
         for prepare in prepares:
             self._world.checks.durable(self.machine.index, prepare, self.machine)
+        self.standing.space.written(prepares)
         records = tuple(vsr.RecordId(p.op, p.checksum) for p in prepares)
         self.step(vsr.RecordsDurable(records))
 
     def _persist_superblock(self, effect: vsr.PersistSuperblock) -> None:
         state = effect.state
-        self.writer.do(
-            "superblock",
-            lambda: self.files.superblock.write_core(state),
-            lambda _: self.step(vsr.SuperblockDurable(state)),
-        )
+
+        def done(_: None) -> None:
+            self._world.nemesis.moments.remembered(self.machine, state)
+            self.step(vsr.SuperblockDurable(state))
+
+        self.writer.do("superblock", lambda: self.files.superblock.write_core(state), done)
 
     def _discard_after(self, effect: vsr.DiscardAfter) -> None:
         self._world.checks.discarded(self.machine.index, effect.op)
@@ -204,7 +217,7 @@ class Process:
             prepare, is_damaged = result
             if is_damaged:
                 self._world.marks.hit("read damaged record")
-                self.step(vsr.RecordFaulty(op))
+                self.step(vsr.RecordFaulty(op, self.standing.space.room() is Room.FREE))
             then(prepare, is_damaged)
 
         self.writer.do("read", lambda: self.machine.read(self.files.journal, op), got)
@@ -214,7 +227,7 @@ class Process:
         if self.files.journal.is_settled or self.core.status is not vsr.Status.NORMAL:
             return
         self.writer.do("settle", self.files.journal.mark_repaired, lambda _: None)
-        self._later(SETTLE_MS, self._settle_journal)
+        self.later(SETTLE_MS, self._settle_journal)
 
     # --- Effects: commits ---
 
@@ -229,7 +242,7 @@ class Process:
         else:
             self._commits.append(effect)
         if self._may_wait(effect):
-            self._later(RUN_DELAY_MS, self._hand_over)
+            self.later(RUN_DELAY_MS, self._hand_over)
         else:
             self._hand_over()
 
@@ -269,9 +282,12 @@ class Process:
     def _apply(self) -> None:
         if not self._is_applying and self.application.is_busy:
             self._is_applying = True
-            self._later(self.machine.stage_ms(), self._applied)
+            self.later(self.machine.stage_ms(), self._applied)
 
     def _applied(self) -> None:
+        if self.machine.is_stage_hung:
+            self.later(HUNG_LOOK_MS, self._applied)
+            return
         self._is_applying = False
         for executed in self.application.step():
             self._cut(executed.op)
@@ -320,24 +336,30 @@ class Process:
         elif (request.client, request.number) not in self._in_hand:
             self._in_hand.add((request.client, request.number))
             self._requests.append(request)
-            self._pump()
+            self.pump()
 
     def _refuse(self, request: Request | Read) -> None:
         hint = self.core.primary if self.core.status is vsr.Status.NORMAL else None
         self._reply(request.client, NotServed(request.number, hint))
 
-    def _pump(self) -> None:
-        """Admit what waits while the core and the journal have room."""
-        while self._requests and not self._is_stepping:
+    def pump(self) -> None:
+        """Let in what waits while the core and the journal have room; not in the midst of a step."""
+        if self._is_stepping:
+            return
+        self.standing.entries.look()
+        self._admit_waiting()
+        self.standing.space.make_if_due()
+
+    def _admit_waiting(self) -> None:
+        while self._requests:
             refusal = self.core.batch_refusal()
-            if refusal in NOT_SERVING:
+            room = self.standing.space.room()
+            if refusal in NOT_SERVING or room in NO_ROOM:
+                # Without room another one may have it; with none anywhere it goes round.
                 self._refuse_all()
             if refusal is not None:
                 self._world.marks.hit(f"refused {refusal.value}")
-                return
-            if not self._has_room():
-                # Another one may have space; with none anywhere it goes round until there is.
-                self.step(vsr.Abdicate("no space"))
+            if refusal is not None or room is not Room.FREE:
                 return
             self._admit()
 
@@ -358,14 +380,6 @@ class Process:
             request = self._requests.popleft()
             self._in_hand.discard((request.client, request.number))
             self._refuse(request)
-
-    def _has_room(self) -> bool:
-        """A segment is made beforehand, outside of the writes, as the shell does."""
-        try:
-            self.files.journal.prepare_spares()
-        except NoSpace:
-            self._world.marks.hit("no space for a segment")
-        return self.files.journal.space().reserve_intact
 
     def read_requested(self, read: Read) -> None:
         """A client's linearizable read arrived."""
@@ -414,7 +428,7 @@ class Process:
                 self.step(vsr.Found(body, self.machine.wall_clock_us()))
 
         # The product makes a password first; founders may boot anew meanwhile.
-        self._later(self.machine.founding_ms(), found)
+        self.later(self.machine.founding_ms(), found)
 
     def _arm(self, effect: vsr.Arm) -> None:
         self._armed += 1
@@ -427,7 +441,7 @@ class Process:
             if armed == self._armed:
                 self.step(vsr.Tick())
 
-        self._later(delay_ms, tick)
+        self.later(delay_ms, tick)
 
     def _halted(self, effect: vsr.Halted) -> None:
         raise AssertionError(f"replica {self.machine.index} halted: {effect.reason}")

@@ -15,6 +15,7 @@ from typing import Final
 from coordinator import vsr
 from coordinator.journal.segment import segment_path
 from coordinator.journal.superblock import COPY_BYTES
+from tests.simulation.branches import counted
 from tests.simulation.chain import COUNTERS, ChainApplication
 from tests.simulation.checkers import Broken
 from tests.simulation.history import held_ops
@@ -24,7 +25,17 @@ from tests.simulation.options import Options, Scale, draw
 from tests.simulation.simulation import Failure, Simulation, seeded_entropy
 
 WAIT_MS: Final = 60_000
-SETTINGS: Final = ("seed", "replicas", "standbys", "clients", "sectors", "application", "snapshots")
+SETTINGS: Final = (
+    "seed",
+    "replicas",
+    "standbys",
+    "clients",
+    "sectors",
+    "application",
+    "snapshots",
+    "retain",
+)
+RETAIN_BYTES: Final = 1 << 20
 
 
 def quiet(settings: dict[str, str]) -> Options:
@@ -48,6 +59,10 @@ def quiet(settings: dict[str, str]) -> Options:
         is_bursty=False,
         is_ambushed=False,
         is_founding_struck=False,
+        leanings=frozenset(),
+        poorly_carried="",
+        retain_ms=int(settings.get("retain", "0")),
+        retain_bytes=RETAIN_BYTES,
         snapshot_ops=int(settings.get("snapshots", "0")),
         reads_percent=10 if application == "chain" else 0,
     )
@@ -69,7 +84,8 @@ class Scenario:
 
     def play(self) -> None:
         """Take every step; raises Failure with the line that it came to."""
-        with self._entropy:
+        simulation = self.simulation
+        with self._entropy, simulation.limits(), counted(simulation.marks):
             number, line = 0, "founding"
             try:
                 self.simulation._start()
@@ -189,6 +205,18 @@ class Scenario:
         """Make a disk slow, until `settle`."""
         self.who(who).is_disk_slow = True
 
+    def hang(self, who: str) -> None:
+        """Let the stages of a replica stand still, until `settle`."""
+        self.who(who).is_stage_hung = True
+
+    def resign(self, who: str) -> None:
+        """Ask a replica to lead no more."""
+        self.simulation.nemesis.moments.resign(self.who(who))
+
+    def alone(self, who: str) -> None:
+        """Let a replica die before it tells a log that it is to lead with, whose head rots."""
+        self.simulation.nemesis.moments.leave_alone_with_its_log(self.who(who))
+
     def fail_sync(self, who: str) -> None:
         """Let the next sync of a disk fail."""
         disk = self.who(who).disk
@@ -291,6 +319,9 @@ STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"boot (\w+)", Scenario.boot),
     (r"pause (\w+) (\d+)", Scenario.pause),
     (r"slow disk (\w+)", Scenario.slow_disk),
+    (r"hang (\w+)", Scenario.hang),
+    (r"resign (\w+)", Scenario.resign),
+    (r"alone (\w+)", Scenario.alone),
     (r"fail sync (\w+)", Scenario.fail_sync),
     (r"fill disk (\w+)", Scenario.fill_disk),
     (r"lose disk (\w+)", Scenario.lose_disk),

@@ -25,6 +25,7 @@ from tests.simulation.network import CLIENT_ADDRESS, Network, apart
 from tests.simulation.options import COMMANDS_PER_REQUEST, OF_STORED_DATA, Options
 from tests.simulation.schedule import Schedule
 from tests.simulation.snapshots import Generations
+from tests.simulation.space import small
 from tests.simulation.trace import Trace
 
 CLUSTER_ID: Final = bytes(15) + b"\x09"
@@ -82,6 +83,8 @@ class Simulation:
         ]
         self.nemesis = Nemesis(self, self._random("nemesis"))
         self.phase = "safety"
+        self.rush_until_ms = 0
+        """Until then clients ask again as soon as they are answered."""
         self._commands_wanted = options.commands
         self._commands_asked = 0
         self._rest: tuple[int, ...] = ()
@@ -136,7 +139,7 @@ class Simulation:
     def run(self) -> Marks:
         """Run both phases; raises Failure."""
         try:
-            with seeded_entropy(self._random("entropy")), self._tiny_limits(), counted(self.marks):
+            with seeded_entropy(self._random("entropy")), self.limits(), counted(self.marks):
                 self._start()
                 self._run_until(self._is_answered, self.options.safety_ms)
                 self._heal()
@@ -147,8 +150,15 @@ class Simulation:
             raise Failure(self, error) from error
         return self.marks
 
-    def _tiny_limits(self) -> Any:
-        return patch.object(reads, "READ_INDEXES_WAITING_MAX", self.options.reads_waiting_max)
+    @contextmanager
+    def limits(self) -> Iterator[None]:
+        """Let limits of the product be as small as this simulation's world."""
+        waiting_max = self.options.reads_waiting_max
+        with (
+            patch.object(reads, "READ_INDEXES_WAITING_MAX", waiting_max),
+            small(self.options.segment_sectors),
+        ):
+            yield
 
     def _start(self) -> None:
         random = self._random("start")

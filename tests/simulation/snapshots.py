@@ -166,10 +166,11 @@ class Snapshots:
 
         def work() -> None:
             self._files.record_generation(generation, manifest.cut_op)
-            self._files.journal.truncate_before(manifest.cut_op + 1)
+            self._process.standing.truncate_before(manifest.cut_op + 1)
             self._files.snapshots.collect_garbage({generation}, generation)
 
-        self._process.background("adopt", work, lambda _: None)
+        # What was dropped may have made room.
+        self._process.background("adopt", work, lambda _: self._process.standing.space.make())
 
     def fetch(self, peers: Callable[[], list[Process | None]], restart: Callable[[], Any]) -> None:
         """Take over a generation of the first peer that has a newer one; then `restart`.
@@ -178,7 +179,7 @@ class Snapshots:
         """
         if not self._is_fetching:
             self._is_fetching = True
-            self._process._later(TRANSFER_MS, lambda: self._fetch(peers, restart))
+            self._process.later(TRANSFER_MS, lambda: self._fetch(peers, restart))
 
     def _fetch(self, peers: Callable[[], list[Process | None]], restart: Callable[[], Any]) -> None:
         self._is_fetching = False

@@ -564,7 +564,7 @@ class DoViewChange(_message.Message):
     """Entries above `head_op` may have been held."""
     @_builtins.property
     def headers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Encoded headers of the entries above `commit` that are durable and intact here, ascending."""
+        """Encoded headers of the entries from `commit` on that are durable and intact here, ascending."""
 
     @_builtins.property
     def faulty(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -972,7 +972,7 @@ class ReadManifestRequest(_message.Message):
     HELLO_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
-    """Which."""
+    """Which; 0 is the one that the answering replica would restart from."""
     @_builtins.property
     def hello(self) -> Global___ReplicaHello:
         """Who asks."""

@@ -1,0 +1,62 @@
+"""What the other replicas last said of themselves: how far they are, and whether they could lead.
+
+Reports are soft: nothing that is promised to anybody rests on them, and they may be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from coordinator.peers.messages import ReplicaReportMessage
+from coordinator.snapshot.retention import Follower
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+
+REPORT_INTERVAL_MS: Final = 500
+# Whose report is older may be gone.
+FRESH_REPORT_MS: Final = 3 * REPORT_INTERVAL_MS
+# Nobody is to give up its view for one that could not lead the next.
+NO_VOTE: Final = "it has lost its disk, and has no vote yet"
+
+
+class Reports:
+    """The last report of each of `others`. The first `replica_count` replicas have a vote."""
+
+    def __init__(
+        self, others: Sequence[int], replica_count: int, clock_ms: Callable[[], int]
+    ) -> None:
+        self._others = others
+        self._replica_count = replica_count
+        self._clock_ms = clock_ms
+        self._last: dict[int, ReplicaReportMessage] = {}
+        self._heard_ms: dict[int, int] = {}
+
+    def heard(self, report: ReplicaReportMessage) -> None:
+        """Take a report."""
+        self._heard_ms[report.from_replica] = self._clock_ms()
+        self._last[report.from_replica] = report
+
+    def last(self, replica: int) -> ReplicaReportMessage | None:
+        """Return the last report of a replica; None if it never sent one."""
+        return self._last.get(replica)
+
+    def followers(self) -> list[Follower]:
+        """Return how far the others are that may come back to ask for entries; in any thread."""
+        now_ms = self._clock_ms()
+        reports = [self._last.get(replica) for replica in self._others]
+        return [
+            Follower(report.commit, now_ms - self._heard_ms[report.from_replica])
+            for report in reports
+            if report is not None and report.status != cluster_pb2.REPLICA_STATUS_HALTED
+        ]
+
+    def has_fit_peer(self) -> bool:
+        """Whether another replica with a vote is there, and nothing speaks against it."""
+        return any(self._is_fit(replica) for replica in range(self._replica_count))
+
+    def _is_fit(self, replica: int) -> bool:
+        report = self._last.get(replica)
+        if report is None or report.unfit:
+            return False
+        is_fresh = self._clock_ms() - self._heard_ms[replica] <= FRESH_REPORT_MS
+        return is_fresh and report.status == cluster_pb2.REPLICA_STATUS_NORMAL
