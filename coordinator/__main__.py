@@ -13,6 +13,7 @@ from typing import Final
 from coordinator.composition import Coordinator
 from coordinator.config import Config, ConfigError, parse
 from coordinator.journal.errors import JournalError
+from coordinator.mending import mend_of
 from coordinator.mux.entities import RestoreError
 from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.replica.errors import HaltedError
@@ -86,7 +87,8 @@ def _open(config: Config) -> ReplicaFiles:
             archive=config.archive,
             snapshots=config.snapshots.directories,
             snapshot_reserve_bytes=config.snapshots.reserve_bytes,
-        )
+        ),
+        mend=mend_of(config),
     )
 
 

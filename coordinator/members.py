@@ -74,7 +74,13 @@ class Members:
         self._committed_op: Callable[[], int] = lambda: 0
         self._is_halted = False
         events = PeerEvents(self._received, self._link_changed, ports.fail)
-        self.peers = Peers(config, events, StoredSnapshots(ports.files.snapshots))
+        superblock = ports.files.superblock
+        self.peers = Peers(
+            config,
+            events,
+            StoredSnapshots(ports.files.snapshots),
+            adopted=lambda: superblock.state.generation,
+        )
         self._others = config.others
         self._answers = PeerAnswers(
             config.cluster_id,

@@ -229,7 +229,8 @@ class UnaryCalls:
 async def _in_time(future: asyncio.Future[Reply]) -> Reply:
     """Wait for a reply, but not for ever: a primary may be cut off from the others, or stuck."""
     try:
-        return await asyncio.wait_for(future, COMMAND_DEADLINE_MS / 1000)
+        async with asyncio.timeout(COMMAND_DEADLINE_MS / 1000):
+            return await future
     except TimeoutError as error:
         raise outcome_unknown(COMMAND_DEADLINE_MS) from error
 

@@ -22,6 +22,8 @@ from coordinator.peers.hello import Hello, encode_hello
 from coordinator.peers.link import dial
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
 
+# Stands for the generation that the peer would restart from.
+ADOPTED: Final = 0
 MANIFEST_TIMEOUT_MS: Final = 10_000
 # The peer looks at its whole copy before the first chunk.
 CHUNK_TIMEOUT_MS: Final = 60_000
@@ -51,7 +53,8 @@ class SnapshotFetcher:
     async def manifest(self, replica: int, generation: int) -> bytes:
         """Return a peer's manifest file: frame and message, to be decoded and so verified.
 
-        Raises PeerFileUnavailable.
+        Of generation ADOPTED it is whichever the peer would restart from itself. Raises
+        PeerFileUnavailable.
         """
         request = pb.ReadManifestRequest(hello=self._hello(replica), generation=generation)
         channel = self._dial(replica)

@@ -43,10 +43,16 @@ M = TypeVar("M", bound=Message)
 class SnapshotFilesServer:
     """Serves the files of this replica's snapshots to peers, and to nobody else."""
 
-    def __init__(self, provider: SnapshotProvider, judge_caller: JudgeCaller) -> None:
-        """Serve what `provider` holds to callers for whom `judge_caller` returns None."""
+    def __init__(
+        self, provider: SnapshotProvider, judge_caller: JudgeCaller, adopted: Callable[[], int]
+    ) -> None:
+        """Serve what `provider` holds to callers for whom `judge_caller` returns None.
+
+        `adopted` is the generation that this replica would restart from, 0 for none.
+        """
         self._provider = provider
         self._judge_caller = judge_caller
+        self._adopted = adopted
         self._open = 0
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -62,9 +68,10 @@ class SnapshotFilesServer:
     async def _manifest(self, payload: bytes, context: Context) -> bytes:
         request = _parsed(pb.ReadManifestRequest, payload)
         await self._check_caller(request, context)
+        generation = request.generation or self._adopted()
         with self._place():
-            async with self._provider.pinned(request.generation) as pinned:
-                file = _named(pinned, manifest_file(request.generation), request.generation)
+            async with self._provider.pinned(generation) as pinned:
+                file = _named(pinned, manifest_file(generation), generation)
                 async with aclosing(pinned.read(file, CHUNK_BYTES)) as chunks:
                     manifest = b"".join([chunk async for chunk in chunks])
         return pb.ReadManifestResponse(manifest=manifest).SerializeToString()

@@ -185,7 +185,6 @@ class Link:
 
     async def _say_hello(self, call: Any) -> Refusal | None:
         request = pb.ExchangeRequest(hello=encode_hello(self._hello))
-        # Not `wait_for`, which loses a cancellation that comes together with the answer.
         async with asyncio.timeout(HELLO_TIMEOUT_MS / 1000):
             with contextlib.suppress(asyncio.InvalidStateError):  # it has ended: reading tells why
                 await call.write(request.SerializeToString())

@@ -71,10 +71,12 @@ class Peers:
         events: PeerEvents,
         snapshots: SnapshotProvider | None = None,
         *,
+        adopted: Callable[[], int] = lambda: 0,
         agreed: Mapping[str, int] | None = None,
         clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
     ) -> None:
-        """Read the certificates. `snapshots` are served to peers that need them.
+        """Read the certificates. `snapshots` are served to peers that need them; `adopted` is the
+        generation that this replica would restart from.
 
         `agreed` are the limits to compare, by default those of `agreement`. Raises ConfigError.
         """
@@ -82,12 +84,12 @@ class Peers:
         self._events = events
         self._clock_ms = clock_ms
         self._encoder = Encoder(config.cluster_id, config.replica_id)
-        tls = config.settings.tls
-        self._credentials: PeerCredentials | None = None if tls is None else load_credentials(tls)
+        self._credentials = _credentials(config)
         own = _hello(config, agreed_limits() if agreed is None else agreed)
         self._links = {replica: self._link(own, replica) for replica in config.others}
         self._listener = Listener(own, self, clock_ms)
         self._snapshots = snapshots
+        self._adopted = adopted
         self._tasks: list[asyncio.Task[None]] = []
         self._server: grpc.aio.Server | None = None
         self._is_stopping = False
@@ -101,7 +103,7 @@ class Peers:
         server = grpc.aio.server(options=SERVER_OPTIONS)
         handlers = [self._listener.handlers()]
         if self._snapshots is not None:
-            files = SnapshotFilesServer(self._snapshots, self._listener.refusal_of)
+            files = SnapshotFilesServer(self._snapshots, self._listener.refusal_of, self._adopted)
             handlers.append(files.handlers())
         server.add_generic_rpc_handlers(handlers)
         _bind(server, self._config.settings.listen, self._credentials)
@@ -199,6 +201,24 @@ class Peers:
             received=heard.received,
             undecodable=dict(heard.undecodable),
         )
+
+
+def fetcher_of(config: PeersConfig) -> SnapshotFetcher:
+    """Return what reads snapshot files of peers while this replica does not run yet.
+
+    Raises ConfigError.
+    """
+    credentials = _credentials(config)
+    return SnapshotFetcher(
+        _hello(config, agreed_limits()),
+        config.settings.addresses,
+        None if credentials is None else credentials.channel,
+    )
+
+
+def _credentials(config: PeersConfig) -> PeerCredentials | None:
+    tls = config.settings.tls
+    return None if tls is None else load_credentials(tls)
 
 
 def _hello(config: PeersConfig, agreed: Mapping[str, int]) -> Hello:

@@ -6,7 +6,8 @@ is durable. So a journal without a superblock is a founding that was cut short, 
 whether it can be finished.
 
 The superblock alone says which snapshot to start from. Its files are verified before the journal
-is opened, which has to reach back to its cut.
+is opened, which has to reach back to its cut. If a file of it has no intact copy, a member of a
+cluster has it fetched from the others first (`coordinator.mending`).
 
 Nothing is written before everything was looked at, but for bad copies of snapshot files, which are
 repaired: what refuses a start leaves the journal as it was found, for whoever brings the missing
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from coordinator import vsr
 from coordinator.journal.errors import JournalExists
@@ -32,11 +33,12 @@ from coordinator.journal.segment import segment_numbers, segment_path
 from coordinator.journal.superblock import NOT_ADMITTED, Superblock, SuperblockState
 from coordinator.replica.repairs import Repairs
 from coordinator.replica.start import SnapshotCut, WrongDirectoryError, join, start_event
-from coordinator.snapshot.errors import TransferFailed
+from coordinator.snapshot.errors import AllCopiesBad, TransferFailed
 from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
 from coordinator.snapshot.restore import Loaded
 from coordinator.storage import FileStorage, Storage, StorageLock
-from viewstamp.format import FormatError
+from viewstamp import limits
+from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.record import SECTOR_BYTES, decode_segment_header
 from viewstamp.limits import (
     CLUSTER_ID_BYTES,
@@ -107,13 +109,7 @@ class ReplicaFiles:
         Not in the journal's thread: prepares would wait for every sync of it.
         """
 
-        def recorded(state: SuperblockState) -> SuperblockState | None:
-            if generation <= state.generation:
-                return None
-            commit_max = max(state.commit_max, cut_op)
-            return replace(state, generation=generation, commit_max=commit_max)
-
-        self.superblock.update(recorded)
+        self.superblock.record_generation(generation, cut_op)
 
     def record_transferred(self, generation: int, cut_op: int) -> None:
         """The same, of a snapshot that peers have sent. Raises TransferFailed.
@@ -170,6 +166,17 @@ class SuperblockFile:
         """Return once the state is durable. Raises what the superblock raises."""
         self.update(lambda _: state)
 
+    def record_generation(self, generation: int, cut_op: int) -> None:
+        """Durably restart from a snapshot from now on; nothing changes if it is no newer one."""
+
+        def recorded(state: SuperblockState) -> SuperblockState | None:
+            if generation <= state.generation:
+                return None
+            commit_max = max(state.commit_max, cut_op)
+            return replace(state, generation=generation, commit_max=commit_max)
+
+        self.update(recorded)
+
     def update(self, change: Callable[[SuperblockState], SuperblockState | None]) -> None:
         """Return once what `change` makes of the state is durable; None changes nothing.
 
@@ -210,9 +217,28 @@ class DirectoryOptions:
         return tuple(map(str, self.snapshots or default))
 
 
-def open_replica(options: DirectoryOptions, storage: Storage | None = None) -> ReplicaFiles:
+@dataclass(frozen=True, slots=True)
+class DamagedSnapshot:
+    """The snapshot to restart from, when a file of it has no intact copy here, and where it lies.
+
+    `superblock` may be made to name a newer generation, once that is whole.
+    """
+
+    files: SnapshotFiles
+    superblock: SuperblockFile
+    why: AllCopiesBad
+
+
+# Returns once the snapshot that the superblock names is whole; it blocks.
+Mend: TypeAlias = Callable[[DamagedSnapshot], None]
+
+
+def open_replica(
+    options: DirectoryOptions, storage: Storage | None = None, mend: Mend | None = None
+) -> ReplicaFiles:
     """Open the directory, or create it blank.
 
+    `mend` is called if a file of the snapshot has no intact copy; without it that is refused.
     Raises DirectoryInUse, WrongDirectoryError, OSError and what journal, superblock and snapshot
     files raise.
     """
@@ -227,8 +253,9 @@ def open_replica(options: DirectoryOptions, storage: Storage | None = None) -> R
         if superblock.state.generation:
             snapshots = _open_snapshots(storage, options, superblock.state, repairs)
             undo.callback(snapshots.close)
-            base = snapshots.load(superblock.state.generation)
+            base = _load(snapshots, superblock, mend)
             undo.callback(base.close)
+            _check_level(base)
         journal, recovery = _open_journal(storage, options, superblock, base)
         undo.callback(journal.close)
         join(journal, cut_of(base), single=options.replica_count == 1)
@@ -274,6 +301,26 @@ def _open_snapshots(
         reserve_bytes_min=options.snapshot_reserve_bytes,
         is_apart=isinstance(storage, FileStorage),
     )
+
+
+def _load(snapshots: SnapshotFiles, superblock: SuperblockFile, mend: Mend | None) -> Loaded:
+    try:
+        return snapshots.load(superblock.state.generation)
+    except AllCopiesBad as error:
+        if mend is None:
+            raise
+        mend(DamagedSnapshot(snapshots, superblock, error))
+    return snapshots.load(superblock.state.generation)
+
+
+def _check_level(base: Loaded) -> None:
+    level = base.manifest.feature_level
+    if level > limits.FEATURE_LEVEL:
+        raise FormatVersionError(
+            f"snapshot {base.manifest.generation} was cut at feature level {level}, and this build"
+            f" knows levels up to {limits.FEATURE_LEVEL}: start a newer one; the data directory is"
+            " good"
+        )
 
 
 def cut_of(base: Loaded | None) -> SnapshotCut | None:

@@ -2,7 +2,8 @@
 
 The core holds the bodies of recent entries only. What an earlier process wrote, or what this one
 was slow to take, is read back. An entry whose record turns out to be damaged is told to the core,
-which has it from a peer and commits it once more; everything behind it waits.
+which has it from a peer and commits it once more; everything behind it waits. One of a feature
+level that this build does not know is not executed: the replica halts.
 
 Where nobody waits for them, as on a backup, commits are handed over a run at a time: what is
 applied together costs less, and does not get in the way of the next entry on its way to the disk.
@@ -19,6 +20,7 @@ from typing import Any, Final
 from coordinator import vsr
 from coordinator.journal import CorruptRecord
 from coordinator.replica.errors import HaltedError
+from viewstamp import limits
 from viewstamp.limits import UNRETIRED_PREPARES_MAX
 
 # How long a commit waits for others at most, and how many wait. The other half of those that the
@@ -103,6 +105,7 @@ class Handover:
                 self._is_blocked = True
                 self._ports.start(self._read(commit.op))
                 return
+            _check_level(commit.prepare)
             self._commits.popleft()
             self._last_op = commit.op
             self._ports.hand_over(commit.prepare)
@@ -118,3 +121,13 @@ class Handover:
         self._is_blocked = False
         self._commits[0] = vsr.Commit(op, prepare)
         self._ports.guard(self._advance)
+
+
+def _check_level(prepare: vsr.Prepare) -> None:
+    """Refuse to execute what other builds would execute in a way that this one does not know."""
+    header = prepare.header
+    if header.feature_level > limits.FEATURE_LEVEL:
+        raise HaltedError(
+            f"op {header.op} is of feature level {header.feature_level}, and this build knows"
+            f" levels up to {limits.FEATURE_LEVEL}: start a newer one; the data directory is good"
+        )

@@ -39,7 +39,7 @@ from coordinator.snapshot.garbage import (
     layers_of,
     stored_generations,
 )
-from coordinator.snapshot.incoming import IncomingGeneration
+from coordinator.snapshot.incoming import IncomingGeneration, diverged
 from coordinator.snapshot.layout import (
     equality_check,
     layer_file,
@@ -162,13 +162,14 @@ class SnapshotFiles:
         """Begin to write a generation, or begin once more after giving up."""
         return GenerationWriter(self, generation)
 
-    def incoming(self, manifest: SnapshotManifest) -> IncomingGeneration:
+    def incoming(self, manifest: SnapshotManifest, *, replaces: bool = False) -> IncomingGeneration:
         """Begin to take in a generation of another replica, which keeps it until that is closed.
 
-        If it is here already, equal in its root, then it goes on from what is here. Raises
+        If it is here already, equal in its root, it goes on from what is here; with `replaces` from
+        the layers of the manifest given: some of those here cannot be read any more. Raises
         ConflictingManifest if the same cut led to another root here.
         """
-        manifest = self._known_as(manifest)
+        manifest = self._replacing(manifest) if replaces else self._known_as(manifest)
         with self._pins.mutex:
             self._incoming.add(manifest.generation)
         return IncomingGeneration(
@@ -176,13 +177,33 @@ class SnapshotFiles:
             manifest,
             self._pins,
             self._reserve.give_up,
-            self._finish_incoming,
+            self._finish_replacing if replaces else self._finish_incoming,
             self._incoming.discard,
         )
 
     def _finish_incoming(self, manifest: SnapshotManifest) -> None:
         self.begin(manifest.generation).write_manifest(manifest)
         self.load(manifest.generation).close()
+
+    def _finish_replacing(self, manifest: SnapshotManifest) -> None:
+        data, name = encode_manifest(manifest), manifest_file(manifest.generation)
+        with self._pins.mutex:
+            # Copy by copy, each by a rename: whichever comes first after a crash, all become it.
+            self._copies.write(name, data, equality_check(data), self._reserve.give_up)
+            self._remember(manifest)
+        self.load(manifest.generation).close()
+
+    def _replacing(self, manifest: SnapshotManifest) -> SnapshotManifest:
+        """Return the manifest given. What is here stays until that one takes its place."""
+        try:
+            stored = self.stored_manifest(manifest.generation)
+        except AllCopiesBad:
+            return manifest
+        # One that was cut elsewhere was cut at an entry that was never committed.
+        is_same_cut = stored is not None and stored.cut_checksum == manifest.cut_checksum
+        if stored is not None and is_same_cut and stored.root != manifest.root:
+            raise diverged(stored, manifest)
+        return manifest
 
     def _known_as(self, manifest: SnapshotManifest) -> SnapshotManifest:
         """Return the manifest of the same generation that is here, or else the one given."""
@@ -194,11 +215,7 @@ class SnapshotFiles:
         if stored is None or stored.root == manifest.root:
             return stored or manifest
         if stored.cut_checksum == manifest.cut_checksum:
-            raise ConflictingManifest(
-                f"generation {manifest.generation} is stored with root {stored.root.hex()}, but"
-                f" another replica has {manifest.root.hex()} of the same cut: one of them has"
-                " diverged. Keep this replica's directory for whoever looks for the reason"
-            )
+            raise diverged(stored, manifest)
         self.delete(manifest.generation)  # cut at an entry that was never committed
         return manifest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from coordinator.snapshot.copies import Copies, MakeRoom
-from coordinator.snapshot.errors import AllCopiesBad
+from coordinator.snapshot.errors import AllCopiesBad, ConflictingManifest
 from coordinator.snapshot.garbage import Pins
 from coordinator.snapshot.layout import LAYERS, layer_check, layer_file
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
@@ -81,3 +81,12 @@ class IncomingGeneration:
         with self._pins.mutex:
             self._ended(self.manifest.generation)
             self._pins.release(self)
+
+
+def diverged(stored: SnapshotManifest, other: SnapshotManifest) -> ConflictingManifest:
+    """Return what is said of two roots of one cut."""
+    return ConflictingManifest(
+        f"generation {stored.generation} is stored with root {stored.root.hex()}, but another"
+        f" replica has {other.root.hex()} of the same cut: one of them has diverged. Keep this"
+        " replica's directory for whoever looks for the reason"
+    )

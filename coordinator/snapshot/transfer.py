@@ -27,7 +27,12 @@ from typing import Final, Protocol
 from coordinator import vsr
 from coordinator.peers.fetch import PeerFileUnavailable
 from coordinator.snapshot.copies import NO_SPACE_ERRORS
-from coordinator.snapshot.errors import CopiesFailed, SnapshotFilesError, TransferFailed
+from coordinator.snapshot.errors import (
+    ConflictingManifest,
+    CopiesFailed,
+    SnapshotFilesError,
+    TransferFailed,
+)
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.incoming import IncomingGeneration
 from coordinator.snapshot.work import in_thread
@@ -77,7 +82,8 @@ class TransferPorts:
     `committed_op` is how far this replica has committed entries, executed or not; `own_cut_op`
     where the snapshot was cut that it would restart from, 0 for none. `record` makes (generation,
     cut op) durable in the superblock; it blocks. `say` shows people where the transfer is, `ended`
-    that there is none any more.
+    that there is none any more. With `replaces` files here of the generation may be damaged: then
+    the layers that the peer has are brought, though it may have merged its chains otherwise.
     """
 
     fetcher: Fetcher
@@ -88,6 +94,7 @@ class TransferPorts:
     record: Callable[[int, int], None]
     say: Callable[[str], None]
     ended: Callable[[], None]
+    replaces: bool = False
 
 
 class StateTransfer:
@@ -123,8 +130,8 @@ class StateTransfer:
                 continue
             self._changed.clear()
             try:
-                await self._attempt(target)
-            except _PASSING as error:
+                await self.bring(target)
+            except PASSING as error:
                 if isinstance(error, CopiesFailed):
                     raise
                 self._tell_failure(target, error, pause_ms)
@@ -172,10 +179,13 @@ class StateTransfer:
 
     # --- One attempt ---
 
-    async def _attempt(self, target: vsr.SnapshotNeeded) -> None:
-        """The same as `_bring`. On a full disk what is fetched may use the reserve for snapshots,
-        like what is made of it: the journal here, which may be what fills the disk, is dropped as
-        soon as the snapshot stands for it."""
+    async def bring(self, target: vsr.SnapshotNeeded) -> None:
+        """Raise RestartNeeded once the generation is here; return if it is not needed any more.
+
+        On a full disk what is fetched may use the reserve for snapshots, like what is made of it:
+        the journal here, which may be what fills the disk, is dropped as soon as the snapshot
+        stands for it. Raises PASSING for what may be better at the next attempt.
+        """
         try:
             await self._bring(target)
         except OSError as error:
@@ -184,7 +194,6 @@ class StateTransfer:
             raise
 
     async def _bring(self, target: vsr.SnapshotNeeded) -> None:
-        """Raise RestartNeeded once the generation is here; return if it is not needed any more."""
         if self._is_for_damage and self._ports.own_cut_op() >= target.cut_op:
             raise RestartNeeded("restart from the own snapshot, which covers what is damaged")
         manifest = await self._manifest(target)
@@ -204,7 +213,7 @@ class StateTransfer:
 
     async def _take_in(self, manifest: SnapshotManifest, target: vsr.SnapshotNeeded) -> bool:
         """Return whether the superblock names the generation now; if not it was not needed."""
-        incoming = await in_thread(self._files.incoming, manifest)
+        incoming = await self._incoming(manifest)
         try:
             if not await self._fill(incoming, target):
                 return False
@@ -215,6 +224,15 @@ class StateTransfer:
         finally:
             await in_thread(incoming.close)
         return True
+
+    async def _incoming(self, manifest: SnapshotManifest) -> IncomingGeneration:
+        try:
+            return await in_thread(
+                lambda: self._files.incoming(manifest, replaces=self._ports.replaces)
+            )
+        except ConflictingManifest:
+            await self._forget_manifest()  # perhaps it is that peer which has diverged
+            raise
 
     def _is_moot(self, manifest: SnapshotManifest) -> bool:
         """Whether the log has come as far by itself: some peer still had the entries."""
@@ -340,13 +358,17 @@ class StateTransfer:
                     self._fetched_bytes += len(data)
         except PeerFileUnavailable:
             # The peers may have layered it otherwise since: the next manifest says how.
-            await in_thread(lambda: (self._directory / MANIFEST_FILE).unlink(missing_ok=True))
+            await self._forget_manifest()
             raise
         return offset - begun
 
+    async def _forget_manifest(self) -> None:
+        """Ask for the manifest anew at the next attempt."""
+        await in_thread(lambda: (self._directory / MANIFEST_FILE).unlink(missing_ok=True))
+
 
 # Each is said to the operator, and tried again.
-_PASSING: Final = (PeerFileUnavailable, FormatError, SnapshotFilesError, OSError)
+PASSING: Final = (PeerFileUnavailable, FormatError, SnapshotFilesError, OSError)
 
 
 def _opened_bytes(path: Path, size_bytes: int) -> int:

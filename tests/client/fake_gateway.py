@@ -60,9 +60,11 @@ class FakeGateway:
         self.packed_sizes: list[int] = []  # requests per message
         self.reads: list[submit_pb2.ReadRequest] = []
         self.applied: list[tuple[int, bytes]] = []
-        # Faults. `refuse` may refuse a request; `drop_before`, `drop_after` break the stream at the
-        # next request with one of these numbers; `gate` holds all answers back while cleared.
+        # Faults. `refuse` may refuse a request, `refuse_streams` refuses every new stream;
+        # `drop_before`, `drop_after` break the stream at the next request with one of these
+        # numbers; `gate` holds all answers back while cleared.
         self.refuse: Callable[[Any], Refusal | None] = lambda _: None
+        self.refuse_streams: Refusal | None = None
         self.drop_before: list[int] = []
         self.drop_after: list[int] = []
         self.drop_registrations = 0
@@ -167,7 +169,10 @@ class FakeGateway:
 
     async def _submit(self, _: object, context: Context) -> None:
         self.streams_opened += 1
+        self._progress.set()
         try:
+            if self.refuse_streams is not None:
+                raise self.refuse_streams
             self._authenticate(context)
             opening = (await context.read()).open
             session = self.sessions.get(opening.session_id)

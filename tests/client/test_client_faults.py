@@ -260,11 +260,73 @@ async def test_silent_replica_is_left_for_another(
     """A primary cut off from its backups answers nothing: the same request goes to another one."""
     monkeypatch.setattr(link, "STALL_TIMEOUT_S", 0.05)
     monkeypatch.setattr(link, "STALL_CHECK_S", 0.01)
+    monkeypatch.setattr(link, "LOOK_ELSEWHERE_S", 1000)
     async with FakeGateway() as other:
         other.sessions, other.nonces = gateway.sessions, gateway.nonces
         addresses = (gateway.address, other.address)
         async with await viewstamp.connect(addresses, username="root", password=PASSWORD) as client:
             gateway.gate.clear()
-            await client.streams.create("orders")
+            sent = asyncio.ensure_future(client.streams.create("orders"))
+            await other.until(lambda: other.streams_opened > 0)
+            monkeypatch.setattr(link, "STALL_TIMEOUT_S", 1000)  # this one may be slow
+            await sent
             assert [len(replica.received) for replica in (gateway, other)] == [1, 1]
             gateway.gate.set()
+
+
+def not_primary(address: str) -> Refusal:
+    """Return what a backup says that takes another replica for the primary."""
+    return Refusal(Reason.REASON_NOT_PRIMARY, "send commands there", address=address)
+
+
+async def test_silent_replica_is_left_at_once_if_another_one_leads(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for a primary that was cut off once its successor says that it leads."""
+    monkeypatch.setattr(link, "STALL_CHECK_S", 0.01)
+    monkeypatch.setattr(link, "LOOK_ELSEWHERE_S", 0.05)
+    monkeypatch.setattr(link, "STALL_TIMEOUT_S", 1000)
+    async with FakeGateway() as backup, FakeGateway() as successor:
+        backup.refuse_streams = not_primary(gateway.address)
+        successor.sessions, successor.nonces = gateway.sessions, gateway.nonces
+        addresses = (gateway.address, backup.address, successor.address)
+        async with await viewstamp.connect(addresses, username="root", password=PASSWORD) as client:
+            gateway.gate.clear()
+            sent = asyncio.ensure_future(client.streams.create("orders"))
+            await gateway.until(lambda: len(gateway.received) > 0)
+            gateway.refuse_streams = not_primary(successor.address)  # that one may be slow, too
+            await sent
+            assert [len(each.received) for each in (gateway, backup, successor)] == [1, 0, 1]
+            gateway.gate.set()
+
+
+async def test_slow_primary_is_not_left(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as nobody else leads, its answer is waited for, and nothing is sent again."""
+    monkeypatch.setattr(link, "STALL_CHECK_S", 0.01)
+    monkeypatch.setattr(link, "LOOK_ELSEWHERE_S", 0.05)
+    monkeypatch.setattr(link, "STALL_TIMEOUT_S", 1000)
+    async with FakeGateway() as backup:
+        backup.refuse_streams = not_primary(gateway.address)
+        addresses = (gateway.address, backup.address)
+        async with await viewstamp.connect(addresses, username="root", password=PASSWORD) as client:
+            gateway.gate.clear()
+            sent = asyncio.ensure_future(client.streams.create("orders"))
+            await backup.until(lambda: backup.streams_opened > 2)
+            gateway.gate.set()
+            await sent
+            assert (gateway.streams_opened, len(gateway.received)) == (1, 1)
+
+
+async def test_two_replicas_that_name_each_other_are_left(gateway: FakeGateway) -> None:
+    """Backups that were cut off at different times take each other for the primary for ever."""
+    async with FakeGateway() as first, FakeGateway() as second:
+        first.refuse_streams = not_primary(second.address)
+        second.refuse_streams = not_primary(first.address)
+        for other in (first, second):
+            other.sessions, other.nonces = gateway.sessions, gateway.nonces
+        addresses = (first.address, second.address, gateway.address)
+        async with await viewstamp.connect(addresses, username="root", password=PASSWORD) as client:
+            await client.streams.create("orders")
+            assert [len(each.applied) for each in (first, second, gateway)] == [0, 0, 1]

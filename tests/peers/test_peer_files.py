@@ -13,7 +13,7 @@ import pytest
 
 from coordinator.gateway.snapshot_streams import PinnedGeneration, SnapshotFile
 from coordinator.peers import files as files_module
-from coordinator.peers.fetch import PeerFileUnavailable, SnapshotFetcher
+from coordinator.peers.fetch import ADOPTED, PeerFileUnavailable, SnapshotFetcher
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.provider import StoredSnapshots
 from tests.peers.peer_trial import OTHER_CLUSTER, config, free_addresses, serving
@@ -247,3 +247,19 @@ async def test_malformed_requests() -> None:
             await call(b"\xff\xff")
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "ReadManifestRequest" in (caught.value.details() or "")
+
+
+async def test_the_generation_that_a_peer_would_restart_from() -> None:
+    """Who does not know which generation a peer has asks for that one; before the first is none."""
+    addresses = free_addresses()
+    holder = StoredSnapshots(stored())
+    adopted = 0
+    async with (
+        serving(config(addresses, 1), snapshots=holder, adopted=lambda: adopted),
+        serving(config(addresses, 0)) as trial,
+    ):
+        fetcher = trial.peers.fetcher
+        with pytest.raises(PeerFileUnavailable, match="does not hold the files of snapshot 0"):
+            await fetcher.manifest(1, ADOPTED)
+        adopted = GENERATION
+        assert await fetcher.manifest(1, ADOPTED) == await fetcher.manifest(1, GENERATION)

@@ -9,6 +9,9 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from coordinator.journal.superblock import COPY_BYTES
+from viewstamp.format import FormatError
+from viewstamp.format.layer import file_digest
+from viewstamp.format.manifest import decode_manifest, layer_name, manifest_name
 from viewstamp.format.record import FRAME_BYTES, SECTOR_BYTES
 
 PREPARE_KIND: Final = 1
@@ -90,16 +93,44 @@ def snapshot_files(directory: Path) -> Callable[[], bool]:
     return are_good
 
 
+def every_copy(directory: Path) -> Callable[[], bool]:
+    """Change every layer and manifest in every copy; later each file is what its name says."""
+    paths = [
+        path
+        for name in ("layers", "manifests")
+        for path in sorted((directory / "snapshots").glob(f"copy-*/{name}/*"))
+    ]
+    assert paths
+    for path in paths:
+        _flip(path, 100)
+
+    def are_whole() -> bool:
+        return all(_is_whole(path) for path in paths if path.exists())
+
+    assert not any(map(_is_whole, paths))
+    return are_whole
+
+
 DAMAGES: Final = MappingProxyType(
     {
         damage.__name__: damage
-        for damage in (record_content, record_frame, superblock_copy, snapshot_files)
+        for damage in (record_content, record_frame, superblock_copy, snapshot_files, every_copy)
     }
 )
 
 
 def _chosen(directory: Path) -> Found:
     return [found for found in records(directory) if found.kind == PREPARE_KIND][-BEFORE_THE_END]
+
+
+def _is_whole(path: Path) -> bool:
+    data = path.read_bytes()
+    if path.suffix == ".layer":
+        return layer_name(file_digest([data])) == path.name
+    try:
+        return manifest_name(decode_manifest(data).generation) == path.name
+    except FormatError:
+        return False
 
 
 def _flip(path: Path, offset: int) -> None:

@@ -9,12 +9,18 @@ from itertools import count
 from types import MappingProxyType
 from typing import Final
 
+from coordinator import composition
 from coordinator.__main__ import main
+from coordinator.gateway import cluster
 from coordinator.peers import peers
 from coordinator.peers.hello import DIGEST_BYTES, WIRE_VERSION
 from coordinator.peers.outbox import Outbox, Outgoing
+from coordinator.replica import founding
+from coordinator.snapshot import values
 from coordinator.vsr.messages import PrepareMessage
+from viewstamp import limits
 
+NEXT_LEVEL: Final = limits.FEATURE_LEVEL + 1
 # One of so many prepares leaves with a bit turned over.
 CORRUPTED_PREPARES: Final = 5
 
@@ -27,6 +33,14 @@ def newer_wire() -> None:
 def older_wire() -> None:
     """Speak a version before the first."""
     setattr(peers, "WIRE_VERSION", WIRE_VERSION - 1)  # noqa: B010
+
+
+def newer_level() -> None:
+    """Know the next feature level, and found clusters at it; its sections are those of the last."""
+    for module in (limits, composition, founding, cluster):
+        setattr(module, "FEATURE_LEVEL", NEXT_LEVEL)  # noqa: B010
+    tasks = {**values.TASKS_BY_FEATURE_LEVEL, NEXT_LEVEL: values.expected_tasks(NEXT_LEVEL - 1)}
+    setattr(values, "TASKS_BY_FEATURE_LEVEL", tasks)  # noqa: B010
 
 
 def other_limits() -> None:
@@ -48,7 +62,10 @@ def corrupting() -> None:
 
 
 KINDS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
-    {kind.__name__: kind for kind in (newer_wire, older_wire, other_limits, corrupting)}
+    {
+        kind.__name__: kind
+        for kind in (newer_wire, older_wire, newer_level, other_limits, corrupting)
+    }
 )
 
 if __name__ == "__main__":

@@ -8,18 +8,20 @@ from typing import Final
 
 import pytest
 
-from tests.replicas.damage import DAMAGES, Damage
-from tests.replicas.snapshotting import DEADLINE_S, snapshot
+from tests.replicas.damage import DAMAGES, Damage, every_copy
+from tests.replicas.snapshotting import ARGUMENTS, DEADLINE_S, FILLER, several_generations, snapshot
 from tests.replicas.trial import Trial, agree, trial, under_load
 
 pytestmark = pytest.mark.long
 
 OPERATIONS: Final = 100
+# So that no replica has a generation any more once there are newer ones.
+FORGETFUL: Final = (*ARGUMENTS, "--snapshot-keep-last", "1", "--snapshot-keep-daily", "0")
 
 
 @pytest.mark.parametrize("leads", [False, True], ids=["backup", "primary"])
 async def test_damaged_files_are_made_good(tmp_path: Path, leads: bool) -> None:
-    """A record, a frame, a copy of the superblock, snapshot files: nothing of it is lost."""
+    """A record, a frame, a copy of the superblock, one or all of a snapshot: nothing is lost."""
     async with trial(tmp_path, callers=3) as made:
         async with under_load(made):
             await made.until_answered(OPERATIONS)
@@ -27,6 +29,25 @@ async def test_damaged_files_are_made_good(tmp_path: Path, leads: bool) -> None:
             for damage in DAMAGES.values():
                 primary = await made.primary()
                 await damaged(made, primary if leads else (primary + 1) % 3, damage)
+        await agree(made)
+
+
+async def test_a_snapshot_that_nobody_has_any_more(tmp_path: Path) -> None:
+    """All copies of its files are bad, and the others have newer ones alone: it takes theirs."""
+    async with trial(tmp_path, callers=3, arguments=FORGETFUL) as made:
+        await made.admin.users.create(FILLER, "a password of a filler")
+        async with under_load(made):
+            first = (await snapshot(made.admin)).generation
+            await adopted_everywhere(made, first)
+            backup = (await made.primary() + 1) % 3
+            hurt = made.replicas.replicas[backup]
+            await hurt.stop()
+            every_copy(hurt.data_directory)
+            await several_generations(made)
+            await hurt.start()
+            await made.replicas.wait_ready()
+            await adopted_everywhere(made, first + 1)
+            await made.until_answered(OPERATIONS)
         await agree(made)
 
 

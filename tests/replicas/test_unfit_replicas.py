@@ -6,40 +6,49 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc.aio
 import pytest
 
-from tests.processes.small_disk import SmallDisk, small_disk
-from tests.replicas.trial import SETTLE_TIMEOUT_S, Trial, digests, status_of, trial, under_load
+from tests.processes.small_disk import small_disk
+from tests.replicas import snapshotting
+from tests.replicas.snapshotting import FILLER, SEGMENT_BYTES, several_generations, transfers
+from tests.replicas.trial import SETTLE_TIMEOUT_S, Trial, agree, lead, status_of, trial, under_load
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.cluster.local import COORDINATOR
 from viewstamp.errors import Refusal
-from viewstamp.limits import MIB
 from viewstamp.status import grpc_code
 
 pytestmark = pytest.mark.long
 
 OPERATIONS = 150
-SEGMENT_BYTES = 4 * MIB
-DISK_BYTES = 10 * SEGMENT_BYTES
-ARGUMENTS = ("--journal-segment-bytes", str(SEGMENT_BYTES), "--snapshot-reserve-bytes", "0")
+DISK_BYTES = 20 * SEGMENT_BYTES  # enough for all, but for what uses it up
+NO_RESERVE = ("--snapshot-reserve-bytes", "0")
+ARGUMENTS = ("--journal-segment-bytes", str(SEGMENT_BYTES), *NO_RESERVE)
+FULL = cluster_pb2.ALARM_KIND_NO_SPACE
 
 
 async def status_until(
     made: Trial, replica: int, wanted: Callable[[cluster_pb2.GetStatusResponse], bool]
 ) -> None:
     """Ask one replica until its status is as wanted."""
-    async with asyncio.timeout(SETTLE_TIMEOUT_S):
-        while True:
-            try:
-                if wanted(await status_of(made.replicas.addresses[replica], made.replicas)):
-                    return
-            except (Refusal, grpc.aio.AioRpcError) as error:
-                code = grpc_code(error) if isinstance(error, Refusal) else error.code()
-                assert code in _PASSING, error
-            await asyncio.sleep(0.1)
+    last: object = None
+    try:
+        async with asyncio.timeout(SETTLE_TIMEOUT_S):
+            while True:
+                try:
+                    last = await status_of(made.replicas.addresses[replica], made.replicas)
+                    if wanted(last):
+                        return
+                except (Refusal, grpc.aio.AioRpcError) as error:
+                    code = grpc_code(error) if isinstance(error, Refusal) else error.code()
+                    assert code in _PASSING, error
+                    last = error
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(f"replica {replica} was not as wanted; its last: {last}") from None
 
 
 _PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
@@ -58,13 +67,6 @@ def unfit(status: cluster_pb2.GetStatusResponse, replica: int) -> str:
 def is_away(status: cluster_pb2.GetStatusResponse, replica: int) -> bool:
     """Whether a replica does not reach another one."""
     return next(each for each in status.replicas if each.replica_id == replica).link != "connected"
-
-
-async def agree(made: Trial) -> None:
-    """All replicas have retired the same op, and have the same digests there."""
-    statuses = await made.settled()
-    assert len({digests(status) for status in statuses}) == 1
-    assert made.violations() == []
 
 
 async def test_a_primary_whose_service_hangs_hands_over(tmp_path: Path) -> None:
@@ -87,18 +89,22 @@ async def test_a_primary_whose_service_hangs_hands_over(tmp_path: Path) -> None:
         await agree(made)
 
 
-@pytest.fixture(params=[0, 1])
-def cramped(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[int, SmallDisk]]:
-    """Yield a replica, the first primary or a backup, and its small disk."""
-    replica: int = request.param
-    path = tmp_path / f"replica-{replica}"
-    path.mkdir()
-    with small_disk(path, DISK_BYTES) as disk:
-        assert not disk.prefix, "mount a tmpfs as root, or with sudo"
-        yield replica, disk
+@pytest.fixture
+def disks(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Yield what gives a replica a small disk, before it starts; returns where that is."""
+    with ExitStack() as stack:
+
+        def make(replica: int) -> Path:
+            path = tmp_path / f"replica-{replica}"
+            path.mkdir()
+            disk = stack.enter_context(small_disk(path, DISK_BYTES))
+            assert not disk.prefix, "a disk that outlives a process: be root, or have sudo"
+            return path
+
+        yield make
 
 
-def fill(path: Path) -> Path:
+def use_up(path: Path) -> Path:
     """Leave no space at all; return the file to remove."""
     filler = path / "filler"
     with filler.open("wb") as file:
@@ -107,25 +113,51 @@ def fill(path: Path) -> Path:
     return filler
 
 
-async def test_a_full_disk_stops_nobody(tmp_path: Path, cramped: tuple[int, SmallDisk]) -> None:
+@pytest.mark.parametrize("replica", [0, 1], ids=["primary", "backup"])
+async def test_a_full_disk_stops_nobody(
+    tmp_path: Path, disks: Callable[[int], Path], replica: int
+) -> None:
     """The others go on; the full one stays up, comes up again, and follows once there is room."""
-    replica, disk = cramped
+    disk = disks(replica)
     async with trial(tmp_path, arguments=ARGUMENTS) as made:
+        await lead(made, replica, leads=replica == 0)
         async with under_load(made):
             await made.until_answered(OPERATIONS)
-            filler = fill(disk.path)
-            full = cluster_pb2.ALARM_KIND_NO_SPACE
-            await status_until(made, replica, lambda status: full in kinds(status))
+            filler = use_up(disk)
+            await status_until(made, replica, lambda status: FULL in kinds(status))
             await made.until_answered(OPERATIONS)
             assert await made.primary() != replica
             made.replicas.replicas[replica].kill(COORDINATOR)
             other = (replica + 1) % 3
             await status_until(made, other, lambda status: is_away(status, replica))
             # Alive again it finds the disk as full as before, and the others hear of it.
-            await status_until(made, replica, lambda status: full in kinds(status))
+            await status_until(made, replica, lambda status: FULL in kinds(status))
             await status_until(made, other, lambda status: "full" in unfit(status, replica))
             await made.until_answered(OPERATIONS)
             filler.unlink()
-            await status_until(made, replica, lambda status: full not in kinds(status))
+            await status_until(made, replica, lambda status: FULL not in kinds(status))
             await made.until_answered(OPERATIONS)
         await agree(made)
+
+
+async def test_others_go_on_without_a_full_disk_and_drop_their_logs(
+    tmp_path: Path, disks: Callable[[int], Path]
+) -> None:
+    """Nobody keeps for it what it lacks; with room again, and nobody's help, it gets a snapshot."""
+    replica = 1
+    disk = disks(replica)
+    arguments = (*snapshotting.ARGUMENTS, *NO_RESERVE)
+    async with trial(tmp_path, callers=2, arguments=arguments) as made:
+        await made.admin.users.create(FILLER, "a password of a filler")
+        await lead(made, replica, leads=False)
+        async with under_load(made):
+            await made.until_answered(OPERATIONS)
+            filler = use_up(disk)
+            await status_until(made, replica, lambda status: FULL in kinds(status))
+            await several_generations(made)
+            await made.until_answered(OPERATIONS)
+            filler.unlink()
+            await status_until(made, replica, lambda status: FULL not in kinds(status))
+            await made.until_answered(OPERATIONS)
+        await agree(made)
+        assert transfers(made, replica), "it was not left behind, so nothing was shown"

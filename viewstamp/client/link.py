@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import grpc.aio
@@ -17,7 +17,10 @@ from viewstamp.limits import KIB
 SUBMIT_PATH: Final = "/viewstamp.api.submit.v1.SubmitService/Submit"
 # Nothing heard for so long while answers are due: the connection is taken for dead.
 STALL_TIMEOUT_S: Final = 10.0
-STALL_CHECK_S: Final = 1.0
+STALL_CHECK_S: Final = 0.25
+# Nothing heard for so long, and then for twice as long and so on: other replicas are asked whether
+# they lead. That is cheap, and a primary that is merely slow is not left for it.
+LOOK_ELSEWHERE_S: Final = 1.0
 # How long the reader may take to learn why the stream that the writer lost has ended.
 VERDICT_TIMEOUT_S: Final = 1.0
 # Requests of so many bytes go out together: what a message costs by itself no longer counts then.
@@ -45,17 +48,22 @@ async def open_stream(
 
 
 class Link:
-    """One open stream. `send` queues; answers go to `receive` as they come."""
+    """One open stream. `send` queues; answers go to `receive` as they come.
+
+    `look_elsewhere` is called when none has come for a while, though `is_waiting`.
+    """
 
     def __init__(
         self,
         call: StreamCall,
         receive: Callable[[submit_pb2.SubmitResponse], None],
         is_waiting: Callable[[], bool],
+        look_elsewhere: Callable[[], Awaitable[None]],
     ) -> None:
         self._call = call
         self._receive = receive
         self._is_waiting = is_waiting
+        self._look_elsewhere = look_elsewhere
         self._outgoing: asyncio.Queue[submit_pb2.SubmitRequest] = asyncio.Queue()
         self._ended = asyncio.Event()
         self.has_stalled = False
@@ -114,13 +122,20 @@ class Link:
 
     async def _watch(self) -> None:
         clock = asyncio.get_running_loop().time
+        look_after_s = LOOK_ELSEWHERE_S
         while True:
             await asyncio.sleep(STALL_CHECK_S)
             if not self._is_waiting():
                 self._heard_at = clock()
-            if clock() - self._heard_at > STALL_TIMEOUT_S:
+            silent_s = clock() - self._heard_at
+            if silent_s > STALL_TIMEOUT_S:
                 self.has_stalled = True
                 return
+            if silent_s < LOOK_ELSEWHERE_S:
+                look_after_s = LOOK_ELSEWHERE_S
+            elif silent_s >= look_after_s:
+                look_after_s *= 2
+                await self._look_elsewhere()
 
 
 def next_message(

@@ -91,7 +91,8 @@ async def _messages(call: Any, timeout_s: float | None) -> AsyncIterator[Any]:
     try:
         while True:
             try:
-                message = await asyncio.wait_for(call.read(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    message = await call.read()
             except TimeoutError:
                 text = f"no message of the answer came within {timeout_s:g} s"
                 raise TimedOut(text) from None

@@ -27,7 +27,7 @@ from viewstamp.client.link import Link, StreamCall, open_stream
 from viewstamp.client.packing import Batch, Call
 from viewstamp.client.reads import Reads
 from viewstamp.client.tracing import ClientTracing
-from viewstamp.client.transport import Endpoints, Identity, refusal_in, unary
+from viewstamp.client.transport import Endpoint, Endpoints, Identity, refusal_in, unary
 from viewstamp.client.verdicts import (
     ELECTION_BACKOFF_MAX_S,
     PRIMARY_DETAIL,
@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 # For login, registration and opening together.
 OPEN_TIMEOUT_S: Final = 10.0
+# For one replica to say that it leads.
+LOOK_TIMEOUT_S: Final = 1.0
 KEEP_ALIVE_S: Final = limits.SESSION_IDLE_TIMEOUT_MS / 1000 / 5
 
 
@@ -252,7 +254,7 @@ class Submitter:
         async with self._endpoints.current.open() as channel:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 call = await self._open(channel)
-            link = Link(call, self._receive, self._is_answer_due)
+            link = Link(call, self._receive, self._is_answer_due, self._look_elsewhere)
             self._attach(link)
             try:
                 await link.run()
@@ -298,6 +300,28 @@ class Submitter:
         self._link = None
         self.commands.detach()
         self.reads.detach()
+
+    async def _look_elsewhere(self) -> None:
+        """Go to another replica at once if that one leads: this one is cut off from the others.
+
+        Commands are sent there again under the same numbers, so nothing is done twice.
+        """
+        for endpoint in self._endpoints.others:
+            if await self._leads(endpoint):
+                self._endpoints.go_to(endpoint)
+                self._end_link()
+                return
+
+    async def _leads(self, endpoint: Endpoint) -> bool:
+        """Whether a replica says that it leads: no other one opens a stream."""
+        try:
+            async with asyncio.timeout(LOOK_TIMEOUT_S), endpoint.open() as channel:
+                token = await self._identity.access_token(channel)
+                call, _ = await open_stream(channel, token, 0)
+                call.cancel()
+        except (TimeoutError, OSError, ProtocolError, Refusal, grpc.aio.AioRpcError):
+            return False  # whatever is wrong with it: there is no reason to go there
+        return True
 
     def _is_answer_due(self) -> bool:
         return self.reads.is_waiting or self.commands.is_answer_due

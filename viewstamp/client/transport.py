@@ -27,6 +27,10 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
+# So often the replica is followed that another one names; then the list is gone on with. Two that
+# are cut off may name each other for ever.
+HINTS_IN_A_ROW_MAX: Final = 2
+
 # What a unary read says that is answered where it arrives.
 STALE_METADATA: Final = (("viewstamp-consistency", "stale"),)
 
@@ -58,6 +62,7 @@ class Endpoints:
             raise ValueError("at least one address is needed, for example localhost:7400")
         self._position = 0
         self._hint: Endpoint | None = None
+        self._hints_in_a_row = 0
 
     @property
     def current(self) -> Endpoint:
@@ -71,12 +76,26 @@ class Endpoints:
 
     def advance(self, hint: str | None = None) -> None:
         """Go on to the replica that was named as the primary, else to the next one."""
-        if hint:
+        if hint and self._hints_in_a_row < HINTS_IN_A_ROW_MAX:
             self._hint = Endpoint(hint, self._endpoints[0].tls_ca)
+            self._hints_in_a_row += 1
             return
-        if self._hint is None:
-            self._position += 1
-        self._hint = None
+        # The one that named a primary in vain may be cut off itself: it is not asked again at once.
+        self._go_to(self._position + 1)
+
+    @property
+    def others(self) -> list[Endpoint]:
+        """Those of the list but the present one, in the order in which they come next."""
+        begin = self._position % len(self._endpoints)
+        following = self._endpoints[begin:] + self._endpoints[:begin]
+        return [endpoint for endpoint in following if endpoint != self.current]
+
+    def go_to(self, endpoint: Endpoint) -> None:
+        """Go on to one of the list."""
+        self._go_to(self._endpoints.index(endpoint))
+
+    def _go_to(self, position: int) -> None:
+        self._position, self._hint, self._hints_in_a_row = position, None, 0
 
     def __str__(self) -> str:
         return ", ".join(endpoint.address for endpoint in self._endpoints)

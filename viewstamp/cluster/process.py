@@ -98,7 +98,8 @@ class Supervised:
             process.send_signal(signal.SIGTERM)
             process.send_signal(signal.SIGCONT)
             try:
-                await asyncio.wait_for(process.wait(), grace_s)
+                async with asyncio.timeout(grace_s):
+                    await process.wait()
             except TimeoutError:
                 logger.warning("%s did not end within %g s: killed", self.program.name, grace_s)
                 process.kill()

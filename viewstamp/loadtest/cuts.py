@@ -125,7 +125,8 @@ class SnapshotRequests:
     async def _pause(self) -> None:
         self._hurry.clear()
         try:
-            await asyncio.wait_for(self._hurry.wait(), self._pause_s)
+            async with asyncio.timeout(self._pause_s):
+                await self._hurry.wait()
         except TimeoutError:
             return
 

@@ -972,7 +972,7 @@ class ReadManifestRequest(_message.Message):
     HELLO_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
-    """Which."""
+    """Which; 0 is the one that the answering replica would restart from."""
     @_builtins.property
     def hello(self) -> Global___ReplicaHello:
         """Who asks."""

@@ -1,0 +1,155 @@
+"""Builds of two versions: one replica after the other, all at once, or refused."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.replicas import newer_service, odd_coordinator
+from tests.replicas.snapshotting import DEADLINE_S, all_restart_from, snapshot
+from tests.replicas.trial import Trial, agree, trial, under_load
+from viewstamp.cluster import ClusterFailed, Program
+from viewstamp.cluster.local import COORDINATOR
+from viewstamp.limits import FEATURE_LEVEL
+
+pytestmark = pytest.mark.long
+
+OPERATIONS: Final = 100
+REPLICAS: Final = 3
+MODULE: Final = "coordinator"
+NEWER_LEVEL: Final = odd_coordinator.newer_level.__name__
+NEWER_WIRE: Final = odd_coordinator.newer_wire.__name__
+ODD: Final = 2
+
+
+class Builds:
+    """Which build each replica runs from its next start on; the present one unless named here."""
+
+    def __init__(self, *kinds: str) -> None:
+        self.kinds = dict(enumerate(kinds))
+
+    def adapt(self, replica: int, program: Program) -> Program:
+        """Return the program that a replica is to run now."""
+        kind, words = self.kinds.get(replica), list(program.command)
+        if kind is None:
+            return program
+        if program.name == COORDINATOR:
+            at = words.index(MODULE)
+            words[at : at + 1] = [odd_coordinator.__name__, kind]
+        elif kind == NEWER_LEVEL:
+            words.insert(words.index("-m") + 1, newer_service.__name__)
+        return replace(program, command=tuple(words))
+
+
+async def restarted(made: Trial, replica: int) -> None:
+    """Stop one replica in good order, start it, and wait until it follows, or leads."""
+    stopped = made.replicas.replicas[replica]
+    await stopped.stop()
+    await made.until_answered(OPERATIONS)
+    await stopped.start()
+    await made.replicas.wait_ready()
+    await made.until_answered(OPERATIONS)
+
+
+async def test_a_rolling_upgrade_under_load(tmp_path: Path) -> None:
+    """Each replica in turn gets a build of the next level; callers, state and snapshots go on."""
+    builds = Builds()
+    async with trial(tmp_path, adapt=builds.adapt) as made:
+        led = set()
+        async with under_load(made):
+            for replica in range(REPLICAS):
+                await made.until_answered(OPERATIONS)
+                primary = await made.primary()
+                led |= {primary} & {replica}
+                builds.kinds[replica] = NEWER_LEVEL
+                await restarted(made, replica)
+                # Both builds make the same of one cut.
+                last = await snapshot(made.admin)
+        assert led, "no primary was stopped"
+        await agree(made)
+        await all_restart_from(made, last.generation)
+        levels = {status.feature_level for status in await made.settled()}
+        assert levels == {FEATURE_LEVEL + 1}
+        # The level in force is that of the log, so each replica may go back.
+        del builds.kinds[0]
+        async with under_load(made):
+            await restarted(made, 0)
+        await agree(made)
+
+
+async def test_a_rolling_restart_under_load(tmp_path: Path) -> None:
+    """Whoever leads is stopped and started, several times, and then each replica in turn."""
+    async with trial(tmp_path) as made:
+        async with under_load(made):
+            for _ in range(REPLICAS):
+                await restarted(made, await made.primary())
+            for replica in range(REPLICAS):
+                await restarted(made, replica)
+        await agree(made)
+
+
+async def test_a_new_wire_version_needs_all_to_stop(tmp_path: Path) -> None:
+    """Side by side they refuse each other; stopped and started together they have everything."""
+    builds = Builds()
+    async with trial(tmp_path, callers=3, adapt=builds.adapt) as made:
+        async with under_load(made):
+            await made.until_answered(OPERATIONS)
+            builds.kinds[ODD] = NEWER_WIRE
+            odd = made.replicas.replicas[ODD]
+            await odd.stop()
+            await odd.start()
+            await link_is(made, ODD, "refused: other_wire_version")
+            await made.until_answered(OPERATIONS)
+            await made.replicas.stop()
+            builds.kinds = dict.fromkeys(range(REPLICAS), NEWER_WIRE)
+            await made.replicas.start()
+            await made.replicas.wait_ready()
+            await made.until_answered(OPERATIONS)
+        await agree(made)
+
+
+async def test_an_older_build_refuses_a_log_that_it_does_not_know(tmp_path: Path) -> None:
+    """It says what it lacks, whether in the log or in a snapshot; a newer one goes on there."""
+    builds = Builds(*[NEWER_LEVEL] * REPLICAS)
+    says = f"level {FEATURE_LEVEL + 1}, and this build knows levels up to {FEATURE_LEVEL}"
+    async with trial(tmp_path, callers=3, adapt=builds.adapt) as made:
+        odd = made.replicas.replicas[ODD]
+        async with under_load(made):
+            # From the log alone, and from a snapshot.
+            for _ in range(2):
+                await made.until_answered(OPERATIONS)
+                await odd.stop()
+                del builds.kinds[ODD]
+                await odd.start()
+                with pytest.raises(ClusterFailed, match=says):
+                    await odd.wait_ready()
+                await made.until_answered(OPERATIONS)
+                await odd.stop()
+                builds.kinds[ODD] = NEWER_LEVEL
+                await odd.start()
+                await made.replicas.wait_ready()
+                last = await snapshot(made.admin)
+                await restarts_from(made, ODD, last.generation)
+        await agree(made)
+
+
+async def restarts_from(made: Trial, replica: int, generation: int) -> None:
+    """Wait until a replica would restart from a generation, as the primary hears."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            if (await made.admin.status()).replicas[replica].generation >= generation:
+                return
+            await asyncio.sleep(0.1)
+
+
+async def link_is(made: Trial, replica: int, link: str) -> None:
+    """Wait until the primary says so of its link to a replica."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            if (await made.admin.status()).replicas[replica].link == link:
+                return
+            await asyncio.sleep(0.1)
