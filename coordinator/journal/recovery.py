@@ -199,13 +199,17 @@ class Evidence:
         return finding.last_sequence < restart_sequence and finding.op <= restart_op
 
     def repaired(self, finding: Finding) -> bool:
-        """Whether a later repaired record names the sequences."""
-        return any(
-            sequence > finding.last_sequence
-            and first <= finding.first_sequence
-            and finding.last_sequence <= last
+        """Whether later repaired records name the sequences, one or several between them."""
+        unnamed = finding.first_sequence
+        for first, last in sorted(
+            (first, last)
             for sequence, first, last in self._repaired
-        )
+            if sequence > finding.last_sequence
+        ):
+            if first > unnamed:
+                break
+            unnamed = max(unnamed, last + 1)
+        return unnamed > finding.last_sequence
 
     def removed(self, op: int, sequence: int) -> bool:
         """Whether a cut or a restart after `sequence` took `op` out of the log."""

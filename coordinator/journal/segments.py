@@ -36,6 +36,8 @@ class Segments:
         self._storage = storage
         self._directory = directory
         self._files = files
+        # Asked for at every turn, and they never change.
+        self._sizes = {segment: file.size() for segment, file in files.items()}
         self._kind = kind
         self._archive = archive
         self._failing = failing
@@ -54,8 +56,7 @@ class Segments:
 
         Each has its own size: they may have been made under another setting.
         """
-        file = self._files.get(segment)
-        return self._kind.segment_bytes if file is None else file.size()
+        return self._sizes.get(segment, self._kind.segment_bytes)
 
     def make(self, last: int) -> int:
         """Have all segments up to `last`; return how many were made.
@@ -77,6 +78,7 @@ class Segments:
             self._files[segment] = create_segment(self._storage, self._directory, header)
         except OSError as error:
             raise self._failing(f"making segment {segment}", error) from error
+        self._sizes[segment] = header.segment_bytes
         self.last = segment
 
     def drop_first(self) -> None:
@@ -85,6 +87,7 @@ class Segments:
         segment = self.first
         path = self.path(segment)
         self._files.pop(segment).close()
+        del self._sizes[segment]
         self.first = segment + 1
         try:
             if self._archive is None:

@@ -160,6 +160,29 @@ def test_repaired_ranges_supersede_exactly_what_they_name() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("named", "is_forgiven"),
+    [
+        ([(2, 3)], True),
+        ([(2, 2), (3, 3)], True),
+        ([(3, 3), (1, 2)], True),
+        ([(2, 2)], False),
+        ([(3, 3)], False),
+        ([(1, 1), (3, 4)], False),
+    ],
+)
+def test_repaired_ranges_add_up(named: list[tuple[int, int]], is_forgiven: bool) -> None:
+    """What was lost, and made good, at different times is one gap later on, and forgiven whole."""
+    marks = [
+        entry(5 + i, 4, 0, slot=5 + i, kind=RecordKind.REPAIRED, ranges=(each,))
+        for i, each in enumerate(named)
+    ]
+    # The op behind the gap is not told by counting, so the gap is looked at as a whole.
+    entries = [entry(1, 0, 7), entry(4, 3, 3, slot=4), *marks]
+    expected = Decision.IGNORE if is_forgiven else Decision.FAULTY_CORRUPT
+    assert decisions(entries, single=False) == [(2, 3, 2, expected)]
+
+
 def test_a_cut_supersedes_damage_above_it() -> None:
     """A damaged record of an op that a later view change removed does not matter any more."""
     damaged = entry(2, 1, 2, slot=2, reason="rot")

@@ -97,8 +97,9 @@ def test_a_peer_that_knows_of_no_commit_gives_what_is_damaged(damaged: set[int])
 def test_the_chain_tells_what_is_damaged_far_below_the_head(damaged: set[int]) -> None:
     """One member is gone for good; the other has the entries, and cannot know they are committed.
 
-    It learns of commits from who has the damage, up to there. So it is asked by checksum, which
-    the entry after the damaged one tells, though that is not in memory any more.
+    It learns of commits from who has the damage, up to there, and its log is that of an earlier
+    view. So it is asked by checksum, which the entry after the damaged one tells, though that is
+    not in memory any more.
     """
     cluster = founded(3)
     cluster.batch(0)
@@ -108,11 +109,14 @@ def test_the_chain_tells_what_is_damaged_far_below_the_head(damaged: set[int]) -
         cluster.deliver()
     cluster.sync(1)
     cluster.stop(1)
+    first, second, third = cluster.machines
+    cluster.step(0, Abdicate("asked to"))
+    cluster.pass_time(VIEW_CHANGE_MS_MAX)
+    assert (third.replica.status, third.replica.primary) == (Status.NORMAL, 2)
     for _ in range(LOG_TAIL_PREPARES + 8):
         cluster.settle()
-        cluster.batch(0)
-    cluster.settle()
-    first, second, _ = cluster.machines
+        cluster.batch(2)
+    cluster.pass_time(100)
     head_op = first.replica.marks.op
     assert head_op - LOG_TAIL_PREPARES > max(damaged)
     assert head_op - len(second.journal) <= FORFEIT_LAG_OPS

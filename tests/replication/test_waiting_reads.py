@@ -35,10 +35,13 @@ def test_an_abandoned_read_takes_no_place(index: int, monkeypatch: pytest.Monkey
     """Whoever reads next has room, although no index was granted all the while."""
     monkeypatch.setattr(reads_module, "READ_INDEXES_WAITING_MAX", 2)
     cluster = founded(3)
-    for token in range(1, 10):
+    cluster.step(index, ReadIndexRequested(1))
+    for token in range(2, 6):  # each waits for the next round, and is given up there
         assert not _refused(cluster.step(index, ReadIndexRequested(token)))
-        if token > 1:
-            cluster.step(index, ReadIndexAbandoned(token - 1))
+        cluster.step(index, ReadIndexAbandoned(token))
+    for token in range(6, 10):  # each is given up in the round that is under way
+        assert not _refused(cluster.step(index, ReadIndexRequested(token)))
+        cluster.step(index, ReadIndexAbandoned(1 if token == 6 else token - 1))
     assert not _refused(cluster.step(index, ReadIndexRequested(10)))
     assert _refused(cluster.step(index, ReadIndexRequested(11)))
 

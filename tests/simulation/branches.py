@@ -26,7 +26,6 @@ from coordinator.vsr import (
 from coordinator.vsr.log import LogTail
 from coordinator.vsr.state import State
 from tests.simulation.marks import Marks
-from viewstamp.limits import FORFEIT_LAG_OPS
 
 
 class Before(NamedTuple):
@@ -48,7 +47,7 @@ class After(NamedTuple):
 
 
 def _is_forfeited(state: State, chosen: choice.Chosen) -> bool:
-    return chosen.commit - state.commit_max > FORFEIT_LAG_OPS
+    return chosen.commit - state.commit_max > int(vars(view_change)["FORFEIT_LAG_OPS"])
 
 
 def _replaces(state: State, prepare: Any) -> bool:

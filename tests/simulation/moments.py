@@ -181,12 +181,26 @@ class Moments:
         self._rush(RUSH_MS)
         return "moment parted"
 
-    def _return(self, leader: Machine) -> None:
+    def _return(self, parted: Machine, leader: Machine) -> None:
         if self._is_awake:
             self._world.marks.hit("moment return")
             self._world.network.cut([])
+            self._rot_what_was_in_vain(parted)
             self._nemesis.keep_down(leader, self._random.choice(DOWN_MS))
             leader.crash(reason="as another one returns")
+
+    def _rot_what_was_in_vain(self, parted: Machine) -> None:
+        """Damage the first entry that an old primary could not commit, before others of its kind.
+
+        It comes back to it: another entry is committed in its place, and those behind it stay.
+        """
+        process, faults = parted.process, self._world.options.faults
+        is_victim = parted.index in self._nemesis.atlas.victims
+        if process is None or not (is_victim and FaultKind.ROT in faults):
+            return
+        if self._nemesis.rot_op(parted, process.core.marks.commit_max + 1):
+            self._world.marks.hit("fault rot")
+            parted.crash(reason="rotten")
 
     def _rush(self, duration_ms: int) -> None:
         """Let all clients ask at once, and again as soon as they are answered."""
@@ -215,10 +229,11 @@ class Moments:
             self._swings -= 1
             delay_ms = self._random.randint(0, SWING_WITHIN_MS)
             self._world.schedule.after(delay_ms, lambda: self.resign(machine))
-        if self._parted is not None and machine.is_leading and machine is not self._parted:
+        parted = self._parted
+        if parted is not None and machine.is_leading and machine is not parted:
             self._parted = None
             delay_ms = self._random.randint(0, RETURN_WITHIN_MS)
-            self._world.schedule.after(delay_ms, lambda: self._return(machine))
+            self._world.schedule.after(delay_ms, lambda: self._return(parted, machine))
         leans = self._leans(Leaning.ALONE_WITH_ITS_LOG, FaultKind.ROT, FaultKind.CRASH)
         is_victim = machine.index in self._nemesis.atlas.voters
         if self._is_awake and leans and is_victim and self._random.random() < ALONE_SHARE:

@@ -291,6 +291,13 @@ class Nemesis:
         """Damage the last entry."""
         return self._rot_one(machine, lambda held: len(held) - 1)
 
+    def rot_op(self, machine: Machine, op: int) -> bool:
+        """Damage this entry, if it is there."""
+        journal = None if machine.process is None else machine.process.files.journal
+        if journal is None or journal.header(op) is None:
+            return False
+        return self._rot_one(machine, lambda held: held.index(op))
+
     def _rot_head(self, machine: Machine) -> bool:
         """Damage the last entry, and let the process come back to it."""
         is_hurt = self.rot_last(machine)

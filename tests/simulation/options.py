@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from coordinator.vsr.quorum import QUORUMS
-from viewstamp.limits import READ_INDEXES_WAITING_MAX
+from viewstamp.limits import FORFEIT_LAG_OPS, READ_INDEXES_WAITING_MAX
 
 
 class FaultKind(Enum):
@@ -86,6 +86,7 @@ APART_ONE_IN: Final = 3
 LEANING_ONE_IN: Final = 2
 # How long, and with how many bytes of its journal, a replica waits for those that lag.
 RETENTIONS: Final = ((0, 0), (0, 0), (1_000, 4_096), (5_000, 16_384), (60_000, 16_384))
+FORFEIT_LAGS_OPS: Final = (12, FORFEIT_LAG_OPS)
 # One seed with loss in so many loses most messages of one kind.
 POORLY_CARRIED_ONE_IN: Final = 2
 POORLY_CARRIED: Final = (
@@ -140,6 +141,8 @@ class Options:
     retain_ms: int = 0
     """How long a journal is kept for a replica that was heard, behind a snapshot."""
     retain_bytes: int = 0
+    forfeit_lag_ops: int = FORFEIT_LAG_OPS
+    """How far behind a replica does not lead, at most the product's limit."""
     safety_ms: int = 60_000
     liveness_ms: int = 120_000
 
@@ -195,6 +198,7 @@ def draw(seed: int, scale: Scale = Scale.QUICK, kinds: tuple[FaultKind, ...] = (
         poorly_carried=_poorly_carried(apart, faults),
         retain_ms=retain_ms,
         retain_bytes=retain_bytes,
+        forfeit_lag_ops=apart.choice(FORFEIT_LAGS_OPS),
     )
 
 

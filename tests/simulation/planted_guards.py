@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
+from unittest import mock
 
 import pytest
 
@@ -287,7 +288,13 @@ def question_the_commit_point(patch: Patch) -> None:
 
 def never_forfeit(patch: Patch) -> None:
     """A primary-elect that lags far behind leads all the same."""
-    patch.setattr(view_change, "FORFEIT_LAG_OPS", 1 << 60)
+    real = view_change.begin_installation
+
+    def begin(state: State, chosen: choice.Chosen) -> None:
+        with mock.patch.object(view_change, "FORFEIT_LAG_OPS", 1 << 60):
+            real(state, chosen)
+
+    patch.setattr(view_change, "begin_installation", begin)
 
 
 def never_abdicate(patch: Patch) -> None:

@@ -343,7 +343,7 @@ class Process:
         self._reply(request.client, NotServed(request.number, hint))
 
     def pump(self) -> None:
-        """Let in what waits while the core and the journal have room; not in the midst of a step."""
+        """Let in what waits while core and journal have room; not in the midst of a step."""
         if self._is_stepping:
             return
         self.standing.entries.look()

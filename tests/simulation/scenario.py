@@ -23,6 +23,7 @@ from tests.simulation.machine import JOURNAL, SUPERBLOCK, Doom, Machine
 from tests.simulation.network import between, partition
 from tests.simulation.options import Options, Scale, draw
 from tests.simulation.simulation import Failure, Simulation, seeded_entropy
+from viewstamp.limits import FORFEIT_LAG_OPS
 
 WAIT_MS: Final = 60_000
 SETTINGS: Final = (
@@ -61,6 +62,7 @@ def quiet(settings: dict[str, str]) -> Options:
         is_founding_struck=False,
         leanings=frozenset(),
         poorly_carried="",
+        forfeit_lag_ops=FORFEIT_LAG_OPS,
         retain_ms=int(settings.get("retain", "0")),
         retain_bytes=RETAIN_BYTES,
         snapshot_ops=int(settings.get("snapshots", "0")),

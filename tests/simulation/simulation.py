@@ -10,7 +10,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from coordinator import vsr
-from coordinator.vsr import reads
+from coordinator.vsr import reads, view_change
 from coordinator.vsr.quorum import QUORUMS
 from tests.simulation.application import ApplicationKind, Request
 from tests.simulation.branches import counted
@@ -156,6 +156,7 @@ class Simulation:
         waiting_max = self.options.reads_waiting_max
         with (
             patch.object(reads, "READ_INDEXES_WAITING_MAX", waiting_max),
+            patch.object(view_change, "FORFEIT_LAG_OPS", self.options.forfeit_lag_ops),
             small(self.options.segment_sectors),
         ):
             yield

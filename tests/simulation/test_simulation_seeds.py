@@ -14,6 +14,7 @@ import pytest
 
 from tests.simulation.options import APART, FaultKind, Options, Scale, draw
 from tests.simulation.outcome import Outcome, command, run_seed, shrink
+from viewstamp.limits import FORFEIT_LAG_OPS
 
 ROOT: Final = Path(__file__).parents[2]
 QUICK_SEEDS: Final = range(1, 21)
@@ -28,6 +29,7 @@ FOUND_BUGS: Final[tuple[tuple[str, Options], ...]] = tuple(
             leanings=frozenset(),
             poorly_carried="",
             retain_ms=0,
+            forfeit_lag_ops=FORFEIT_LAG_OPS,
         ),
     )
     for name, seed, faults in (
