@@ -26,7 +26,7 @@ _OF_THE_CALL: Final = ("grpc-", ":", "user-agent", "te", "content-type")
 # The primary itself answers within its own deadline; a little more, for its words to get here.
 FORWARD_DEADLINE_MS: Final = COMMAND_DEADLINE_MS + 2_000
 KEEPALIVE_MS: Final = 2_000
-KEEPALIVE_TIMEOUT_MS: Final = 2_000
+KEEPALIVE_TIMEOUT_MS: Final = 5_000
 CONNECT_TIMEOUT_MS: Final = 2_000
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coordinator.journal.findings import Entry, find
 from coordinator.journal.lost_ops import tell_ops
+from tests.journal.builders import chain, filled, place, reopen
+from tests.journal.memory_storage import MemoryStorage
 from viewstamp.format.record import SECTOR_BYTES, Frame, RecordKind
 
 Shown = tuple[int, int | str]
@@ -105,3 +109,31 @@ def test_a_restart_is_a_new_beginning(
     if rotten:
         shown = [(1, 7), (2, RESTART + "5"), (4, 7)]
     assert told(shown, covered_op=5 if rotten else 50, rotten=rotten) == expected
+
+
+GROUPS = st.lists(st.integers(1, 4), min_size=1, max_size=6)
+
+
+@given(GROUPS, st.sets(st.integers(0, 22)))
+def test_no_frame_that_rots_before_the_last_one_makes_the_head_uncertain(
+    counts: list[int], rotten: set[int]
+) -> None:
+    """Whatever frames are lost, in whatever groups they were synced: these ops lack, no others."""
+    log = chain(sum(counts))
+    groups, begin = [], 0
+    for count in counts:
+        groups.append(log[begin : begin + count])
+        begin += count
+    storage = MemoryStorage()
+    filled(storage, groups, replica_count=3)
+    lost = sorted(index for index in rotten if index < len(log) - 1)
+    for index in lost:
+        path, offset = place(index)
+        storage.flip(path, offset + 30)
+
+    journal, recovery = reopen(storage, replica_count=3)
+
+    assert recovery.holes == tuple(index + 1 for index in lost)
+    assert (recovery.cut, recovery.doubtful, recovery.head_uncertain) == (None, (), False)
+    assert recovery.head == log[-1].header
+    journal.close()
