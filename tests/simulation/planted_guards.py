@@ -281,7 +281,7 @@ def question_the_commit_point(patch: Patch) -> None:
         own, entry = real(state), state.log.get(state.commit_max)
         if entry is None or state.commit_max < 2:
             return own
-        return replace(own, commit=own.commit - 1, headers=(entry.header, *own.headers))
+        return replace(own, commit=own.commit - 1)
 
     patch.setattr(view_change, "own_vote", vote)
 
@@ -437,15 +437,21 @@ GUARDS: Final = (
     Plant("P10", act_before_log_view_is_durable),
     Plant("P11", vouch_after_voting, where=leans(Leaning.DOZING, FaultKind.PAUSE)),
     Plant("P12", take_hearsay_for_held, seed=1),
-    Plant("P12", vote_with_hearsay, redundant="what is named is committed, and is caught up with"),
+    Plant(
+        "P12",
+        vote_with_hearsay,
+        seeds_max=40,
+        redundant="what is named is committed, and is caught up with",
+    ),
     Plant("P13", deny_what_is_damaged, seed=44, where=cornered(FaultKind.ROT)),
     Plant("P14", cut_at_the_chosen_head),
+    Plant("P14", question_the_commit_point),
     Plant(
-        "P14",
-        question_the_commit_point,
-        redundant="the choice keeps whatever a quorum may hold, and what is committed it holds",
+        "P15",
+        never_forfeit,
+        seeds_max=40,
+        redundant="it only saves time; a story shows that it does",
     ),
-    Plant("P15", never_forfeit, redundant="it only saves time; a story shows that it does"),
     Plant("P16", never_abdicate, where=has_deaf_part),
     Plant("P16", leave_alone, where=has_part_alone),
     Plant("P17", register_twice, seed=1, where=has_real_stages),
