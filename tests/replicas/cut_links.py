@@ -43,7 +43,7 @@ async def primary_is_cut_off(made: Trial, links: Links) -> None:
     await _created(made, others[0], NEW)
     await _is_not_behind(made, primary, NEW)
     await made.until_answered(2 * OPERATIONS)
-    print(f"callers went on {_silence_s(made, cut_ns)} s after the cut")
+    print(f"the longest that each caller waited then: {_waits_s(made, cut_ns)} s")
     assert await made.primary() != primary
     links.heal()
     await made.until_answered(OPERATIONS)
@@ -121,13 +121,14 @@ async def _sides(made: Trial) -> tuple[int, list[int]]:
     return primary, [replica for replica in range(REPLICAS) if replica != primary]
 
 
-def _silence_s(made: Trial, since_ns: int) -> list[float]:
-    """Return when each caller that went on was answered for the first time since then."""
-    first: dict[int, int] = {}
+def _waits_s(made: Trial, since_ns: int) -> list[float]:
+    """Return the longest wait of each caller for an answer that came since then."""
+    longest: dict[int, float] = {}
     for _, operation in made.history:
-        if operation.called_at > since_ns and operation.returned_at is not None:
-            first.setdefault(operation.client, operation.called_at)
-    return sorted(round((called_at - since_ns) / 1e9, 1) for called_at in first.values())
+        if operation.returned_at is not None and operation.returned_at > since_ns:
+            wait_s = (operation.returned_at - operation.called_at) / 1e9
+            longest[operation.client] = max(wait_s, longest.get(operation.client, 0.0))
+    return sorted(round(wait_s, 2) for wait_s in longest.values())
 
 
 async def _created(made: Trial, replica: int, name: str) -> None:

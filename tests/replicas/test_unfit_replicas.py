@@ -14,7 +14,7 @@ import pytest
 
 from tests.processes.small_disk import small_disk
 from tests.replicas import snapshotting
-from tests.replicas.snapshotting import FILLER, SEGMENT_BYTES, several_generations, transfers
+from tests.replicas.snapshotting import FILLER, SEGMENT_BYTES, fill, several_generations, transfers
 from tests.replicas.trial import SETTLE_TIMEOUT_S, Trial, agree, lead, status_of, trial, under_load
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.cluster.local import COORDINATOR
@@ -120,19 +120,26 @@ async def test_a_full_disk_stops_nobody(
     """The others go on; the full one stays up, comes up again, and follows once there is room."""
     disk = disks(replica)
     async with trial(tmp_path, arguments=ARGUMENTS) as made:
+        await made.admin.users.create(FILLER, "a password of a filler")
         await lead(made, replica, leads=replica == 0)
         async with under_load(made):
             await made.until_answered(OPERATIONS)
             filler = use_up(disk)
             await status_until(made, replica, lambda status: FULL in kinds(status))
+            # Not even in its last segment is there any room then.
+            await fill(made.admin)
             await made.until_answered(OPERATIONS)
             assert await made.primary() != replica
             made.replicas.replicas[replica].kill(COORDINATOR)
             other = (replica + 1) % 3
             await status_until(made, other, lambda status: is_away(status, replica))
-            # Alive again it finds the disk as full as before, and the others hear of it.
-            await status_until(made, replica, lambda status: FULL in kinds(status))
-            await status_until(made, other, lambda status: "full" in unfit(status, replica))
+            # Alive again it finds the disk as full as before, and the others hear of it. Itself it
+            # need not answer: it has no room for the log of the view.
+            await status_until(
+                made,
+                other,
+                lambda status: not is_away(status, replica) and "full" in unfit(status, replica),
+            )
             await made.until_answered(OPERATIONS)
             filler.unlink()
             await status_until(made, replica, lambda status: FULL not in kinds(status))
