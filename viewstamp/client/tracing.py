@@ -64,7 +64,9 @@ class CallTrace:
         "outcome",
     )
 
-    def __init__(self, trace_parent: str, parent_id: str, full_name: str, count: int) -> None:
+    def __init__(
+        self, trace_parent: str, parent_id: str, full_name: str, count: int, started_ns: int
+    ) -> None:
         """Begin; `parent_id` is empty for a root, `count` how many commands it holds.
 
         `full_name` is that of the method, as in `Method.full_name`.
@@ -73,7 +75,7 @@ class CallTrace:
         self.parent_id = parent_id
         self.full_name = full_name
         self.count = count
-        self.started_ns = time.time_ns()
+        self.started_ns = started_ns
         self.ended_ns = 0
         # What is known once it has ended: the place of its first command that was taken, how many
         # were refused, and as its outcome the reason of a refusal, or a text where there is none.
@@ -172,14 +174,13 @@ class ClientTracing:
         """
         parent = CURRENT_SPAN.get()
         if parent is None:
-            calls = self._calls
-            if calls.gap:
-                calls.gap -= 1
+            now_ns = time.time_ns()
+            if not self._calls.keeps(now_ns):
                 return None
-            calls.kept()
-            return CallTrace(format_trace_parent(new_root()), "", full_name, count)
+            return CallTrace(format_trace_parent(new_root()), "", full_name, count, now_ns)
         context = TraceContext(parent.trace_id, new_span_id())
-        return CallTrace(format_trace_parent(context), parent.span_id, full_name, count)
+        trace_parent = format_trace_parent(context)
+        return CallTrace(trace_parent, parent.span_id, full_name, count, time.time_ns())
 
     def end(self, trace: CallTrace, future: asyncio.Future[Any]) -> None:
         """End the span of a call: its future is done, or nobody waits for it any more."""

@@ -7,10 +7,8 @@ begins a trace of its own, or does not.
 
 from __future__ import annotations
 
-import math
 import random
 import re
-import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final, NamedTuple
@@ -21,8 +19,10 @@ SPAN_ID_BITS: Final = 64
 # commands, each at three stages.
 NUMBERED_ID_BITS: Final = 16
 TRACE_PARENT_CHARACTERS: Final = 55  # of one that this version makes
-# Calls of a client that are sampled one after another.
-NEIGHBOURS: Final = 16
+# Calls of a client that are sampled together, or not: those that begin at nearly the same time.
+GROUP_CALLS_MAX: Final = 128
+GROUP_MS: Final = 1
+_GROUP_NS: Final = GROUP_MS * 1_000_000
 # Version 00; what a newer version appends may follow and is ignored.
 _TRACE_PARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})"
@@ -132,34 +132,28 @@ class Sampler:
 
 
 class CallSampler:
-    """Keeps a `ratio` of calls by counting down: `gap` calls are not kept, then a few in a row are.
+    """Keeps a `ratio` of calls, by groups of those that begin together: all of a group, or none.
 
-    Neighbours are kept together because they travel together: what a message with a sampled call
-    costs more it costs once. Each call, the first as well, is kept with the probability `ratio`.
+    Such calls travel together: what a message and a prepare with sampled calls cost more they cost
+    once, and what is done for many at a time costs a fraction. A call that begins alone is drawn
+    alone. Whatever the groups, each call is kept with the probability `ratio`.
     """
 
-    __slots__ = ("gap", "_draw", "_gap_scale", "_is_none", "_left")
+    __slots__ = ("_draw", "_ends_ns", "_is_kept", "_left", "_ratio")
 
     def __init__(self, ratio: float, draw: Callable[[], float] = _random.random) -> None:
-        """Begin as if calls had been counted for ever. `draw` gives a number from 0 to below 1."""
+        """`draw` gives a number from 0 to below 1."""
+        self._ratio = ratio
         self._draw = draw
-        self._is_none = ratio <= 0.0
-        # Gaps are geometric, of a mean that makes the ratio of runs of this length right.
-        chance = ratio / (ratio + NEIGHBOURS * (1.0 - ratio))
-        self._gap_scale = 1 / math.log(1.0 - chance) if 0.0 < chance < 1.0 else 0.0
-        self._left = NEIGHBOURS
-        if draw() < ratio:  # within a run, wherever in it
-            self.gap, self._left = 0, 1 + int(draw() * NEIGHBOURS)
-        else:
-            self.gap = 1 + self._new_gap()
+        self._is_kept = False
+        self._left = 0
+        self._ends_ns = 0
 
-    def kept(self) -> None:
-        """One was kept, since `gap` is 0."""
+    def keeps(self, now_ns: int) -> bool:
+        """Whether a call that begins now is kept."""
+        if not self._left or now_ns >= self._ends_ns:
+            self._is_kept = self._draw() < self._ratio
+            self._left = GROUP_CALLS_MAX
+            self._ends_ns = now_ns + _GROUP_NS
         self._left -= 1
-        if not self._left:
-            self.gap, self._left = self._new_gap(), NEIGHBOURS
-
-    def _new_gap(self) -> int:
-        if self._is_none:
-            return sys.maxsize - 1
-        return int(math.log(1.0 - self._draw()) * self._gap_scale)
+        return self._is_kept
