@@ -68,6 +68,7 @@ class FakeGateway:
         self.drop_before: list[int] = []
         self.drop_after: list[int] = []
         self.drop_registrations = 0
+        self.has_quorum = True  # else linearizable reads are never answered
         self.gate = asyncio.Event()
         self.gate.set()
         self._progress = asyncio.Event()
@@ -136,6 +137,8 @@ class FakeGateway:
             if isinstance(request, users_pb2.LoginRequest | users_pb2.LoginWithTokenRequest):
                 return self._login(request)
             self._authenticate(context)
+            if isinstance(request, users_pb2.WhoAmIRequest):
+                return await self._who_am_i()
             assert isinstance(request, sessions_pb2.RegisterSessionRequest)
             return self._register(request)
         except Refusal as refusal:
@@ -150,6 +153,11 @@ class FakeGateway:
         self.logins += 1
         expires_at = (int(time.time()) + 3600) * 1_000_000
         return users_pb2.LoginResponse(access_token=self.valid_token, expires_at=expires_at)
+
+    async def _who_am_i(self) -> Any:
+        if not self.has_quorum:
+            await asyncio.Event().wait()
+        return users_pb2.WhoAmIResponse()
 
     def _authenticate(self, context: Context) -> None:
         if ("authorization", f"Bearer {self.valid_token}") not in context.invocation_metadata():

@@ -13,7 +13,15 @@ from tests.client.fake_gateway import PASSWORD, FakeGateway
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
-from viewstamp.client import Client, Endpoint, OutcomeUnknown, RawSession, TimedOut, link
+from viewstamp.client import (
+    Client,
+    Endpoint,
+    OutcomeUnknown,
+    RawSession,
+    TimedOut,
+    link,
+    submitter,
+)
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
 
@@ -314,6 +322,26 @@ async def test_slow_primary_is_not_left(
             gateway.gate.clear()
             sent = asyncio.ensure_future(client.streams.create("orders"))
             await backup.until(lambda: backup.streams_opened > 2)
+            gateway.gate.set()
+            await sent
+            assert (gateway.streams_opened, len(gateway.received)) == (1, 1)
+
+
+async def test_slow_primary_is_not_left_for_one_that_was_cut_off(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who opens streams and answers no linearizable read would say that the session has ended."""
+    monkeypatch.setattr(link, "STALL_CHECK_S", 0.01)
+    monkeypatch.setattr(link, "LOOK_ELSEWHERE_S", 0.05)
+    monkeypatch.setattr(link, "STALL_TIMEOUT_S", 1000)
+    monkeypatch.setattr(submitter, "LOOK_TIMEOUT_S", 0.2)
+    async with FakeGateway() as former:
+        former.has_quorum = False
+        addresses = (gateway.address, former.address)
+        async with await viewstamp.connect(addresses, username="root", password=PASSWORD) as client:
+            gateway.gate.clear()
+            sent = asyncio.ensure_future(client.streams.create("orders"))
+            await former.until(lambda: former.streams_opened > 2)
             gateway.gate.set()
             await sent
             assert (gateway.streams_opened, len(gateway.received)) == (1, 1)

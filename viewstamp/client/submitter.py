@@ -20,6 +20,7 @@ from viewstamp import limits
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client.commands import Commands
 from viewstamp.client.consistency import Consistency
 from viewstamp.client.errors import CannotConnect, ClientClosed, ProtocolError
@@ -313,15 +314,20 @@ class Submitter:
                 return
 
     async def _leads(self, endpoint: Endpoint) -> bool:
-        """Whether a replica says that it leads: no other one opens a stream."""
+        """Whether a replica leads: it opens a stream, and answers a linearizable read.
+
+        One that was cut off opens streams as long as it has not noticed, and knows nothing of
+        younger sessions: it would say that ours has ended. But it answers no such read.
+        """
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S), endpoint.open() as channel:
                 token = await self._identity.access_token(channel)
-                call, _ = await open_stream(channel, token, 0)
+                call, opened = await open_stream(channel, token, 0)
                 call.cancel()
+                await unary(channel, users_pb2.WhoAmIRequest(), access_token=token)
         except (TimeoutError, OSError, ProtocolError, Refusal, grpc.aio.AioRpcError):
             return False  # whatever is wrong with it: there is no reason to go there
-        return True
+        return opened.cluster_id == self.cluster_id
 
     def _is_answer_due(self) -> bool:
         return self.reads.is_waiting or self.commands.is_answer_due
