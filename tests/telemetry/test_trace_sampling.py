@@ -18,6 +18,7 @@ from viewstamp.telemetry.sampling import (
     CallSampler,
     Sampler,
     TraceContext,
+    context_in,
     format_trace_parent,
     new_root,
     new_span_id,
@@ -48,6 +49,7 @@ def test_what_is_formatted_is_parsed(trace: int, span: int) -> None:
     parent = parse_trace_parent(format_trace_parent(context))
     assert parent is not None
     assert parent.context == context and parent.is_sampled
+    assert context_in(format_trace_parent(context)) == context
 
 
 @pytest.mark.parametrize(("flags", "sampled"), [("00", False), ("01", True), ("03", True)])
@@ -75,7 +77,13 @@ def test_ratio_is_kept() -> None:
 
 def kept_of(sampler: CallSampler, times_ns: Iterable[int]) -> list[bool]:
     """Lead calls that begin at these times past a sampler, as the client does."""
-    return [sampler.keeps(time_ns) for time_ns in times_ns]
+    kept = []
+    for time_ns in times_ns:
+        if not sampler.left or time_ns >= sampler.ends_ns:
+            sampler.begin_group(time_ns)
+        sampler.left -= 1
+        kept.append(sampler.is_kept)
+    return kept
 
 
 @pytest.mark.parametrize("ratio", [0.01, 0.3, 0.9])

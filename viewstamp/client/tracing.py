@@ -18,10 +18,10 @@ from viewstamp.telemetry.sampling import (
     CallSampler,
     Sampler,
     TraceContext,
+    context_in,
     format_trace_parent,
     new_root,
     new_span_id,
-    sampled_parent,
 )
 from viewstamp.telemetry.spans import (
     Attributes,
@@ -136,9 +136,7 @@ class CallTrace:
         )
 
     def _context(self) -> TraceContext:
-        context = sampled_parent(self.trace_parent)
-        assert context is not None, "a call is sampled from its beginning"
-        return context
+        return context_in(self.trace_parent)
 
     def _told(self) -> Attributes:
         if not isinstance(self.outcome, str):
@@ -174,8 +172,11 @@ class ClientTracing:
         """
         parent = CURRENT_SPAN.get()
         if parent is None:
-            now_ns = time.time_ns()
-            if not self._calls.keeps(now_ns):
+            calls, now_ns = self._calls, time.time_ns()
+            if not calls.left or now_ns >= calls.ends_ns:
+                calls.begin_group(now_ns)
+            calls.left -= 1
+            if not calls.is_kept:
                 return None
             return CallTrace(format_trace_parent(new_root()), "", full_name, count, now_ns)
         context = TraceContext(parent.trace_id, new_span_id())

@@ -71,6 +71,11 @@ def format_trace_parent(context: TraceContext) -> str:
     return f"00-{context.trace_id}-{context.span_id}-01"
 
 
+def context_in(text: str) -> TraceContext:
+    """Return what `format_trace_parent` has made a text of; for no other text."""
+    return TraceContext(text[3:35], text[36:52])
+
+
 # Not the module's own generator: an application that seeds that one must not repeat our ids.
 _random: Final = random.Random()
 
@@ -139,21 +144,22 @@ class CallSampler:
     alone. Whatever the groups, each call is kept with the probability `ratio`.
     """
 
-    __slots__ = ("_draw", "_ends_ns", "_is_kept", "_left", "_ratio")
+    __slots__ = ("_draw", "_ratio", "ends_ns", "is_kept", "left")
 
     def __init__(self, ratio: float, draw: Callable[[], float] = _random.random) -> None:
-        """`draw` gives a number from 0 to below 1."""
+        """`draw` gives a number from 0 to below 1.
+
+        A call belongs to the group while `left` is not 0 and `ends_ns` has not come, and takes one
+        of `left`; `is_kept` is about all of it. Otherwise it is the first of a group.
+        """
         self._ratio = ratio
         self._draw = draw
-        self._is_kept = False
-        self._left = 0
-        self._ends_ns = 0
+        self.is_kept = False
+        self.left = 0
+        self.ends_ns = 0
 
-    def keeps(self, now_ns: int) -> bool:
-        """Whether a call that begins now is kept."""
-        if not self._left or now_ns >= self._ends_ns:
-            self._is_kept = self._draw() < self._ratio
-            self._left = GROUP_CALLS_MAX
-            self._ends_ns = now_ns + _GROUP_NS
-        self._left -= 1
-        return self._is_kept
+    def begin_group(self, now_ns: int) -> None:
+        """A call begins that belongs to no group: draw for it and those that follow it."""
+        self.is_kept = self._draw() < self._ratio
+        self.left = GROUP_CALLS_MAX
+        self.ends_ns = now_ns + _GROUP_NS
