@@ -158,8 +158,16 @@ def already_installed(state: State, message: StartViewMessage) -> bool:
 
 
 def stale_start_view(state: State, message: StartViewMessage) -> bool:
-    """This replica has more of that very view's log; what it vouched for is not given up."""
-    return message.view == state.log_view and message.head_op < state.log.op
+    """This replica has more of that very view's log, or something of a later one.
+
+    What it vouched for is not given up. Nor is what it caught up with before it had the log of the
+    view: a restart makes it forget that this is committed. An entry proves that its view began, and
+    the primary of a view never has less of its log than it gave away.
+    """
+    last_view = max((entry.header.view for entry in state.log.above(0)), default=0)
+    if last_view > message.view:
+        return True
+    return message.view in (state.log_view, last_view) and message.head_op < state.log.op
 
 
 def not_installed(state: State, message: RequestStartViewMessage) -> bool:
