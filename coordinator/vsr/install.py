@@ -25,8 +25,12 @@ def advance(state: State) -> None:
     installation = state.installation
     if installation is None:
         return
-    discard_conflict(state, installation)
+    # First, since it says how far the logs are compared: an entry that differs above it is
+    # discarded before its successor is asked for.
     learn_commits(state, installation)
+    if is_superseded(state, installation):
+        return
+    discard_conflict(state, installation)
     if state.commit_max < installation.commit:
         return
     discard_rest(state, installation)
@@ -42,6 +46,26 @@ def learn_commits(state: State, installation: Installation) -> None:
             state.commit_max = header.op
 
 
+def is_superseded(state: State, installation: Installation) -> bool:
+    """Whether an entry committed here is not in the chosen log: a later view went on without it.
+
+    Then nothing of that log is fetched, discarded or recorded. This replica waits for the later
+    view, of which it hears by its primary or by the wishes of the others.
+    """
+    return any(contradicts(state, header) for header in installation.headers)
+
+
+def contradicts(state: State, header: PrepareHeader) -> bool:
+    """Whether an entry committed here is in the place of this one, or of its parent."""
+    if header.op > state.commit_max + 1:
+        return False
+    if header.op <= state.commit_max:
+        own = state.log.get(header.op)
+        return own is not None and own.header.checksum != header.checksum
+    parent = state.log.get(header.op - 1)
+    return parent is not None and parent.header.checksum != header.parent
+
+
 def held_alike(state: State, header: PrepareHeader) -> bool:
     """Whether this log has that very entry, intact or on its way to the disk."""
     entry = state.log.get(header.op)
@@ -51,6 +75,8 @@ def held_alike(state: State, header: PrepareHeader) -> bool:
 
 def lacking(state: State, installation: Installation) -> list[PrepareHeader]:
     """The known entries of the chosen log that have to be fetched, what is committed first."""
+    if is_superseded(state, installation):
+        return []
     reach = installation.commit
     if state.commit_max >= installation.commit:
         reach = installation.head_op
