@@ -201,14 +201,16 @@ def send_heartbeat(state: State) -> None:
 
 
 def tell_commit(state: State, to_replicas: Sequence[int]) -> None:
-    """Primary: tell these replicas what is committed, and ask whether they are in its view."""
-    entry = state.log.get(state.commit_max)
+    """Primary: tell these replicas what is committed, and ask whether they are in its view.
+
+    After a start from a snapshot that entry may be gone from the journal. The next one names it.
+    """
     message = CommitMessage(
         state.configuration.cluster_id,
         state.replica,
         state.view,
         state.commit_max,
-        entry.header.checksum if entry else PARENT_OF_FIRST,
+        state.log.checksum_of(state.commit_max) or PARENT_OF_FIRST,
         state.reads.number,
     )
     for replica in to_replicas:
