@@ -340,13 +340,7 @@ def fetch_by_op(patch: Patch) -> None:
     receive(patch, messages.RepairMessage, rules, take)
 
     def send_held(self: Process, effect: vsr.SendHeld) -> None:
-        def answer(prepare: Any, is_damaged: bool) -> None:
-            if prepare is not None:
-                world, here = self._world, self.machine.index
-                message = messages.RepairMessage(world.cluster_id, here, prepare)
-                self._send(vsr.Send(effect.to_replica, message))
-
-        self._read(effect.op, answer)
+        self.peer_reads.send_entry(effect, lambda _: True)
 
     patch.setitem(HANDLERS, vsr.SendHeld, send_held)
 

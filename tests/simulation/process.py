@@ -14,10 +14,10 @@ from coordinator import vsr
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.handover import RUN_DELAY_MS, RUN_PREPARES_MAX
 from coordinator.replica.ports import Room
-from coordinator.vsr import messages
 from tests.simulation.application import Executed, Request
 from tests.simulation.clients import Answer, NotServed, Read
 from tests.simulation.marks import sent_mark
+from tests.simulation.peer_reads import PeerReads
 from tests.simulation.snapshots import Snapshots, state_of
 from tests.simulation.standing import Standing
 from tests.simulation.writer import Job, SimulatedWriter
@@ -84,6 +84,7 @@ class Process:
         self._token = 0
         self._founding: vsr.FoundingReady | None = None
         self.standing = Standing(self)
+        self.peer_reads = PeerReads(self)
 
     # --- Steps ---
 
@@ -171,56 +172,20 @@ class Process:
         self.writer.do("discard", lambda: self.files.journal.discard_after(effect.op), done)
 
     def _send_committed(self, effect: vsr.SendCommitted) -> None:
-        if effect.first_op < self.files.journal.first_op and self.snapshots.adopted:
-            self._answer(effect.to_replica, self._gone())
-            return
-        for op in range(effect.first_op, effect.last_op + 1):
-            self._read(op, lambda prepare, _: self._answer_committed(effect.to_replica, prepare))
+        self.peer_reads.send_committed(effect)
 
-    def _gone(self) -> messages.CommittedGoneMessage:
-        return messages.CommittedGoneMessage(
-            self._world.cluster_id,
-            self.machine.index,
-            self.files.journal.first_op,
-            self.snapshots.adopted,
-            self.snapshots.cut_op,
-        )
+    def _send_held(self, effect: vsr.SendHeld) -> None:
+        self.peer_reads.send_held(effect)
 
-    def _answer_committed(self, to_replica: int, prepare: vsr.Prepare | None) -> None:
-        if prepare is None:
-            return
-        commit = self.core.marks.commit_max
-        message = messages.CommittedMessage(
-            self._world.cluster_id, self.machine.index, prepare, commit
-        )
-        self._answer(to_replica, message)
-
-    def _answer(self, to_replica: int, message: vsr.Message) -> None:
+    def send_found(self, to_replica: int, message: vsr.Message) -> None:
         """Send what the core asked the driver to find."""
         self._world.marks.hit(sent_mark(type(message)))
         self._send(vsr.Send(to_replica, message))
 
-    def _send_held(self, effect: vsr.SendHeld) -> None:
-        def answer(prepare: vsr.Prepare | None, is_damaged: bool) -> None:
-            if prepare is not None and prepare.checksum == effect.checksum:
-                message = messages.RepairMessage(
-                    self._world.cluster_id, self.machine.index, prepare
-                )
-                self._answer(effect.to_replica, message)
-
-        self._read(effect.op, answer)
-
-    def _read(self, op: int, then: Callable[[vsr.Prepare | None, bool], None]) -> None:
-        """Read an entry of the own journal; a damaged one is told to the core."""
-
-        def got(result: tuple[vsr.Prepare | None, bool]) -> None:
-            prepare, is_damaged = result
-            if is_damaged:
-                self._world.marks.hit("read damaged record")
-                self.step(vsr.RecordFaulty(op, self.standing.space.room() is Room.FREE))
-            then(prepare, is_damaged)
-
-        self.writer.do("read", lambda: self.machine.read(self.files.journal, op), got)
+    def found_damaged(self, op: int) -> None:
+        """Tell the core of a record that a read found damaged."""
+        self._world.marks.hit("read damaged record")
+        self.step(vsr.RecordFaulty(op, self.standing.space.room() is Room.FREE))
 
     def _settle_journal(self) -> None:
         """Once the cluster's log is held, let the disk say that what was lost is made good."""
@@ -271,13 +236,16 @@ class Process:
             self._apply()
 
     def _read_commit(self, op: int) -> None:
-        def got(prepare: vsr.Prepare | None, is_damaged: bool) -> None:
-            # A damaged one was told to the core, which has it from a peer and commits it again.
-            if not is_damaged:
-                assert prepare is not None, f"committed op {op} is not in the journal"
-                self._commit(vsr.Commit(op, prepare))
+        def got(result: tuple[vsr.Prepare | None, bool]) -> None:
+            # A damaged one is told to the core, which has it from a peer and commits it again.
+            prepare, is_damaged = result
+            if is_damaged:
+                self.found_damaged(op)
+                return
+            assert prepare is not None, f"committed op {op} is not in the journal"
+            self._commit(vsr.Commit(op, prepare))
 
-        self._read(op, got)
+        self.writer.do("read", lambda: self.machine.read(self.files.journal, op), got)
 
     def _apply(self) -> None:
         if not self._is_applying and self.application.is_busy:
