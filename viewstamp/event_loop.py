@@ -1,6 +1,7 @@
 """What coroutines run on in the processes of this project: uvloop, and gRPC's older poller.
 
-Both were chosen by measurement (ADR 16): a message of gRPC costs a third less, and takes less time.
+Both were chosen by measurement (ADR 16): a message of gRPC costs half as much, and takes half
+the time.
 This module must not import gRPC, which reads its environment when it is imported.
 """
 

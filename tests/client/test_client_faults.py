@@ -22,6 +22,7 @@ from viewstamp.client import (
     link,
     submitter,
 )
+from viewstamp.client.transport import HINTS_IN_A_ROW_MAX, Endpoints
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
 
@@ -358,3 +359,15 @@ async def test_two_replicas_that_name_each_other_are_left(gateway: FakeGateway) 
         async with await viewstamp.connect(addresses, username="root", password=PASSWORD) as client:
             await client.streams.create("orders")
             assert [len(each.applied) for each in (first, second, gateway)] == [0, 0, 1]
+
+
+def test_hints_that_led_to_a_primary_do_not_count() -> None:
+    """After two hints in a row the list is gone on with, but not where a stream opened between."""
+    endpoints = Endpoints(["first:1", "second:1"])
+    for _ in range(2 * HINTS_IN_A_ROW_MAX):
+        endpoints.advance("named:1")
+        assert endpoints.current.address == "named:1"
+        endpoints.reached()
+    for address in [*(HINTS_IN_A_ROW_MAX * ["named:1"]), "second:1"]:
+        endpoints.advance("named:1")
+        assert endpoints.current.address == address

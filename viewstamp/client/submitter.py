@@ -288,6 +288,7 @@ class Submitter:
 
     def _attach(self, link: Link) -> None:
         self._link = link
+        self._endpoints.reached()
         self._has_renewed = False
         self._reconnect_backoff.reset()
         self._election_backoff.reset()

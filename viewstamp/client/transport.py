@@ -94,6 +94,10 @@ class Endpoints:
         """Go on to one of the list."""
         self._go_to(self._endpoints.index(endpoint))
 
+    def reached(self) -> None:
+        """The present one leads: hints led here, and later ones are followed anew."""
+        self._hints_in_a_row = 0
+
     def _go_to(self, position: int) -> None:
         self._position, self._hint, self._hints_in_a_row = position, None, 0
 
