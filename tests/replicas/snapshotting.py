@@ -97,10 +97,10 @@ async def all_restart_from(made: Trial, generation: int) -> None:
 
 def transfers(made: Trial, replica: int, what: str = "done") -> list[dict[str, Any]]:
     """Return what a replica's log says of transfers that were done, or begun."""
-    path = made.replicas.replicas[replica].log_path(COORDINATOR)
-    lines = [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
-    beginning = f"state transfer {what}"
-    return [line["fields"] for line in lines if str(line.get("message", "")).startswith(beginning)]
+    text = made.replicas.replicas[replica].log_path(COORDINATOR).read_text()
+    # A full disk cuts lines short: only those that say it need be whole.
+    lines = [json.loads(line) for line in text.splitlines() if f'"state transfer {what}' in line]
+    return [line["fields"] for line in lines]
 
 
 def empty(directory: Path) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import json
 import logging
+import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from viewstamp.telemetry import configure_logging, fields
+from viewstamp.telemetry import JsonFormatter, configure_logging, fields
+from viewstamp.telemetry.logs import LineHandler
 
 
 @pytest.fixture
@@ -53,3 +57,36 @@ def test_level_is_respected_and_checked(stream: io.StringIO) -> None:
     assert stream.getvalue() == ""
     with pytest.raises(ValueError, match="known are debug, info, warning, error"):
         configure_logging("echo", "loud")
+
+
+@contextmanager
+def files_of_at_most(size_bytes: int) -> Iterator[None]:
+    """Have this process write no larger files: what a write loses is lost as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_costs_the_lines_it_refused_and_no_other(tmp_path: Path) -> None:
+    """A line that was cut short ends there; with room again, the log says how many are missing."""
+    path = tmp_path / "log"
+    with path.open("wb", buffering=0) as file:
+        handler = LineHandler(file.fileno())
+        handler.setFormatter(JsonFormatter("echo"))
+        log = logging.Logger("alone")
+        log.addHandler(handler)
+        log.info("before")
+        with files_of_at_most(path.stat().st_size + 10):
+            log.info("cut")
+            log.info("refused")
+        log.info("after")
+        log.info("at last")
+    whole, cut, *others = path.read_text().splitlines()
+    assert json.loads(whole)["message"] == "before"
+    assert cut == whole[:10]
+    after, lost, last = (json.loads(line) for line in others)
+    assert (after["message"], last["message"]) == ("after", "at last")
+    assert lost["fields"] == {"lines": 2}

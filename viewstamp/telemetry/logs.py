@@ -5,13 +5,15 @@
      "fields": {"coordinator_sequence": 7}}
 
 `exception` holds a traceback where there is one, `trace_id` and `span_id` the span that is current
-where that is sampled. Whatever varies goes into `fields`, so that messages can be counted.
+where that is sampled. Whatever varies goes into `fields`, so that messages can be counted. A line
+that a full disk cut short ends there; with room again a line says how many were lost.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
@@ -53,6 +55,55 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str, ensure_ascii=False)
 
 
+class LineHandler(logging.Handler):
+    """Writes each record whole, as a line of its own, to a file descriptor.
+
+    The buffers of `sys.stderr` would keep what a full disk refused, and mix it with later lines.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        """Write to the descriptor, which stays open."""
+        super().__init__()
+        self._descriptor = descriptor
+        self._lost = 0
+        self._is_cut = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record; what could not be written is counted, and told once there is room."""
+        try:
+            line = self.format(record).encode(errors="backslashreplace") + b"\n"
+        except Exception:  # what logging does with values that cannot be formatted
+            self.handleError(record)
+            return
+        if not self._write((b"\n" if self._is_cut else b"") + line):
+            self._lost += 1
+        elif lost := self._lost:
+            self._lost = 0
+            self.handle(_lines_lost(lost))
+
+    def _write(self, line: bytes) -> bool:
+        rest = memoryview(line)
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+                self._is_cut = True
+        except OSError:
+            return False
+        self._is_cut = False
+        return True
+
+
+def _lines_lost(count: int) -> logging.LogRecord:
+    values = {
+        "name": __name__,
+        "levelno": logging.WARNING,
+        "levelname": "WARNING",
+        "msg": "log lines were lost or cut short: they could not be written",
+        **fields(lines=count),
+    }
+    return logging.makeLogRecord(values)
+
+
 def configure_logging(service: str, level: str, stream: TextIO | None = None) -> None:
     """Send all logs of the process from `level` (one of LOG_LEVELS) on to stderr, or `stream`.
 
@@ -60,7 +111,9 @@ def configure_logging(service: str, level: str, stream: TextIO | None = None) ->
     """
     if level not in LOG_LEVELS:
         raise ValueError(f"log level {level!r}; known are {', '.join(LOG_LEVELS)}")
-    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler: logging.Handler = (
+        LineHandler(sys.stderr.fileno()) if stream is None else logging.StreamHandler(stream)
+    )
     handler.setFormatter(JsonFormatter(service))
     logging.root.handlers[:] = [handler]
     logging.root.setLevel(level.upper())
