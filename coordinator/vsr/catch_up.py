@@ -40,9 +40,11 @@ def on_committed(state: State, message: CommittedMessage) -> None:
 
 
 def continues(state: State, prepare: Prepare) -> bool:
-    """Whether what the log has after this entry is its child; if not, that was never committed."""
-    following = state.log.get(prepare.op + 1)
-    return following is None or following.header.parent == prepare.checksum
+    """Whether the damaged entry in its place can be this one, by what memory or its child tells.
+
+    If not, that one was never committed, nor what comes after it.
+    """
+    return state.log.checksum_of(prepare.op) in (None, prepare.checksum)
 
 
 def hold(state: State, prepare: Prepare) -> None:

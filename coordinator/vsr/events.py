@@ -108,7 +108,8 @@ class RecordFaulty:
     """Reading entry `op` of the journal failed: its record is damaged.
 
     With `has_room` the journal has room for one that takes its place, if it is still in memory.
-    Without it the entry comes from a peer, once there is room.
+    Without it the entry comes from a peer, once there is room. A read that began before a
+    `DiscardAfter` may say so of what that takes away, until its `Discarded`.
     """
 
     op: int

@@ -60,10 +60,8 @@ def contradicts(state: State, header: PrepareHeader) -> bool:
     if header.op > state.commit_max + 1:
         return False
     if header.op <= state.commit_max:
-        own = state.log.get(header.op)
-        return own is not None and own.header.checksum != header.checksum
-    parent = state.log.get(header.op - 1)
-    return parent is not None and parent.header.checksum != header.parent
+        return state.log.checksum_of(header.op) not in (None, header.checksum)
+    return state.log.checksum_of(header.op - 1) not in (None, header.parent)
 
 
 def held_alike(state: State, header: PrepareHeader) -> bool:
@@ -92,14 +90,15 @@ def discard_conflict(state: State, installation: Installation) -> None:
     """Discard from the first entry on that is not of the chosen log, as far as that can be told.
 
     An entry is not if the chosen log has another in its place, or one after it of another parent.
+    A damaged one is compared, too, by the checksum that is known of it: were the chosen entry
+    written in its place, the log would go on with a child of another one.
     """
     for header in lacking(state, installation):
-        before = state.log.get(header.op - 1)
-        is_other_parent = before is not None and before.header.checksum != header.parent
+        is_other_parent = state.log.checksum_of(header.op - 1) not in (None, header.parent)
         if is_other_parent and header.op - 1 > state.commit_max:
             discard_from(state, header.op - 1)
             return
-        if header.op <= state.log.op and header.op not in state.log.faulty:
+        if state.log.checksum_of(header.op) not in (None, header.checksum):
             discard_from(state, header.op)
             return
 

@@ -132,6 +132,12 @@ class LogTail:
         """Have a faulty record written anew; it stays faulty until that is durable."""
         op = entry.header.op
         check(op in self.faulty, "only a faulty record is written anew", op)
+        check(
+            self.checksum_of(op) in (None, entry.header.checksum)
+            and self.checksum_of(op - 1) in (None, entry.header.parent),
+            "a record written anew is the one that the entries around it tell of",
+            op,
+        )
         if op > self.op - LOG_TAIL_PREPARES:
             self._entries[op] = entry
         if op == self.op:

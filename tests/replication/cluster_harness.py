@@ -139,8 +139,18 @@ class Machine:
             self.damaged = {op for op in self.damaged if op <= write.op}
         else:
             assert write.op <= len(self.journal) + 1, "the journal has a gap"
+            self._check_chain(write)
             self.journal[write.op - 1 : write.op] = [write]
             self.damaged.discard(write.op)
+
+    def _check_chain(self, write: Prepare) -> None:
+        """The journal refuses an entry that does not fit to the intact ones beside it."""
+        intact = {each.op: each for each in self.journal if each.op not in self.damaged}
+        before, own = intact.get(write.op - 1), intact.get(write.op)
+        following = intact.get(write.op + 1)
+        assert before is None or before.checksum == write.parent, "it follows another entry"
+        assert own is None or own.checksum == write.checksum, "it replaces another entry"
+        assert following is None or following.parent == write.checksum, "another one follows it"
 
     def start_event(self, base_op: int = 0) -> Start:
         """What a new process finds on this disk; each boot has another nonce.
