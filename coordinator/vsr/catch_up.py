@@ -30,7 +30,7 @@ def on_committed(state: State, message: CommittedMessage) -> None:
     """Take a committed entry that is lacking here."""
     state.hear_commit(message.commit, message.from_replica)
     header = message.prepare.header
-    if header.op in state.log.faulty and continues(state, message.prepare):
+    if header.op in state.log.faulty and belongs(state, message.prepare):
         if not state.log.is_being_written(header.op):
             state.write(message.prepare, fills=True)
     else:
@@ -39,12 +39,13 @@ def on_committed(state: State, message: CommittedMessage) -> None:
     state.peers_asked = 0
 
 
-def continues(state: State, prepare: Prepare) -> bool:
-    """Whether the damaged entry in its place can be this one, by what memory or its child tells.
+def belongs(state: State, prepare: Prepare) -> bool:
+    """Whether this may be the entry that is damaged here; if not, that one was never committed.
 
-    If not, that one was never committed, nor what comes after it.
+    It is not if memory knows of another one, which may even be on its way to the disk, or if what
+    the log has after it cannot follow it.
     """
-    return state.log.checksum_of(prepare.op) in (None, prepare.checksum)
+    return state.log.may_be(prepare.header)
 
 
 def hold(state: State, prepare: Prepare) -> None:

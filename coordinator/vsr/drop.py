@@ -58,7 +58,7 @@ def other_cluster(state: State, message: Message) -> bool:
 
 def unknown_sender(state: State, message: Message) -> bool:
     """Messages come from the other replicas of this cluster."""
-    is_one = 0 <= message.from_replica < state.replica_count + state.configuration.standby_count
+    is_one = 0 <= message.from_replica < state.member_count
     return not is_one or message.from_replica == state.replica
 
 
@@ -165,7 +165,7 @@ def stale_start_view(state: State, message: StartViewMessage) -> bool:
     view: a restart makes it forget that this is committed. An entry proves that its view began, and
     the primary of a view never has less of its log than it gave away.
     """
-    last_view = max((entry.header.view for entry in state.log.above(0)), default=0)
+    last_view = state.log.last_view
     if last_view > message.view:
         return True
     return message.view in (state.log_view, last_view) and message.head_op < state.log.op
@@ -222,7 +222,7 @@ def log_replaced(state: State, message: CommittedMessage) -> bool:
     if state.status is not Status.NORMAL or not state.commit_max < op <= state.log.op:
         return False
     if op in state.log.faulty:
-        return not catch_up.continues(state, message.prepare)
+        return not catch_up.belongs(state, message.prepare)
     held = state.log.get(op)
     return held is None or held.header.checksum != message.prepare.header.checksum
 
@@ -234,7 +234,7 @@ def head_damaged(state: State, message: CommittedMessage | RepairMessage) -> boo
         return False
     if log.is_at_base and header.op == log.base_op + 1:
         return False
-    if header.op in log.faulty and catch_up.continues(state, message.prepare):
+    if header.op in log.faulty and catch_up.belongs(state, message.prepare):
         return not joins(state, header)
     return log.get(header.op - 1) is None
 
@@ -348,7 +348,10 @@ def not_a_founder(state: State, message: PrepareMessage | RepairMessage) -> bool
 
 def first_hit(rules: Rules, state: State, message: Message) -> DropRule | None:
     """The first rule by which `message` is dropped; None if it is to be handled."""
-    return next((rule for rule, applies in rules if applies(state, message)), None)
+    for rule, applies in rules:
+        if applies(state, message):
+            return rule
+    return None
 
 
 AMONG_VOTERS = (

@@ -47,12 +47,15 @@ def learn_commits(state: State, installation: Installation) -> None:
 
 
 def is_superseded(state: State, installation: Installation) -> bool:
-    """Whether an entry committed here is not in the chosen log: a later view went on without it.
+    """Whether a later view went on without the chosen log.
 
+    It did if an entry committed here is not in that log, or if one here was made in a later view.
     Then nothing of that log is fetched, discarded or recorded. This replica waits for the later
-    view, of which it hears by its primary or by the wishes of the others.
+    view, of which it hears by its primary or by the wishes of the others. Were it to lead instead,
+    it would put an entry of this view behind one of a later view.
     """
-    return any(contradicts(state, header) for header in installation.headers)
+    is_contradicted = any(contradicts(state, header) for header in installation.headers)
+    return is_contradicted or state.log.last_view > state.view
 
 
 def contradicts(state: State, header: PrepareHeader) -> bool:
@@ -60,7 +63,7 @@ def contradicts(state: State, header: PrepareHeader) -> bool:
     if header.op > state.commit_max + 1:
         return False
     if header.op <= state.commit_max:
-        return state.log.checksum_of(header.op) not in (None, header.checksum)
+        return not state.log.may_be(header)
     return state.log.checksum_of(header.op - 1) not in (None, header.parent)
 
 
@@ -98,7 +101,7 @@ def discard_conflict(state: State, installation: Installation) -> None:
         if is_other_parent and header.op - 1 > state.commit_max:
             discard_from(state, header.op - 1)
             return
-        if state.log.checksum_of(header.op) not in (None, header.checksum):
+        if not state.log.may_be(header):
             discard_from(state, header.op)
             return
 

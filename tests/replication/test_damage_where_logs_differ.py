@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.vsr import (
-    CallerError,
     DiscardAfter,
-    Discarded,
     DropRule,
     Effect,
     PersistPrepares,
@@ -49,11 +47,11 @@ def stop_gracefully(cluster: Cluster) -> None:
     cluster.stop(1)
 
 
-def other_log(parent: Prepare, head_op: int) -> list[Prepare]:
-    """Entries of a later view behind `parent`."""
+def other_log(parent: Prepare, head_op: int, view: int = LATER_LOG_VIEW) -> list[Prepare]:
+    """Entries that `view` has behind `parent`."""
     entries: list[Prepare] = []
     while parent.op < head_op:
-        parent = another_entry_after(parent.header, LATER_LOG_VIEW)
+        parent = another_entry_after(parent.header, view)
         entries.append(parent)
     return entries
 
@@ -93,7 +91,8 @@ def test_a_damaged_entry_whose_child_names_another_one_is_discarded_before_it_is
     """Own 4 is damaged, and own 5 says that it is not the chosen one (seed 599).
 
     Nothing else tells so before all that is committed is here. The journal refuses the chosen
-    entry as long as own 5 stands behind it.
+    entry as long as own 5 stands behind it. Own 3, of which nothing is known, goes with it: it is
+    of no later view than own 5.
     """
     cluster = with_own_log(4, damaged={3, 4})
     second = cluster.machines[1].journal[1]
@@ -101,15 +100,40 @@ def test_a_damaged_entry_whose_child_names_another_one_is_discarded_before_it_is
 
     taken_over = elect(cluster, 2, [second, third, fourth], unknown=1)
     too_early = repair(cluster, fourth)
-    repaired = repair(cluster, third)
     cluster.receive(1, CommittedMessage(CLUSTER_ID, 2, second, 2))
-    repaired += repair(cluster, fourth)
+    repaired = repair(cluster, third) + repair(cluster, fourth)
     cluster.sync(1)
 
-    assert discards(taken_over) == [3]
+    assert discards(taken_over) == [2]
     assert written(too_early) == []
     assert written(repaired) == [third, fourth]
     assert cluster.machines[1].journal[1:] == [second, third, fourth]
+
+
+@pytest.mark.parametrize("is_committed", [False, True], ids=["chosen", "committed"])
+def test_a_damaged_entry_is_of_no_later_view_than_one_behind_it(is_committed: bool) -> None:
+    """Own 3 and 4 are damaged, and nothing tells the checksum of own 3; but own 5 is of view 0.
+
+    Were the other entry written in its place, a crash would leave a log that the view began
+    without, and that is longer than the view's.
+    """
+    cluster = with_own_log(4, damaged={3, 4})
+    second = cluster.machines[1].journal[1]
+    (third,) = other_log(second, 3)
+
+    if is_committed:
+        effects = elect(cluster, 3, [second, third], unknown=2)
+        assert discards(effects) == []
+        for entry in (second, third):
+            effects += cluster.receive(1, CommittedMessage(CLUSTER_ID, 2, entry, 3))
+    else:
+        effects = elect(cluster, 2, [second, third])
+        effects += repair(cluster, third)
+    cluster.sync(1)
+
+    assert discards(effects) == [2]
+    assert written(effects) == [third]
+    assert cluster.machines[1].journal[1:] == [second, third]
 
 
 def test_no_chosen_entry_stands_behind_one_that_may_be_another_logs() -> None:
@@ -176,10 +200,12 @@ def test_a_log_with_another_entry_for_a_damaged_committed_one_was_replaced() -> 
     cluster.start(1)
     state = cluster.machines[1].replica._state
     assert state.commit_max == 4
-    second, third = other_log(journal[0], 3)
+    second, third = other_log(journal[0], 3, view=0)
+    (later,) = other_log(journal[0], 2)
 
     assert contradicts(state, third.header)
     assert not contradicts(state, second.header)  # nothing tells the checksum of own 2
+    assert contradicts(state, later.header)  # but it is of no later view than own 4
     assert not contradicts(state, journal[2].header)
 
 
@@ -201,7 +227,3 @@ def test_damage_of_what_is_being_discarded_is_not_of_the_log(replaced: bool) -> 
     assert discards(taken_over) == [2]
     assert late == []
     assert cluster.machines[1].replica._state.log.faulty == set()
-    cluster.machines[1].writes = cluster.machines[1].writes[1:]
-    cluster.step(1, Discarded(2))
-    with pytest.raises(CallerError, match="a damaged record is one of the log"):
-        cluster.step(1, RecordFaulty(4))
