@@ -57,7 +57,7 @@ def other_cluster(state: State, message: Message) -> bool:
 
 def unknown_sender(state: State, message: Message) -> bool:
     """Messages come from the other replicas of this cluster."""
-    is_one = 0 <= message.from_replica < state.replica_count + state.configuration.standby_count
+    is_one = 0 <= message.from_replica < state.member_count
     return not is_one or message.from_replica == state.replica
 
 
@@ -202,13 +202,17 @@ def not_committed(state: State, message: RequestCommittedMessage) -> bool:
 
 
 def committed_not_lacking(state: State, message: CommittedMessage) -> bool:
-    """The entry is here, or an earlier one has to come first, or it is this primary's to commit."""
+    """The entry is here, or an earlier one has to come first, or it is this primary's to commit.
+
+    It is from the moment on at which this primary took over its log, before its disk knows.
+    """
     if not state.may_journal:
         return True
     op = message.prepare.header.op
     if op <= state.commit_max:
         return op not in state.log.faulty or state.log.is_being_written(op)
-    return op != state.commit_max + 1 or (state.is_primary and state.is_installed)
+    has_log = state.is_installed or state.recorded_view == state.view
+    return op != state.commit_max + 1 or (state.is_primary and has_log)
 
 
 def log_replaced(state: State, message: CommittedMessage) -> bool:
@@ -333,7 +337,10 @@ def not_a_founder(state: State, message: PrepareMessage | RepairMessage) -> bool
 
 def first_hit(rules: Rules, state: State, message: Message) -> DropRule | None:
     """The first rule by which `message` is dropped; None if it is to be handled."""
-    return next((rule for rule, applies in rules if applies(state, message)), None)
+    for rule, applies in rules:
+        if applies(state, message):
+            return rule
+    return None
 
 
 AMONG_VOTERS = (
