@@ -207,7 +207,7 @@ class UnaryCalls:
             acked=_number(entries, ACKED_KEY) if ACKED_KEY in entries else 0,
             spans=[submit_pb2.Span(code=method.code, count=1, items=frame(payload))],
         )
-        self._commands.open_session(session_id, principal)
+        await self._commands.check_caller(session_id, principal)
         traces = () if trace is None else (trace,)
         admitted = await self._commands.admit(session_id, request, principal, traces)
         # Shielded: the request stays in flight for others who sent it, when this caller is gone.
@@ -220,7 +220,7 @@ class UnaryCalls:
         session_id = GATEWAY_SESSION_ID
         if entries and principal is not None:
             session_id = _number(entries, SESSION_KEY)
-            self._commands.open_session(session_id, principal)
+            await self._commands.check_caller(session_id, principal)
         span = ReadSpan(method, 1, frame(payload))
         consistency = consistency_of_metadata(metadata)
         return await self._reads.start_spans([span], principal, session_id, consistency)
