@@ -45,6 +45,7 @@ SERVER_OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.max_pings_without_data", 0),
     # Peers ask for signs of life as often as that.
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
