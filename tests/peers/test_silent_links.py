@@ -35,13 +35,16 @@ async def test_both_sides_of_a_silent_link_notice(monkeypatch: pytest.MonkeyPatc
     for module, name in ((link_module, "CHANNEL_OPTIONS"), (peers_module, "SERVER_OPTIONS")):
         monkeypatch.setattr(module, name, sooner(getattr(module, name), keys))
     addresses = free_addresses()
-    async with between(addresses[1]) as (proxy, address), serving(config(addresses, 1)) as reader:
-        async with serving(config({**addresses, 1: address}, 0)) as writer:
-            await writer.until_connected(1)
-            proxy.forward.shut()
-            proxy.backward.shut()
-            await writer.until(lambda: writer.status(1).state is LinkState.CONNECTING)
-            await until(lambda: not reader.status(0).is_heard)
-            proxy.forward.open()
-            proxy.backward.open()
-            await writer.until_connected(1)
+    async with (
+        between(addresses[1]) as (proxy, address),
+        serving(config(addresses, 1)) as reader,
+        serving(config({**addresses, 1: address}, 0)) as writer,
+    ):
+        await writer.until_connected(1)
+        proxy.forward.shut()
+        proxy.backward.shut()
+        await writer.until(lambda: writer.status(1).state is LinkState.CONNECTING)
+        await until(lambda: not reader.status(0).is_heard)
+        proxy.forward.open()
+        proxy.backward.open()
+        await writer.until_connected(1)

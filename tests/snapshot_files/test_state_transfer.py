@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from coordinator.peers.fetch import PeerFileUnavailable
 from coordinator.snapshot import transfer as transfer_module
@@ -28,7 +29,14 @@ from tests.snapshot_files.generation_builders import (
     open_files,
 )
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
-from viewstamp.format.manifest import encode_manifest, root_of, section_of, sections
+from viewstamp.format.manifest import (
+    DIGEST_BYTES,
+    MANIFEST_VERSION,
+    encode_manifest,
+    root_of,
+    section_of,
+    sections,
+)
 
 CHUNK_BYTES = 700
 NEWEST = 2
@@ -71,6 +79,13 @@ class Peer:
         }
 
 
+def of_a_newer_build(data: bytes) -> bytes:
+    """Return a manifest file with the next version of the format."""
+    version = MANIFEST_VERSION + 1
+    framed = data[DIGEST_BYTES:][:4] + version.to_bytes(2, "little") + data[DIGEST_BYTES + 6 :]
+    return blake3(framed).digest() + framed
+
+
 @dataclass
 class FakeFetcher:
     """Reads from one peer's disk whoever is asked; `chunks_left` sends fail once they are used."""
@@ -80,6 +95,7 @@ class FakeFetcher:
     bytes_sent: int = 0
     chunks_left: int = 1_000_000
     gone: set[int] = field(default_factory=set)  # replicas without a manifest
+    too_new: set[int] = field(default_factory=set)  # replicas whose builds write other manifests
     flipped: set[bytes] = field(default_factory=set)  # layers that come damaged, once
     before_layer: Callable[[], None] = lambda: None
 
@@ -88,7 +104,8 @@ class FakeFetcher:
         self.asked.append(("manifest", (replica,), generation, 0))
         if replica in self.gone or generation not in self.peer.manifests:
             raise PeerFileUnavailable(f"replica {replica}: SNAPSHOT_NOT_FOUND")
-        return self.peer.manifests[generation]
+        data = self.peer.manifests[generation]
+        return of_a_newer_build(data) if replica in self.too_new else data
 
     async def layer(
         self,
@@ -127,7 +144,7 @@ class Trial:
         self.files: SnapshotFiles = open_files(self.storage, replica_id=2)
         self.directory = directory / "transfer"
         self.committed_op = 5
-        self.own_cut_op = 0
+        self.own_cut_op = self.adopted = 0
         self.recorded: list[tuple[int, int]] = []
         self.refusing: list[Exception] = []
         self.before_record: Callable[[], None] = lambda: None
@@ -143,6 +160,7 @@ class Trial:
             cluster_id=CLUSTER_ID,
             committed_op=lambda: self.committed_op,
             own_cut_op=lambda: self.own_cut_op,
+            adopted=lambda: self.adopted,
             record=self._record,
             say=self.said.append,
             ended=self._end,
@@ -271,9 +289,16 @@ def other_generation(manifest: SnapshotManifest) -> None:
     manifest.root = root_of(manifest)
 
 
+def other_cut(manifest: SnapshotManifest) -> None:
+    """Make it a manifest of another entry than the peer said."""
+    manifest.cut_op += 1
+    manifest.root = root_of(manifest)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (other_cut, "was cut at op 21, not at 20"),
         (other_cluster, "is of cluster"),
         (other_generation, "is of generation 7"),
         (None, "checksum"),
@@ -399,6 +424,50 @@ async def test_generation_of_a_cut_that_was_never_committed(tmp_path: Path) -> N
     trial.files.begin(NEWEST).write_manifest(other)
     await trial.run()
     assert loaded_state(trial.files, NEWEST) == trial.peer.sections.state
+
+
+async def test_another_cut_of_the_generation_to_restart_from(tmp_path: Path) -> None:
+    """What the superblock names is no uncommitted entry's: no peer is believed against it."""
+    trial = Trial(tmp_path)
+    mine = Sections(trial.files)
+    mine.write(1, entities(1, 8))
+    mine.write(NEWEST, {2: {(1, b"000100"): b"other" * 100}})
+    assert mine.manifest is not None
+    trial.adopted = NEWEST
+    other = SnapshotManifest()
+    other.CopyFrom(trial.peer.manifest)
+    other.cut_checksum = b"o" * 16
+    other.root = root_of(other)
+    trial.peer.manifests[NEWEST] = encode_manifest(other)
+    trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
+    await trial.until(lambda: bool(trial.said))
+    assert "which this replica restarts from" in trial.said[0]
+    assert loaded_state(trial.files, NEWEST) == mine.state
+
+
+async def test_a_damaged_manifest_to_restart_from_stays(tmp_path: Path) -> None:
+    """Nothing of the generation that the superblock names is deleted: a restart mends it."""
+    trial = Trial(tmp_path)
+    Sections(trial.files).write(NEWEST, entities(1, 8))
+    name = manifest_file(NEWEST)
+    for directory in COPY_DIRECTORIES:
+        trial.storage.flip(f"{directory}/{name}", 100)
+    trial.adopted = NEWEST
+    trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
+    await trial.until(lambda: bool(trial.said))
+    assert trial.files.generations() == [NEWEST]
+
+
+async def test_peers_whose_manifests_are_too_new(tmp_path: Path) -> None:
+    """The next peer is asked; if none has one that this build reads, the operator is told so."""
+    trial = Trial(tmp_path)
+    trial.fetcher.too_new = {0, 1}
+    trial.transfer.needed(SnapshotNeeded(1, NEWEST, 20))
+    await trial.until(lambda: bool(trial.said))
+    assert "start one here" in trial.said[0]
+    trial.fetcher.too_new = {1}
+    await trial.run()
+    assert trial.recorded == [(NEWEST, 20)]
 
 
 async def test_same_cut_with_another_root_is_divergence(tmp_path: Path) -> None:
