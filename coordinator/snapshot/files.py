@@ -106,7 +106,7 @@ class SnapshotFiles:
         `report` is told of each file of which a copy was bad, and what was done. Compaction runs
         in a process of its own unless another compactor is given. With `is_apart` generations are
         written by a process of their own, too; then `storage` must be the file system. Raises
-        WrongCopyDirectory, DirectoryInUse, AllCopiesBad, CopyNotWritten, CopiesFailed.
+        WrongCopyDirectory, DirectoryInUse, DirectoriesUnused, CopyNotWritten, CopiesFailed.
         """
         self._cluster_id = directories.cluster_id
         opened = open_directories(

@@ -85,8 +85,9 @@ async def test_replicas_mend_each_other(tmp_path: Path, monkeypatch: pytest.Monk
 
 def members(configuration: PeersConfig, alarms: Alarms) -> Members:
     """Return the members of a replica that does nothing but raise alarms."""
-    ports = {name: MagicMock() for name in MemberPorts.__dataclass_fields__} | {"alarms": alarms}
-    made = Members(configuration, MemberPorts(**ports))
+    names = MemberPorts.__dataclass_fields__
+    ports = MemberPorts(**{name: MagicMock() for name in names})
+    made = Members(configuration, replace(ports, alarms=alarms))
     made.connect(Mock(), lambda: 0)
     return made
 

@@ -29,8 +29,8 @@ from tests.snapshot_files.generation_builders import (
     open_files,
 )
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
+from viewstamp.format.digest import DIGEST_BYTES
 from viewstamp.format.manifest import (
-    DIGEST_BYTES,
     MANIFEST_VERSION,
     encode_manifest,
     root_of,
