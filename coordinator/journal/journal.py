@@ -336,12 +336,17 @@ class Journal:
 
     def _append_restart(self, op: int, checksum: bytes) -> int:
         """Return how many segments had to be dropped for it: those before the one being written
-        hold nothing that the snapshot does not stand for, or that is missed."""
+        hold nothing that the snapshot does not stand for, or that is missed.
+
+        What shows that the log is another one at `op` stays until the record is durable: if a crash
+        left only what lies behind it, that would pass for a log which goes on from the snapshot.
+        """
         content = restart_content(op, checksum)
         try:
             self._append([content], use_reserve=True)
         except NoSpace:
-            dropped = self._drop_before(self._segment)
+            other = self._index.get(op) or self._index.get(op + 1)
+            dropped = self._drop_before(other.segment if other else self._segment)
             if not dropped:
                 raise
             self._append([content], use_reserve=True)

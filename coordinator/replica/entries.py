@@ -4,8 +4,9 @@ They are let in while the journal has room for them, like the commands of client
 replica whose disk is full takes no entry, acknowledges none, and loses nothing that it had: it goes
 on hearing its primary and voting. Whoever sent an entry that was not taken sends it again.
 
-It asks for entries only now and then, too. What it wants to know is whether the others still have
-them: if not, only a snapshot brings it on, and to restart from one frees its journal.
+It asks for entries only now and then, too: each replica for each run of them, that a damaged one
+far below is not forgotten over those that come next. What it wants to know is whether the others
+still have them: if not, only a snapshot brings it on, and to restart from one frees its journal.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ENTRIES: Final = (PrepareMessage, RepairMessage, CommittedMessage)
 QUESTIONS: Final = (RequestPrepareMessage, RequestCommittedMessage)
 # What may come at once: a pipeline, and what was asked for.
 WAITING_MAX: Final = PIPELINE_PREPARES_MAX + CATCH_UP_OPS
-# How often a replica without room asks each of the others for what is committed.
+# How often a replica without room asks each of the others for the same committed entries.
 FULL_QUESTION_MS: Final = 2_000
 
 
@@ -68,7 +69,8 @@ class Entries:
         self._replica = replica
         self._room = room
         self._clock_ticks = clock_ticks
-        self._asked_ticks: dict[int, int] = {}  # by replica, while there is no room
+        # When a replica was asked for the entries from an op on, while there is no room.
+        self._asked_ticks: dict[tuple[int, int], int] = {}
         self._waiting: deque[EntryMessage] = deque()
         self.refused = 0
 
@@ -90,23 +92,25 @@ class Entries:
 
     def may_send(self, effect: vsr.Send) -> bool:
         """Whether a message is to be sent now: no question for entries that would not be taken, but
-        for one after a while, to each replica, for what is committed."""
+        after a while, to each replica, for what is committed."""
         if not isinstance(effect.message, QUESTIONS):
             return True
         if self._room() not in (Room.FULL, Room.EXHAUSTED):
             self._asked_ticks.clear()
             return True
-        if isinstance(effect.message, RequestPrepareMessage):
-            return False
-        return self._is_due(effect.to_replica)
+        if isinstance(effect.message, RequestCommittedMessage):
+            return self._is_due(effect.to_replica, effect.message.first_op)
+        return False
 
-    def _is_due(self, replica: int) -> bool:
-        """Whether a replica was not asked for some time; it counts as asked from now on."""
-        now = self._clock_ticks()
-        asked = self._asked_ticks.get(replica)
-        if asked is not None and now < asked + FULL_QUESTION_MS // TICK_MS:
+    def _is_due(self, replica: int, first_op: int) -> bool:
+        """Whether a replica was not asked for these for some time; it counts as asked from now."""
+        oldest = self._clock_ticks() - FULL_QUESTION_MS // TICK_MS
+        self._asked_ticks = {
+            question: asked for question, asked in self._asked_ticks.items() if asked > oldest
+        }
+        if (replica, first_op) in self._asked_ticks:
             return False
-        self._asked_ticks[replica] = now
+        self._asked_ticks[replica, first_op] = self._clock_ticks()
         return True
 
     def _has_place(self, message: EntryMessage) -> bool:

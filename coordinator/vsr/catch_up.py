@@ -30,7 +30,7 @@ def on_committed(state: State, message: CommittedMessage) -> None:
     """Take a committed entry that is lacking here."""
     state.hear_commit(message.commit, message.from_replica)
     header = message.prepare.header
-    if header.op in state.log.faulty and continues(state, message.prepare):
+    if header.op in state.log.faulty and belongs(state, message.prepare):
         if not state.log.is_being_written(header.op):
             state.write(message.prepare, fills=True)
     else:
@@ -39,10 +39,13 @@ def on_committed(state: State, message: CommittedMessage) -> None:
     state.peers_asked = 0
 
 
-def continues(state: State, prepare: Prepare) -> bool:
-    """Whether what the log has after this entry is its child; if not, that was never committed."""
-    following = state.log.get(prepare.op + 1)
-    return following is None or following.header.parent == prepare.checksum
+def belongs(state: State, prepare: Prepare) -> bool:
+    """Whether this may be the entry that is damaged here; if not, that one was never committed.
+
+    It is not if memory knows of another one, which may even be on its way to the disk, or if what
+    the log has after it is not its child.
+    """
+    return state.log.checksum_of(prepare.op) in (None, prepare.checksum)
 
 
 def hold(state: State, prepare: Prepare) -> None:

@@ -107,24 +107,37 @@ def choose(votes: Sequence[DoViewChangeMessage], replica_count: int, quorums: Qu
 def checksum_of_committed(votes: Sequence[DoViewChangeMessage], commit: int) -> bytes | None:
     """The checksum of the entry at the highest commit point, None if nobody has it at hand.
 
-    A vote whose own commit point is lower may hold another entry there.
+    Those who know that it is committed have it, or one after it, which names it. A vote whose own
+    commit point is lower may hold another entry there.
     """
-    known = [
-        header
-        for vote in votes
-        for header in vote.headers
-        if vote.commit == commit and header.op == commit
-    ]
-    same = all(header.checksum == known[0].checksum for header in known)
-    check(same, "one entry is committed per op", commit)
-    return known[0].checksum if known else None
+    headers = [header for vote in votes if vote.commit == commit for header in vote.headers]
+    known = [header.checksum for header in headers if header.op == commit]
+    known += [header.parent for header in headers if header.op == commit + 1]
+    check(len(set(known)) <= 1, "one entry is committed per op", commit)
+    return known[0] if known else None
 
 
 def known_committed(votes: Sequence[DoViewChangeMessage], commit: int) -> list[PrepareHeader]:
-    """The entries up to `commit` that canonical votes hold.
+    """The entries up to `commit` that votes hold, and of which they tell that they are committed.
 
-    Some do not know yet that they are committed, and the one who does may have them damaged.
+    Some do not know yet that they are committed. The chain of hashes tells it, from the one at the
+    highest commit point on. Canonical logs alone do not: that commit point may be of a later view,
+    which began without a vote that arrives late, and the log of that vote may have been replaced.
+    They are believed only where whoever knows of the commit has the entry damaged.
     """
+    checksum = checksum_of_committed(votes, commit)
+    if checksum is None:
+        return canonical_up_to(votes, commit)
+    held = {header.checksum: header for vote in votes for header in vote.headers}
+    known: list[PrepareHeader] = []
+    while checksum in held:
+        known.append(held[checksum])
+        checksum = known[-1].parent
+    return known[::-1]
+
+
+def canonical_up_to(votes: Sequence[DoViewChangeMessage], commit: int) -> list[PrepareHeader]:
+    """The entries up to `commit` that canonical votes hold."""
     log_view = max(vote.log_view for vote in votes)
     known: dict[int, PrepareHeader] = {}
     for header in (each for vote in votes if vote.log_view == log_view for each in vote.headers):

@@ -164,7 +164,7 @@ def stale_start_view(state: State, message: StartViewMessage) -> bool:
     view: a restart makes it forget that this is committed. An entry proves that its view began, and
     the primary of a view never has less of its log than it gave away.
     """
-    last_view = max((entry.header.view for entry in state.log.above(0)), default=0)
+    last_view = state.log.last_view
     if last_view > message.view:
         return True
     return message.view in (state.log_view, last_view) and message.head_op < state.log.op
@@ -221,7 +221,7 @@ def log_replaced(state: State, message: CommittedMessage) -> bool:
     if state.status is not Status.NORMAL or not state.commit_max < op <= state.log.op:
         return False
     if op in state.log.faulty:
-        return not catch_up.continues(state, message.prepare)
+        return not catch_up.belongs(state, message.prepare)
     held = state.log.get(op)
     return held is None or held.header.checksum != message.prepare.header.checksum
 
@@ -231,7 +231,8 @@ def head_damaged(state: State, message: CommittedMessage | RepairMessage) -> boo
     header = message.prepare.header
     held = state.log.get(header.op)
     stays = held is not None and held.header.checksum == header.checksum
-    if header.op == 1 or stays or header.op in state.log.faulty:
+    fills = header.op in state.log.faulty and catch_up.belongs(state, message.prepare)
+    if header.op == 1 or stays or fills:
         return False
     if state.log.is_at_base and header.op == state.log.base_op + 1:
         return False

@@ -47,12 +47,15 @@ def learn_commits(state: State, installation: Installation) -> None:
 
 
 def is_superseded(state: State, installation: Installation) -> bool:
-    """Whether an entry committed here is not in the chosen log: a later view went on without it.
+    """Whether a later view went on without the chosen log.
 
+    It did if an entry committed here is not in that log, or if one here was made in a later view.
     Then nothing of that log is fetched, discarded or recorded. This replica waits for the later
-    view, of which it hears by its primary or by the wishes of the others.
+    view, of which it hears by its primary or by the wishes of the others. Were it to lead instead,
+    it would put an entry of this view behind one of a later view.
     """
-    return any(contradicts(state, header) for header in installation.headers)
+    is_contradicted = any(contradicts(state, header) for header in installation.headers)
+    return is_contradicted or state.log.last_view > state.view
 
 
 def contradicts(state: State, header: PrepareHeader) -> bool:
@@ -60,10 +63,8 @@ def contradicts(state: State, header: PrepareHeader) -> bool:
     if header.op > state.commit_max + 1:
         return False
     if header.op <= state.commit_max:
-        own = state.log.get(header.op)
-        return own is not None and own.header.checksum != header.checksum
-    parent = state.log.get(header.op - 1)
-    return parent is not None and parent.header.checksum != header.parent
+        return state.log.checksum_of(header.op) not in (None, header.checksum)
+    return state.log.checksum_of(header.op - 1) not in (None, header.parent)
 
 
 def held_alike(state: State, header: PrepareHeader) -> bool:
@@ -99,7 +100,9 @@ def discard_conflict(state: State, installation: Installation) -> None:
         if is_other_parent and header.op - 1 > state.commit_max:
             discard_from(state, header.op - 1)
             return
-        if header.op <= state.log.op and header.op not in state.log.faulty:
+        own = state.log.checksum_of(header.op)
+        is_unknown = header.op in state.log.faulty and own in (None, header.checksum)
+        if header.op <= state.log.op and not is_unknown:
             discard_from(state, header.op)
             return
 

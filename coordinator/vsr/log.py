@@ -104,6 +104,11 @@ class LogTail:
             return following.header.parent
         return self._faulty_checksums.get(op) if op in self.faulty else None
 
+    @property
+    def last_view(self) -> int:
+        """The latest view that an entry of the tail was made in; 0 for none."""
+        return max((entry.header.view for entry in self._entries.values()), default=0)
+
     def above(self, op: int) -> Iterator[Entry]:
         """The held entries after `op`, in op order."""
         first = max(op + 1, self.op - LOG_TAIL_PREPARES + 1)
@@ -121,6 +126,9 @@ class LogTail:
         check(entry.header.op == self.op + 1, "ops have no gap", (self.op, entry.header.op))
         follows = self.is_at_base or entry.header.parent == self.checksum
         check(follows, "entries chain by parent", entry.header.op)
+        # No start would believe in a journal in which views go back.
+        last_view = self.head.view if self.head else 0
+        check(entry.header.view >= last_view, "views of entries never go back", entry.header)
         if self.is_at_base:
             self.faulty.discard(self.base_op)
         self._entries.pop(self.op + 1 - LOG_TAIL_PREPARES, None)

@@ -157,10 +157,13 @@ def on_repair(state: State, message: RepairMessage) -> None:
 def on_record_faulty(state: State, event: RecordFaulty) -> None:
     """Write the record anew, from memory or from a peer; hand it out once more if it was lost.
 
-    A disk without room is not written to: then a peer is asked, as for everything that lacks.
+    A disk without room is not written to: then a peer is asked, as for everything that lacks. What
+    lies above the log was discarded while it was read.
     """
     demand(state.replica_count > 1, "a lone replica ends at a damaged record", event.op)
-    demand(0 < event.op <= state.log.op, "a damaged record is one of the log", event.op)
+    demand(event.op > 0, "a damaged record is an entry's", event.op)
+    if event.op > state.log.op:
+        return
     if state.retired_op < event.op <= state.commit_min:
         state.redeliver.add(event.op)
     if state.log.is_being_written(event.op):

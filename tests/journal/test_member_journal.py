@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from coordinator.journal import CorruptJournal, Journal, NoSpace, Recovery
+from coordinator.replica.start import SnapshotCut, join
 from tests.journal.builders import append_unchecked, chain, create, place, refused, reopen, segment
 from tests.journal.memory_storage import Loss, MemoryStorage, SimulatedCrash
 from viewstamp.format.prepare import Prepare
@@ -245,22 +246,24 @@ def restart_again(storage: MemoryStorage, head_op: int) -> None:
     journal.close()
 
 
+def crowded() -> tuple[MemoryStorage, int]:
+    """A disk without room for one more record, not even in the reserve, and the head of its log."""
+    storage, journal = short_log()
+    storage.capacity_bytes -= storage.free_bytes("")
+    op = 12
+    with pytest.raises(NoSpace):
+        while True:
+            journal.append(LOG[op : op + 1], use_reserve=True)
+            op += 1
+    journal.close()
+    return storage, op
+
+
 def test_a_log_without_any_room_goes_on_behind_a_snapshot() -> None:
     """Not one more record fits, not even in the reserve: what the snapshot stands for makes way.
 
     A crash at any step leaves a log that can do it again.
     """
-
-    def crowded() -> tuple[MemoryStorage, int]:
-        storage, journal = short_log()
-        storage.capacity_bytes -= storage.free_bytes("")
-        op = 12
-        with pytest.raises(NoSpace):
-            while True:
-                journal.append(LOG[op : op + 1], use_reserve=True)
-                op += 1
-        journal.close()
-        return storage, op
 
     def restart(storage: MemoryStorage) -> None:
         journal, _ = reopen(storage, **MEMBER, commit_max=50, replay_op=51)
@@ -283,6 +286,54 @@ def test_a_log_without_any_room_goes_on_behind_a_snapshot() -> None:
         journal, recovery = reopen(storage, **MEMBER, commit_max=50, replay_op=51)
         assert (list(journal.iterate(51)), recovery.faults) == (LOG[50:52], ())
         journal.close()
+
+
+def go_on_behind(storage: MemoryStorage, cut: Prepare, following: Prepare) -> None:
+    """Start from a snapshot, as a member does, and journal the entry after it."""
+    options = {**MEMBER, "replay_op": cut.op + 1, "base_checksum": cut.checksum}
+    journal, _ = reopen(storage, **options)
+    join(journal, SnapshotCut(1, cut.op, cut.checksum), single=False)
+    if journal.header(following.op) is None:
+        journal.append([following])
+    journal.close()
+
+
+@pytest.mark.parametrize("behind", [2, 5, 8])
+def test_what_is_left_of_another_log_does_not_pass_for_the_one_behind_the_snapshot(
+    behind: int,
+) -> None:
+    """Entries that were never committed lie behind the cut, and a disk without room has to drop
+    segments first. A crash in between must not leave those entries alone."""
+    pristine, head_op = crowded()
+    cut, following = chain(2, after=LOG[head_op - behind - 1], view=2)
+    counting = pristine.copy()
+    go_on_behind(counting, cut, following)
+    assert counting.steps > 0
+    for step in range(counting.steps):
+        for loss, seed in VARIANTS[:4]:
+            storage = pristine.copy()
+            storage.crash_at = step
+            with pytest.raises(SimulatedCrash):
+                go_on_behind(storage, cut, following)
+            storage.crash(loss, seed)
+            go_on_behind(storage, cut, following)
+            journal, recovery = reopen(storage, **MEMBER, replay_op=cut.op + 1)
+            assert list(journal.iterate(cut.op + 1)) == [following]
+            assert (recovery.faults, recovery.holes) == ((), ())
+            journal.close()
+
+
+def test_without_room_and_with_nothing_to_drop_the_log_stays_as_it_was() -> None:
+    """All segments but the first lie behind the cut, and that one shows which log they are of."""
+    storage, head_op = crowded()
+    (cut,) = chain(1, after=LOG[0], view=2)
+    options = {**MEMBER, "replay_op": cut.op + 1, "base_checksum": cut.checksum}
+    journal, _ = reopen(storage, **options)
+
+    with pytest.raises(NoSpace):
+        journal.restart_at(cut.op, cut.checksum)
+
+    assert list(journal.iterate(3)) == LOG[2:head_op]
 
 
 @pytest.mark.parametrize("within", [IN_FRAME, IN_BODY])

@@ -322,3 +322,68 @@ def test_one_rotten_disk_never_stops_a_whole_cluster(seed: int) -> None:
     else:
         assert isinstance(chosen, Chosen)
         check_keeps_all(history, chosen)
+
+
+def test_a_late_vote_does_not_tell_what_a_later_view_committed() -> None:
+    """Only the chain of hashes does: the log that the late vote tells of was replaced since.
+
+    Of five, replicas 2, 3 and 4 began a later view, in which op 3 of `NEW` was committed. Replica
+    1 caught up with it. Replica 0 has op 3 of `OLD`, as replica 2 had when it sent its vote.
+    """
+    late = vote(2, OLD[:3], 1, 2)
+    caught_up = vote(1, NEW[:3], 0, 3)
+
+    chosen = choose([vote(0, OLD[:3], 1, 2), caught_up, late], 5, QUORUMS[5])
+
+    assert isinstance(chosen, Chosen)
+    assert (chosen.commit, chosen.source, chosen.head_op) == (3, 1, 3)
+    assert chosen.headers == tuple(NEW[1:3])
+
+
+def test_the_entry_after_the_commit_point_tells_what_is_committed() -> None:
+    """Who knows of the commit has that entry damaged; another holds it in an older log."""
+    knows = vote(0, OLD, 1, 3, faulty=(3,))
+
+    chosen = choose([knows, vote(1, OLD[:3], 0, 2)], 3, QUORUMS[3])
+
+    assert isinstance(chosen, Chosen)
+    assert chosen.headers == tuple(OLD[1:])
+
+
+class Superseded(History):
+    """A view whose last votes come when others, who sent theirs long ago, are in later views."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.late = [self.vote(replica) for replica in range(self.count)]
+        replicas = self.random.sample(range(self.count), self.count)
+        left = replicas[self.quorums.view_change :]
+        moved_on = [self.disks[index] for index in replicas if index not in left]
+        self.some = lambda least: moved_on  # type: ignore[method-assign]
+        for view in range(6, 9):
+            self.live(view)
+        for index in left:
+            self.late[index] = self.catch_up(index)
+
+    def catch_up(self, index: int) -> DoViewChangeMessage:
+        """The vote of one that was left behind, and got committed entries of the later views."""
+        disk = self.disks[index]
+        held = self.equal(disk)
+        reach = self.random.randint(held, len(self.committed))
+        if reach > held:
+            disk.log = self.committed[:reach]
+        commit = max(reach, *(header.commit for header in disk.log))
+        return vote(index, disk.log, disk.log_view, commit)
+
+
+@settings(max_examples=400)
+@given(st.integers(min_value=0, max_value=2**32))
+def test_nothing_is_taken_for_committed_on_the_word_of_late_votes(seed: int) -> None:
+    """Such a view comes to nothing, but its primary executes what the votes call committed."""
+    history = Superseded(seed)
+    chosen = choose(history.late, history.count, history.quorums)
+
+    if isinstance(chosen, Chosen):
+        for header in chosen.headers:
+            if header.op <= chosen.commit:
+                assert header == history.committed[header.op - 1]

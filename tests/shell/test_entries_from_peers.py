@@ -162,6 +162,18 @@ def test_a_full_disk_asks_each_replica_now_and_then() -> None:
     assert asked == [3, 0, 3]
 
 
+def test_a_damaged_entry_below_is_asked_for_beside_what_comes_next() -> None:
+    """A peer may have dropped the one and hold the other: neither question stands for both."""
+    replica = FakeReplica()
+    replica.room = Room.FULL
+    damaged = RequestCommittedMessage(CLUSTER, 1, 2, 2)
+    asked = {COMMITTED: 0, damaged: 0}
+    for replica.now_ticks in range(2 * FULL_QUESTION_MS // TICK_MS):
+        for question in asked:
+            asked[question] += replica.entries.may_send(vsr.Send(0, question))
+    assert asked == {COMMITTED: 2, damaged: 2}
+
+
 def test_room_again_is_asked_at_once() -> None:
     """What was kept back does not hold up a replica that has room, nor the next full disk."""
     replica = FakeReplica()

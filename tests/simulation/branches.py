@@ -100,7 +100,7 @@ AFTER: Final = (
         "an entry is kept as nothing else is left",
         lambda found: found not in (None, choice.UNKNOWN),
     ),
-    After(catch_up, "continues", "what follows a gap is of another log", lambda found: not found),
+    After(catch_up, "belongs", "a damaged entry is of another log", lambda found: not found),
 )
 
 
