@@ -10,6 +10,7 @@ of the stream, which were checked when it began.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -132,9 +133,8 @@ def _decode(part: pb.ReplicaMessage, cluster_id: bytes, from_replica: int) -> Pe
         raise _UndecodableError(DecodeRule.UNKNOWN_KIND, "a message of no kind that is known here")
     kind = _BY_NAME[name]
     body = getattr(part, name)
-    values = {field.name: field.read(body, field.name, cluster_id) for field in kind.fields}
-    made = kind.message(cluster_id=cluster_id, from_replica=from_replica, **values)
-    return cast(PeerMessage, made)
+    values = [field.read(body, field.name, cluster_id) for field in kind.fields]
+    return cast(PeerMessage, kind.message(cluster_id, from_replica, *values))
 
 
 # --- Fields: how each sort is written, and how it is read and judged ---
@@ -271,6 +271,12 @@ class _Kind:
     name: str
     fields: tuple[_Field, ...]
     lane: Lane = Lane.URGENT
+
+    def __post_init__(self) -> None:
+        # Messages are made of them by position, which is a good deal faster than by name.
+        names = [field.name for field in dataclasses.fields(self.message)]
+        written = ["cluster_id", "from_replica", *(field.name for field in self.fields)]
+        assert names == written, f"{self.name}: {written} are not the fields {names}"
 
 
 _FAULTY: Final = _Field("faulty", _write_numbers, _read_numbers)

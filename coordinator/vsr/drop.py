@@ -57,7 +57,7 @@ def other_cluster(state: State, message: Message) -> bool:
 
 def unknown_sender(state: State, message: Message) -> bool:
     """Messages come from the other replicas of this cluster."""
-    is_one = 0 <= message.from_replica < state.replica_count + state.configuration.standby_count
+    is_one = 0 <= message.from_replica < state.member_count
     return not is_one or message.from_replica == state.replica
 
 
@@ -333,7 +333,10 @@ def not_a_founder(state: State, message: PrepareMessage | RepairMessage) -> bool
 
 def first_hit(rules: Rules, state: State, message: Message) -> DropRule | None:
     """The first rule by which `message` is dropped; None if it is to be handled."""
-    return next((rule for rule, applies in rules if applies(state, message)), None)
+    for rule, applies in rules:
+        if applies(state, message):
+            return rule
+    return None
 
 
 AMONG_VOTERS = (

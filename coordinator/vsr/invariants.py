@@ -134,8 +134,11 @@ INVARIANTS: tuple[Callable[[State], bool], ...] = (
 )
 
 
-def check_step(before: Marks, state: State) -> None:
-    """Raise InvariantViolation unless the step from `before` left `state` sound."""
+def check_step(before: Marks, state: State) -> Marks:
+    """Return the marks of `state`; raise InvariantViolation unless the step left it sound.
+
+    `before` is what the step before it returned.
+    """
     after = Marks.of(state)
     for invariant in INVARIANTS:
         # The details are put together only for a breach: this runs after every step.
@@ -143,7 +146,9 @@ def check_step(before: Marks, state: State) -> None:
             check(False, invariant.__name__, (state.status, after, state.durable))
     if any(map(lt, after, before)):
         check_what_went_back(before, after)
-    check_new_commits(before, state)
+    if after.commit_max > before.commit_max:
+        check_new_commits(before, state)
+    return after
 
 
 def check_what_went_back(before: Marks, after: Marks) -> None:

@@ -64,7 +64,8 @@ def settle(state: State) -> None:
     if not state.is_primary:
         backup_reads.settle(state)
         return
-    finish_round(state)
+    if runs(state.reads):
+        finish_round(state)
     if waits(state.reads) and not runs(state.reads):
         start_round(state)
         finish_round(state)

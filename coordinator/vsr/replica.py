@@ -150,11 +150,17 @@ TIMEOUT_HANDLERS: dict[TimeoutName, Callable[[State], None]] = {
 }
 
 
+# Signs of life, from the two sides of a view.
+OF_PRIMARY = (PrepareMessage, CommitMessage)
+OF_BACKUPS = (PrepareOkMessage, CommitOkMessage)
+
+
 def on_received(state: State, event: Received) -> None:
     """Drop the message by a named rule, or hand it to the handler for this status."""
     message = event.message
-    general = (*drop.ANY_RULES, *drop.rules_of_view(state, message))
-    hit = drop.first_hit(general, state, message)
+    hit = drop.first_hit(drop.ANY_RULES, state, message)
+    if hit is None:
+        hit = drop.first_hit(drop.rules_of_view(state, message), state, message)
     receiver = MESSAGE_HANDLERS.get(type(message), {}).get(state.status)
     if hit is None:
         listen(state, message)
@@ -173,11 +179,11 @@ def on_received(state: State, event: Received) -> None:
 
 def listen(state: State, message: Message) -> None:
     """Note that the other side of this view is there, whatever else the message says."""
-    if isinstance(message, PrepareOkMessage | CommitOkMessage):
+    if isinstance(message, OF_BACKUPS):
         if state.is_primary:
             abdication.heard_backup(state, message.from_replica)
     elif (
-        isinstance(message, PrepareMessage | CommitMessage)
+        isinstance(message, OF_PRIMARY)
         and message.from_replica == state.primary
         and state.status in commit.MEMBER_STATUSES
     ):
@@ -186,7 +192,7 @@ def listen(state: State, message: Message) -> None:
 
 def follow(state: State, message: Message) -> None:
     """A message of normal operation in a later view leads to the question which log that has."""
-    if isinstance(message, PrepareMessage | CommitMessage):
+    if isinstance(message, OF_PRIMARY):
         start_view.on_newer_view(state, message)
 
 
@@ -289,6 +295,7 @@ class Replica:
         self._started = False
         self._broken = False
         self._armed_ticks: int | None = None
+        self._marks = Marks.of(self._state)
 
     def step(self, event: Event, now_ticks: int) -> list[Effect]:
         """Take one event at `now_ticks`, which never goes back; returns the effects, in order.
@@ -298,7 +305,7 @@ class Replica:
         """
         state = self._state
         self._demand_step(event, now_ticks)
-        before, earlier_ticks = Marks.of(state), state.now_ticks
+        earlier_ticks = state.now_ticks
         state.now_ticks = now_ticks
         try:
             EVENT_HANDLERS[type(event)](state, event)
@@ -306,7 +313,7 @@ class Replica:
             is_normal = state.status is Status.NORMAL
             for settle in NORMAL_SETTLE_RULES if is_normal else SETTLE_RULES:
                 settle(state)
-            check_step(before, state)
+            self._marks = check_step(self._marks, state)
         except CallerError:
             state.now_ticks = earlier_ticks
             raise

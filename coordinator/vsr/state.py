@@ -194,41 +194,30 @@ class State:
     now_ticks: int = 0
     effects: list[Effect] = field(default_factory=list)
 
-    @property
-    def replica(self) -> int:
-        """This replica's index."""
-        return self.configuration.replica
+    # What follows from the configuration, looked at many times in every step.
+    replica: int = field(init=False)
+    """This replica's index."""
+    replica_count: int = field(init=False)
+    """How many replicas have a vote. This one is among them unless it is a standby."""
+    member_count: int = field(init=False)
+    """How many replicas there are, standbys included."""
+    is_standby: bool = field(init=False)
+    """Whether this replica follows for ever, and never counts."""
+    others: tuple[int, ...] = field(init=False)
+    """The indexes of the other replicas that have a vote, in order."""
+    followers: tuple[int, ...] = field(init=False)
+    """Primary: whom it keeps up to date: those that vote, then the standbys."""
+    quorums: Quorums = field(init=False)
+    """The quorum sizes of this cluster."""
 
-    @property
-    def replica_count(self) -> int:
-        """How many replicas have a vote. This one is among them unless it is a standby."""
-        return self.configuration.replica_count
-
-    @property
-    def is_standby(self) -> bool:
-        """Whether this replica follows for ever, and never counts."""
-        return self.replica >= self.replica_count
-
-    @property
-    def others(self) -> tuple[int, ...]:
-        """The indexes of the other replicas that have a vote, in order."""
-        return tuple(index for index in range(self.replica_count) if index != self.replica)
-
-    @property
-    def standbys(self) -> tuple[int, ...]:
-        """The indexes of the other standbys, in order."""
-        first, count = self.replica_count, self.configuration.standby_count
-        return tuple(index for index in range(first, first + count) if index != self.replica)
-
-    @property
-    def followers(self) -> tuple[int, ...]:
-        """Primary: whom it keeps up to date: those that vote, then the standbys."""
-        return (*self.others, *self.standbys)
-
-    @property
-    def quorums(self) -> Quorums:
-        """The quorum sizes of this cluster."""
-        return QUORUMS[self.replica_count]
+    def __post_init__(self) -> None:
+        self.replica = self.configuration.replica
+        self.replica_count = self.configuration.replica_count
+        self.member_count = self.replica_count + self.configuration.standby_count
+        self.is_standby = self.replica >= self.replica_count
+        self.followers = tuple(each for each in range(self.member_count) if each != self.replica)
+        self.others = tuple(each for each in self.followers if each < self.replica_count)
+        self.quorums = QUORUMS[self.replica_count]
 
     @property
     def primary(self) -> int:
