@@ -80,6 +80,7 @@ async def test_a_replica_that_waits_says_so() -> None:
         # Whether others may look is for streams to decide.
         ("stale", SOMEBODY, "streams is restarting"),
     ],
+    ids=["newest", "a revision", "of others"],
 )
 async def test_nothing_else_is_promised(consistency: str, token: str, reason: str) -> None:
     """Who wants more than what is here, or is not known here, is told to try again."""

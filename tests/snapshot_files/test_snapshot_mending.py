@@ -32,7 +32,7 @@ from tests.snapshot_files.generation_builders import (
     memory,
     open_files,
 )
-from tests.snapshot_files.test_state_transfer import NEWEST, FakeFetcher, Peer
+from tests.snapshot_files.transfer_trial import NEWEST, FakeFetcher, Peer
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format import FormatVersionError
 from viewstamp.format.manifest import encode_manifest, root_of, section_of

@@ -96,23 +96,14 @@ def up(
         otlp_endpoint=otlp_endpoint,
         metrics_listen=metrics_listen,
     )
-    passed_on = flags or []
     try:
-        check_passed_on(passed_on, replicas + standbys)
-        cluster: LocalCluster | LocalReplicas
-        if replicas == 1 and standbys == 0:
-            cluster = LocalCluster(
-                data_directory, listen, telemetry=telemetry, coordinator_arguments=passed_on
-            )
-        else:
-            cluster = LocalReplicas(
-                data_directory,
-                replicas,
-                listen,
-                telemetry=telemetry,
-                standbys=standbys,
-                coordinator_arguments=passed_on,
-            )
+        check_passed_on(flags or [], replicas + standbys)
+        shared: Any = {"telemetry": telemetry, "coordinator_arguments": flags or []}
+        cluster: LocalCluster | LocalReplicas = (
+            LocalCluster(data_directory, listen, **shared)
+            if replicas == 1 and standbys == 0
+            else LocalReplicas(data_directory, replicas, listen, standbys=standbys, **shared)
+        )
         asyncio.run(_serve(settings, cluster))
     except PreflightError as error:
         fail(settings, "CANNOT_START", str(error))
