@@ -67,6 +67,7 @@ OWN_MARKS: Final = (
     "moment forgotten view",
     "moment pendulum",
     "moment return",
+    "moment broken links",
     "read damaged record",
     "snapshot durable",
     VIEW_CHANGES,

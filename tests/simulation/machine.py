@@ -209,6 +209,7 @@ class Machine:
             self.disk.end_process()
         reboot_ms = self._random.randint(1, self._random.choice(REBOOT_MS_MAX))
         self.world.schedule.after(reboot_ms, self.boot_again)
+        self.world.nemesis.moments.ended(self)
 
     def boot_again(self) -> None:
         """Start unless somebody has, or may not."""

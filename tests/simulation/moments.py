@@ -32,6 +32,9 @@ DOWN_MS: Final = (300, 3_000)
 LONE_FOUNDER_SHARE: Final = 0.6
 ALONE_SHARE: Final = 0.5
 FORGOTTEN_SHARE: Final = 0.25
+# How soon a process hears that its connections to another one broke, and how often that is wrong.
+BROKEN_WITHIN_MS: Final = 30
+WRONGLY_BROKEN_SHARE: Final = 0.1
 
 
 class Moments:
@@ -223,8 +226,30 @@ class Moments:
             assert machine.process is not None
             machine.process.fate = lambda effect: isinstance(effect, vsr.PersistSuperblock)
 
+    def ended(self, machine: Machine) -> None:
+        """A process is gone: the others see their connections to it break."""
+        if self._is_awake and self._leans(Leaning.BROKEN_LINKS):
+            for each in self._world.machines:
+                if each is not machine:
+                    self._break_links(each, machine)
+
+    def _break_links(self, machine: Machine, to_machine: Machine) -> None:
+        delay_ms = self._random.randint(0, BROKEN_WITHIN_MS)
+
+        def broke() -> None:
+            if machine.process is not None:
+                self._world.marks.hit("moment broken links")
+                machine.process.step(vsr.Suspect(to_machine.index))
+
+        self._world.schedule.after(delay_ms, lambda: machine.later(0, broke))
+
     def view_changed(self, machine: Machine) -> None:
-        """A replica leaves a view, or enters one."""
+        """A replica leaves a view, or enters one. Links to who leads may break for nothing."""
+        leans_on_links = self._is_awake and self._leans(Leaning.BROKEN_LINKS)
+        primary = self._primary() if leans_on_links else None
+        is_wrong = primary is not None and self._random.random() < WRONGLY_BROKEN_SHARE
+        if primary is not None and primary is not machine and is_wrong:
+            self._break_links(machine, primary)
         if self._swings and machine.is_leading:
             self._swings -= 1
             delay_ms = self._random.randint(0, SWING_WITHIN_MS)

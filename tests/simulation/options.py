@@ -51,6 +51,7 @@ class Leaning(Enum):
     ECHOES = "echoes"
     PENDULUM = "pendulum"
     RETURN = "return"
+    BROKEN_LINKS = "broken links"
 
 
 # Those that the network has all the time; the others are events.
@@ -63,6 +64,7 @@ OF_THE_NETWORK: Final = (
 )
 # Those that are drawn apart, so that a seed has the others as it had before there were these.
 APART: Final = (FaultKind.HUNG_STAGE, FaultKind.STEP_DOWN)
+LEANINGS_APART: Final = (Leaning.BROKEN_LINKS,)
 # Faults after which what was durable is gone. What they may take is in `atlas`.
 OF_STORED_DATA: Final = frozenset({FaultKind.ROT, FaultKind.MISDIRECTED, FaultKind.LOST_DISK})
 DAMAGES: Final = frozenset({FaultKind.ROT, FaultKind.MISDIRECTED})
@@ -194,7 +196,7 @@ def draw(seed: int, scale: Scale = Scale.QUICK, kinds: tuple[FaultKind, ...] = (
         is_founding_struck=_is_founding_struck(random, replica_count, faults),
         reads_waiting_max=random.choice((2, READ_INDEXES_WAITING_MAX)),
         standby_count=_standbys(seed, replica_count),
-        leanings=_leanings(apart),
+        leanings=_leanings(apart, seed),
         poorly_carried=_poorly_carried(apart, faults),
         retain_ms=retain_ms,
         retain_bytes=retain_bytes,
@@ -218,8 +220,13 @@ def _faults_apart(random: Random, count: int, kinds: tuple[FaultKind, ...]) -> f
     return frozenset(kind for kind in drawn if kind in kinds and is_possible(kind, count))
 
 
-def _leanings(random: Random) -> frozenset[Leaning]:
-    return frozenset(each for each in Leaning if random.randrange(LEANING_ONE_IN) == 0)
+def _leanings(random: Random, seed: int) -> frozenset[Leaning]:
+    apart = Random(f"leanings apart {seed}")
+    drawn = {
+        leaning: (apart if leaning in LEANINGS_APART else random).randrange(LEANING_ONE_IN)
+        for leaning in Leaning
+    }
+    return frozenset(leaning for leaning in Leaning if drawn[leaning] == 0)
 
 
 def _poorly_carried(random: Random, faults: frozenset[FaultKind]) -> str:

@@ -95,8 +95,18 @@ def vote_once(patch: Patch) -> None:
 
 
 def ask_once(patch: Patch) -> None:
-    """A restarted replica asks for its view's log once."""
+    """A restarted replica asks for a view's log once, though no answer comes."""
+    real = start_view.ask
+    asked: dict[bytes, int] = {}
+
+    def ask(state: State, view: int) -> None:
+        is_restarted = state.status is Status.RECOVERING
+        if not is_restarted or asked.get(state.boot_nonce, -1) < view:
+            asked[state.boot_nonce] = view
+            real(state, view)
+
     never(patch, TimeoutName.START_VIEW_REQUEST)
+    patch.setattr(start_view, "ask", ask)
 
 
 def take_any_log(patch: Patch) -> None:
@@ -421,7 +431,7 @@ GUARDS: Final = (
     Plant("P2", ignore_later_views),
     Plant("P3", wish_once),
     Plant("P3", vote_once, where=leans(Leaning.FORGOTTEN_VIEW, FaultKind.CRASH)),
-    Plant("P4", ask_once, where=leans(Leaning.FORGOTTEN_VIEW, FaultKind.CRASH)),
+    Plant("P4", ask_once),
     Plant("P4", take_any_log, where=leans(Leaning.ECHOES, FaultKind.DUPLICATION)),
     Plant("P5", wait_for_a_primary, seed=1),
     Plant("P6", vouch_before_durable, seed=1),

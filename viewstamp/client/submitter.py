@@ -151,6 +151,8 @@ class Submitter:
     def _pump(self) -> None:
         self._pump_scheduled = False
         self._work.set()
+        if self._tracing is not None:
+            self._tracing.sent()
         link = self._link
         if link is None:
             return

@@ -172,16 +172,21 @@ class ClientTracing:
         """
         parent = CURRENT_SPAN.get()
         if parent is None:
-            calls, now_ns = self._calls, time.time_ns()
-            if not calls.left or now_ns >= calls.ends_ns:
-                calls.begin_group(now_ns)
+            calls = self._calls
+            if not calls.left:
+                calls.begin_group()
             calls.left -= 1
             if not calls.is_kept:
                 return None
-            return CallTrace(format_trace_parent(new_root()), "", full_name, count, now_ns)
+            trace_parent = format_trace_parent(new_root())
+            return CallTrace(trace_parent, "", full_name, count, time.time_ns())
         context = TraceContext(parent.trace_id, new_span_id())
         trace_parent = format_trace_parent(context)
         return CallTrace(trace_parent, parent.span_id, full_name, count, time.time_ns())
+
+    def sent(self) -> None:
+        """What began so far is sent together; what begins from now on is sampled by itself."""
+        self._calls.end_group()
 
     def end(self, trace: CallTrace, future: asyncio.Future[Any]) -> None:
         """End the span of a call: its future is done, or nobody waits for it any more."""
@@ -202,7 +207,9 @@ def traced(
         return
     answer: list[Any] = []
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    tracing.sent()
     trace = tracing.begin(full_name)
+    tracing.sent()  # it goes alone
     if trace is None:
         yield metadata, answer.append
         return

@@ -19,10 +19,8 @@ SPAN_ID_BITS: Final = 64
 # commands, each at three stages.
 NUMBERED_ID_BITS: Final = 16
 TRACE_PARENT_CHARACTERS: Final = 55  # of one that this version makes
-# Calls of a client that are sampled together, or not: those that begin at nearly the same time.
+# Calls of a client that are sampled together, or not: those that are sent together.
 GROUP_CALLS_MAX: Final = 128
-GROUP_MS: Final = 1
-_GROUP_NS: Final = GROUP_MS * 1_000_000
 # Version 00; what a newer version appends may follow and is ignored.
 _TRACE_PARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})"
@@ -137,29 +135,31 @@ class Sampler:
 
 
 class CallSampler:
-    """Keeps a `ratio` of calls, by groups of those that begin together: all of a group, or none.
+    """Keeps a `ratio` of calls, by groups of those that travel together: all of a group, or none.
 
-    Such calls travel together: what a message and a prepare with sampled calls cost more they cost
-    once, and what is done for many at a time costs a fraction. A call that begins alone is drawn
-    alone. Whatever the groups, each call is kept with the probability `ratio`.
+    What a message and a prepare with sampled calls cost more they cost once, and what is done for
+    many at a time costs a fraction. A call that travels alone is drawn alone. Whatever the groups,
+    each call is kept with the probability `ratio`. No clock is asked: this is done in every call.
     """
 
-    __slots__ = ("_draw", "_ratio", "ends_ns", "is_kept", "left")
+    __slots__ = ("_draw", "_ratio", "is_kept", "left")
 
     def __init__(self, ratio: float, draw: Callable[[], float] = _random.random) -> None:
         """`draw` gives a number from 0 to below 1.
 
-        A call belongs to the group while `left` is not 0 and `ends_ns` has not come, and takes one
-        of `left`; `is_kept` is about all of it. Otherwise it is the first of a group.
+        A call belongs to the group while `left` is not 0, and takes one of it; `is_kept` is about
+        the whole group. Otherwise it is the first of a group.
         """
         self._ratio = ratio
         self._draw = draw
         self.is_kept = False
         self.left = 0
-        self.ends_ns = 0
 
-    def begin_group(self, now_ns: int) -> None:
+    def begin_group(self) -> None:
         """A call begins that belongs to no group: draw for it and those that follow it."""
         self.is_kept = self._draw() < self._ratio
         self.left = GROUP_CALLS_MAX
-        self.ends_ns = now_ns + _GROUP_NS
+
+    def end_group(self) -> None:
+        """What began so far is sent: the next call is the first of a group."""
+        self.left = 0
