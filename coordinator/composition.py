@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from coordinator import vsr
 from coordinator.config import Config
-from coordinator.domain_services import LinkPorts, ServiceLinks
+from coordinator.domain_services import LinkPorts, ServiceLinks, mux_route
 from coordinator.gateway.alarms import Alarms
 from coordinator.gateway.cluster import ClusterStage
 from coordinator.gateway.principal import Authenticator
@@ -77,7 +77,9 @@ class Coordinator:
         self.routes = Routes()
         self._telemetry = ReplicaTelemetry(telemetry, self.routes, config.replica_count)
         restored = FROM_THE_BEGINNING if files.base is None else restored_mux(files.base)
-        self._mux = Mux({}, codec.ProtobufCodec(), restored=restored)
+        # What the coordinator serves by itself can be asked for before any service is there.
+        routes = {method.code: mux_route(method) for method in self.routes.methods()}
+        self._mux = Mux(routes, codec.ProtobufCodec(), restored=restored)
         self._writer: Writer[vsr.SuperblockState] = Writer(files.journal, files.superblock)
         self._space = SpaceWatch(files.journal, self._became_full, self._has_room)
         self._members = self._make_members()

@@ -73,6 +73,8 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m coordinator`."""
     result = argparse.ArgumentParser(
         prog="python -m coordinator",
+        # What begins like a flag that somebody else gives would stand for it.
+        allow_abbrev=False,
         description="One replica's log, mux and public gRPC face. Exit codes: 0 stopped, 1 failed"
         " while running (restart it), 2 wrong flags or surroundings (do not restart).",
     )

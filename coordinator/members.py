@@ -17,6 +17,7 @@ from coordinator import vsr
 from coordinator.gateway.alarms import Alarms
 from coordinator.gateway.cluster import STATUSES
 from coordinator.peers import messages as peer_messages
+from coordinator.peers.hello import HelloRefusal
 from coordinator.peers.peers import PeerEvents, Peers, PeersConfig
 from coordinator.peers.status import LinkState, PeerStatus
 from coordinator.replica.bootstrap import ReplicaFiles
@@ -169,6 +170,7 @@ class Members:
             cluster_id=self._cluster_id,
             committed_op=self._known_committed_op,
             own_cut_op=lambda: self._ports.position().cut_op,
+            adopted=lambda: files.superblock.state.generation,
             record=files.record_transferred,
             say=lambda text: alarms.tell(kind, text),
             ended=lambda: alarms.clear(kind),
@@ -256,12 +258,20 @@ class Members:
         if status.state is LinkState.CONNECTING and not status.is_heard:
             # As when its process dies, which the kernel tells long before its silence does.
             self._step(vsr.Suspect(status.replica))
-        key = str(status.replica)
-        if status.state is LinkState.REFUSED:
-            self._ports.alarms.raise_alarm(
-                cluster_pb2.ALARM_KIND_PEER_REFUSED,
-                f"replica {status.replica} at {status.address} refuses this one: {status.why}",
-                key,
-            )
-        else:
-            self._ports.alarms.clear(cluster_pb2.ALARM_KIND_PEER_REFUSED, key)
+        for kind, reasons, says in _REFUSAL_ALARMS:
+            if status.state is LinkState.REFUSED and status.refusal in reasons:
+                text = f"replica {status.replica} at {status.address} {says}: {status.why}"
+                self._ports.alarms.raise_alarm(kind, text, str(status.replica))
+            else:
+                self._ports.alarms.clear(kind, str(status.replica))
+
+
+_MENDING: Final = frozenset({HelloRefusal.MENDING})
+_REFUSAL_ALARMS: Final = (
+    (
+        cluster_pb2.ALARM_KIND_PEER_REFUSED,
+        frozenset(HelloRefusal) - _MENDING,
+        "refuses this one",
+    ),
+    (cluster_pb2.ALARM_KIND_PEER_MENDING, _MENDING, "cannot start yet"),
+)

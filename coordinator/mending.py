@@ -7,8 +7,11 @@ generation any more, it takes the one that a peer would restart from itself: tha
 transfer does for a replica that was away for long, and the journal goes on behind its cut, or is
 begun anew there.
 
-Nothing else of the process runs meanwhile: it has no state to run with. It waits for its peers as
-long as it takes, since a start that is refused would have to be repeated by hand.
+Nothing else of the process runs meanwhile: it has no state to run with. But it serves its peers
+what is good of its own files, since they may all have come up with damage; and it tells them why it
+does not speak, so that somebody who looks at their status sees it. It waits for them as long as it
+takes: a start that is refused would have to be repeated by hand. Only a build that is too old for
+what all of them have cannot be helped by waiting.
 """
 
 from __future__ import annotations
@@ -25,20 +28,23 @@ from coordinator import vsr
 from coordinator.config import Config
 from coordinator.members import TRANSFER_FOLDER
 from coordinator.peers.fetch import ADOPTED, PeerFileUnavailable
+from coordinator.peers.files_only import FilesOnly
 from coordinator.peers.peers import PeersConfig, fetcher_of
 from coordinator.replica.bootstrap import DamagedSnapshot, Mend
 from coordinator.snapshot.errors import CopiesFailed
+from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.snapshot.transfer import (
     PASSING,
     RETRY_FIRST_MS,
     RETRY_MAX_MS,
+    UNKNOWN_CUT_OP,
     Fetcher,
     RestartNeeded,
     StateTransfer,
     TransferPorts,
 )
 from viewstamp import event_loop
-from viewstamp.format import FormatError
+from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.manifest import decode_manifest
 from viewstamp.limits import BOOT_NONCE_BYTES
 from viewstamp.telemetry import fields
@@ -55,7 +61,7 @@ def mend_of(config: Config) -> Mend | None:
     if settings is None:
         return None
 
-    def mend(damaged: DamagedSnapshot) -> None:
+    def blocking(damaged: DamagedSnapshot) -> None:
         peers = PeersConfig(
             damaged.superblock.state.cluster_id,
             config.replica_id,
@@ -63,10 +69,28 @@ def mend_of(config: Config) -> Mend | None:
             os.urandom(BOOT_NONCE_BYTES),
             settings,
         )
-        mending = Mending(damaged, peers.others, config.data_directory / TRANSFER_FOLDER)
-        event_loop.run(mending.run(fetcher_of(peers)))
+        event_loop.run(mend(damaged, peers, config.data_directory / TRANSFER_FOLDER))
 
-    return mend
+    return blocking
+
+
+async def mend(damaged: DamagedSnapshot, peers: PeersConfig, directory: Path) -> None:
+    """Make a snapshot whole, and meanwhile serve the other replicas what of it is good.
+
+    What is fetched is kept in `directory`. Raises ConfigError and what `Mending.run` raises.
+    """
+    mending = Mending(damaged, peers.others, directory)
+    files = FilesOnly(
+        peers,
+        StoredSnapshots(damaged.files),
+        lambda: damaged.superblock.state.generation,
+        lambda: mending.standing,
+    )
+    await files.start()
+    try:
+        await mending.run(fetcher_of(peers))
+    finally:
+        await files.stop()
 
 
 class Mending:
@@ -74,13 +98,20 @@ class Mending:
 
     def __init__(self, damaged: DamagedSnapshot, replicas: Sequence[int], directory: Path) -> None:
         """Ask these replicas; keep what is fetched in `directory` until it is whole."""
+        self.standing = f"no copy of {damaged.why.name} is intact"
+        """What is wrong here, and in the way, for people at other replicas."""
         self._damaged = damaged
         self._replicas = replicas
         self._directory = directory
         self._state = damaged.superblock.state
+        # Those with whom the last attempt that began with them failed for a format's version.
+        self._too_new: set[int] = set()
 
     async def run(self, fetcher: Fetcher) -> None:
-        """Return once the snapshot that the superblock names is whole. Raises CopiesFailed."""
+        """Return once the snapshot that the superblock names is whole.
+
+        Raises CopiesFailed, and FormatVersionError once that was in the way with each peer.
+        """
         pause_ms = RETRY_FIRST_MS
         _log.warning(
             "a file of the snapshot has no intact copy here: it is fetched from the other replicas",
@@ -93,11 +124,13 @@ class Mending:
             pause_ms = min(2 * pause_ms, RETRY_MAX_MS)
 
     async def _is_mended(self, fetcher: Fetcher, attempt: int, pause_ms: int) -> bool:
+        first = self._replicas[attempt % len(self._replicas)]
         try:
-            await self._mend(fetcher, self._replicas[attempt % len(self._replicas)])
+            await self._mend(fetcher, first)
         except PASSING as error:
-            if isinstance(error, CopiesFailed):
+            if isinstance(error, CopiesFailed) or self._is_too_new(first, error):
                 raise
+            self.standing = f"no copy of {self._damaged.why.name} is intact; {error}"
             _log.warning(
                 "the snapshot could not be fetched, and is tried again; this replica has to wait."
                 " A good copy of the file in its place helps, too, after a restart",
@@ -106,11 +139,20 @@ class Mending:
             return False
         return True
 
+    def _is_too_new(self, replica: int, error: BaseException) -> bool:
+        """Whether nobody has anything that this build can read, as far as they could be asked."""
+        if isinstance(error, FormatVersionError):
+            self._too_new.add(replica)
+        else:
+            self._too_new.discard(replica)
+        return self._too_new >= set(self._replicas)
+
     async def _mend(self, fetcher: Fetcher, first: int) -> None:
         """Bring the generation, or a newer one, once. Raises PASSING."""
         transfer = self._transfer(fetcher)
+        wanted = vsr.SnapshotNeeded(first, self._state.generation, UNKNOWN_CUT_OP)
         try:
-            await _bring(transfer, vsr.SnapshotNeeded(first, self._state.generation, _NO_CUT))
+            await _bring(transfer, wanted)
         except PASSING as error:
             if isinstance(error, CopiesFailed):
                 raise
@@ -120,12 +162,27 @@ class Mending:
             await _bring(transfer, newer)
 
     async def _newer(self, fetcher: Fetcher) -> vsr.SnapshotNeeded | None:
-        """Return the newer generation that a peer would restart from, if there is one."""
+        """Return the newer generation that a peer would restart from, if there is one.
+
+        Raises FormatVersionError if this build reads none of them.
+        """
+        too_new: list[FormatVersionError] = []
         for replica in self._replicas:
-            with suppress(PeerFileUnavailable, FormatError):
+            try:
                 manifest = decode_manifest(await fetcher.manifest(replica, ADOPTED))
+            except FormatVersionError as error:
+                too_new.append(error)
+            except (PeerFileUnavailable, FormatError):
+                continue  # the next one may have it
+            else:
                 if manifest.generation > self._state.generation:
                     return vsr.SnapshotNeeded(replica, manifest.generation, manifest.cut_op)
+        if len(too_new) == len(self._replicas):
+            raise FormatVersionError(
+                f"a file of snapshot {self._state.generation} has no intact copy here, and all"
+                " peers would restart from one that only a newer build reads: start one here, the"
+                f" data directory is good ({too_new[0]})"
+            ) from too_new[0]
         return None
 
     def _transfer(self, fetcher: Fetcher) -> StateTransfer:
@@ -135,8 +192,9 @@ class Mending:
             cluster_id=self._state.cluster_id,
             committed_op=lambda: _NO_CUT,
             own_cut_op=lambda: _NO_CUT,
+            adopted=lambda: self._state.generation,
             record=self._damaged.superblock.record_generation,
-            say=lambda _: None,  # nobody can ask this replica yet; its log has each layer
+            say=lambda _: None,  # of a replica that is behind; the log has each layer
             ended=lambda: None,
             replaces=True,
         )

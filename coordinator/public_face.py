@@ -10,6 +10,7 @@ from coordinator import vsr
 from coordinator.config import Config
 from coordinator.gateway.commands import Commands
 from coordinator.gateway.forwarding import Forwarding
+from coordinator.gateway.leading import Leading
 from coordinator.gateway.normalize import Normalizer
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.reader import MuxReader
@@ -65,6 +66,7 @@ class PublicFace:
             ports.mux.admission,
             lambda: ports.mux.replies.replies_bytes,
             ports.timers.used,
+            Leading(ports.driver.reads.confirm, ports.driver.check_serving).confirm,
         )
         reader = MuxReader(ports.driver, ports.mux.sessions, ports.services)
         self._reads = Reads(ports.routes, reader)

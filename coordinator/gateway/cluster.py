@@ -19,10 +19,12 @@ from viewstamp.errors import Refusal
 from viewstamp.format.digest import StateDigest
 from viewstamp.framing import frame, unframe
 from viewstamp.limits import FEATURE_LEVEL
-from viewstamp.routing import methods_of_file
+from viewstamp.routing import MethodKind, methods_of_file
 
 DOMAIN_STAGES: Final = (mux.Stage.USERS, mux.Stage.STREAMS, mux.Stage.CONSUMER_GROUPS)
 _METHODS: Final = {m.code: m for m in methods_of_file(cluster_pb2.DESCRIPTOR)}
+# What a replica says of itself, whatever its status is.
+STATUS_CODES: Final = frozenset(m.code for m in _METHODS.values() if m.kind is MethodKind.QUERY)
 
 STATUSES: Final = {
     Status.BLANK: cluster_pb2.REPLICA_STATUS_BLANK,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -74,6 +74,7 @@ class Commands:
         admission: Admission,
         replies_bytes: Callable[[], int],
         used: Callable[[int], None],
+        confirm_leading: Callable[[], Awaitable[None]],
     ) -> None:
         self._routes = routes
         self._normalizer = normalizer
@@ -82,6 +83,9 @@ class Commands:
         self._admission = admission
         self._replies_bytes = replies_bytes
         self._used = used  # told of every session that shows life
+        # Returns if this replica leads; raises Refusal. What a session is told of its past is known
+        # to the primary alone, and one that was cut off may not have noticed.
+        self._confirm_leading = confirm_leading
         self._in_flight: dict[tuple[int, int], asyncio.Future[Reply]] = {}
         # Kept alive by those who hold or await a turn.
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
@@ -92,11 +96,21 @@ class Commands:
             command.trace.queued_ns = time.time_ns()
         self._sequencer.submit(command)
 
-    def open_session(self, session_id: int, principal: AccessToken) -> int:
-        """Return the last request number of the caller's session.
+    async def open_session(self, session_id: int, principal: AccessToken) -> int:
+        """Return the last request number of the caller's session, for a stream to go on from.
 
         Raises Refusal SESSION_EVICTED, or PERMISSION_DENIED for another user's session.
         """
+        await self._confirm_leading()
+        return self._session_of(session_id, principal).last_number
+
+    async def check_caller(self, session_id: int, principal: AccessToken) -> None:
+        """Check that a session is the caller's. Raises what `open_session` raises."""
+        if self._sessions.get(session_id) is None:
+            await self._confirm_leading()
+        self._session_of(session_id, principal)
+
+    def _session_of(self, session_id: int, principal: AccessToken) -> Session:
         session = self.check_session(session_id)
         if session.user_id != principal.user_id:
             raise Refusal(
@@ -105,10 +119,10 @@ class Commands:
                 session=session_id,
             )
         self._used(session_id)
-        return session.last_number
+        return session
 
     def check_session(self, session_id: int) -> Session:
-        """Return a live session. Raises Refusal SESSION_EVICTED."""
+        """Return a live session that was known here before. Raises Refusal SESSION_EVICTED."""
         session = self._sessions.get(session_id)
         if session is None:
             raise _evicted(session_id)
@@ -156,6 +170,10 @@ class Commands:
                 "request number 0: the requests of a session are numbered from 1",
             )
         found = self._admission.lookup(session_id, request.number, request.acked)
+        if isinstance(found, Gap | AckedAhead):
+            # Another primary may have got what this one believes to be missing.
+            await self._confirm_leading()
+            found = self._admission.lookup(session_id, request.number, request.acked)
         if not isinstance(found, Evicted):
             self._used(session_id)
         if isinstance(found, InFlight):

@@ -103,7 +103,7 @@ class SubmitStreams:
                 Reason.REASON_MALFORMED_REQUEST, "the first message of a stream must be `open`"
             )
         session_id = message.open.session_id
-        last = self.commands.open_session(session_id, principal) if session_id else 0
+        last = await self.commands.open_session(session_id, principal) if session_id else 0
         opened = submit_pb2.StreamOpened(last_request_number=last, cluster_id=self.cluster_id)
         await context.write(submit_pb2.SubmitResponse(opened=opened))
         return message.open

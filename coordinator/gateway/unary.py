@@ -11,11 +11,12 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from coordinator.gateway.cluster import STATUS_CODES
 from coordinator.gateway.commands import Commands
 from coordinator.gateway.forwarding import Forwarding
 from coordinator.gateway.normalize import Normalizer, Origin
 from coordinator.gateway.principal import Authenticator
-from coordinator.gateway.reads import Reads, ReadSpan, consistency_of_metadata
+from coordinator.gateway.reads import STALE, Reads, ReadSpan, consistency_of_metadata
 from coordinator.gateway.replies import abort, header_of, only_result, with_header
 from coordinator.gateway.routes import Routes
 from coordinator.replica.batcher import LooseCommand, Reply
@@ -128,6 +129,8 @@ class UnaryCalls:
         try:
             self._check_serving()
         except Refusal as refusal:
+            if self._is_about_itself(path, metadata):
+                return None
             elsewhere = self._elsewhere
             if elsewhere is None or refusal.reason != Reason.REASON_NOT_PRIMARY:
                 raise
@@ -149,6 +152,11 @@ class UnaryCalls:
             return False
         is_strict = consistency_of_metadata(metadata).linearizable
         return not (is_strict and any(key == SESSION_KEY for key, _ in metadata))
+
+    def _is_about_itself(self, path: str, metadata: Metadata) -> bool:
+        """Whether a call asks for this replica's own status, however old: it always has one."""
+        code = self._routes.public(path).code
+        return code in STATUS_CODES and consistency_of_metadata(metadata) == STALE
 
     async def _command(
         self, method: Method, payload: bytes, metadata: Metadata, trace: CommandTrace | None
@@ -207,7 +215,7 @@ class UnaryCalls:
             acked=_number(entries, ACKED_KEY) if ACKED_KEY in entries else 0,
             spans=[submit_pb2.Span(code=method.code, count=1, items=frame(payload))],
         )
-        self._commands.open_session(session_id, principal)
+        await self._commands.check_caller(session_id, principal)
         traces = () if trace is None else (trace,)
         admitted = await self._commands.admit(session_id, request, principal, traces)
         # Shielded: the request stays in flight for others who sent it, when this caller is gone.
@@ -220,7 +228,7 @@ class UnaryCalls:
         session_id = GATEWAY_SESSION_ID
         if entries and principal is not None:
             session_id = _number(entries, SESSION_KEY)
-            self._commands.open_session(session_id, principal)
+            await self._commands.check_caller(session_id, principal)
         span = ReadSpan(method, 1, frame(payload))
         consistency = consistency_of_metadata(metadata)
         return await self._reads.start_spans([span], principal, session_id, consistency)

@@ -33,6 +33,7 @@ class HelloRefusal(Enum):
     WRONG_CERTIFICATE = "wrong_certificate"
     DUPLICATE_REPLICA = "duplicate_replica"
     OTHER_STANDBY_COUNT = "other_standby_count"
+    MENDING = "mending"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +217,7 @@ _NUMBERS: Final = MappingProxyType(
         HelloRefusal.WRONG_CERTIFICATE: pb.HELLO_REFUSAL_WRONG_CERTIFICATE,
         HelloRefusal.DUPLICATE_REPLICA: pb.HELLO_REFUSAL_DUPLICATE_REPLICA,
         HelloRefusal.OTHER_STANDBY_COUNT: pb.HELLO_REFUSAL_OTHER_STANDBY_COUNT,
+        HelloRefusal.MENDING: pb.HELLO_REFUSAL_MENDING,
     }
 )
 _REASONS: Final = MappingProxyType({number: reason for reason, number in _NUMBERS.items()})

@@ -47,6 +47,8 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    # Without this the library waits for the answer to a ping for a minute all the same.
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),
 )

@@ -45,6 +45,7 @@ SERVER_OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.max_pings_without_data", 0),
     # Peers ask for signs of life as often as that.
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
@@ -102,7 +103,9 @@ class Listener:
         events: ListenerEvents,
         clock_ms: Callable[[], int],
         certificate_names: Callable[[_Context], frozenset[str] | None] = names_of,
+        mends: Callable[[], str] = lambda: "",
     ) -> None:
+        """`mends` says what this replica has to do before it can speak, empty for nothing."""
         members = range(own.replica_count + own.standby_count)
         self.heard = {replica: Heard() for replica in members if replica != own.replica_id}
         self.refused: Counter[str] = Counter()
@@ -111,6 +114,7 @@ class Listener:
         self._events = events
         self._clock_ms = clock_ms
         self._certificate_names = certificate_names
+        self._mends = mends
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return what serves the streams. Packets stay bytes until they are judged here."""
@@ -143,7 +147,11 @@ class Listener:
 
     async def _exchange(self, context: _Context) -> None:
         hello = await _first(context)
-        refusal = self.refusal_of(hello, context) or self._check_duplicate(hello, context)
+        refusal = (
+            self.refusal_of(hello, context)
+            or self._check_mended(hello, context)
+            or self._check_duplicate(hello, context)
+        )
         await context.write(encode_verdict(self._own.to(hello.replica_id), refusal))
         if refusal is None:
             await self._serve(hello.replica_id, hello.boot_nonce, context)
@@ -196,6 +204,14 @@ class Listener:
             )
 
     # --- Refusals ---
+
+    def _check_mended(self, hello: pb.ReplicaHello, context: _Context) -> Refusal | None:
+        detail = self._mends()
+        if not detail:
+            return None
+        refusal = Refusal(HelloRefusal.MENDING, detail)
+        self._refused(decode_hello(hello), refusal, context)
+        return refusal
 
     def _check_duplicate(self, hello: pb.ReplicaHello, context: _Context) -> Refusal | None:
         heard = self.heard[hello.replica_id]

@@ -84,8 +84,8 @@ class Peers:
         self._events = events
         self._clock_ms = clock_ms
         self._encoder = Encoder(config.cluster_id, config.replica_id)
-        self._credentials = _credentials(config)
-        own = _hello(config, agreed_limits() if agreed is None else agreed)
+        self._credentials = credentials_of(config)
+        own = hello_of(config, agreed_limits() if agreed is None else agreed)
         self._links = {replica: self._link(own, replica) for replica in config.others}
         self._listener = Listener(own, self, clock_ms)
         self._snapshots = snapshots
@@ -106,7 +106,7 @@ class Peers:
             files = SnapshotFilesServer(self._snapshots, self._listener.refusal_of, self._adopted)
             handlers.append(files.handlers())
         server.add_generic_rpc_handlers(handlers)
-        _bind(server, self._config.settings.listen, self._credentials)
+        bind(server, self._config.settings.listen, self._credentials)
         await server.start()
         self._server = server
         for link in self._links.values():
@@ -208,20 +208,22 @@ def fetcher_of(config: PeersConfig) -> SnapshotFetcher:
 
     Raises ConfigError.
     """
-    credentials = _credentials(config)
+    credentials = credentials_of(config)
     return SnapshotFetcher(
-        _hello(config, agreed_limits()),
+        hello_of(config, agreed_limits()),
         config.settings.addresses,
         None if credentials is None else credentials.channel,
     )
 
 
-def _credentials(config: PeersConfig) -> PeerCredentials | None:
+def credentials_of(config: PeersConfig) -> PeerCredentials | None:
+    """Return what encrypts and proves, None without TLS. Raises ConfigError."""
     tls = config.settings.tls
     return None if tls is None else load_credentials(tls)
 
 
-def _hello(config: PeersConfig, agreed: Mapping[str, int]) -> Hello:
+def hello_of(config: PeersConfig, agreed: Mapping[str, int]) -> Hello:
+    """Return the hello of this replica, addressed to itself."""
     return Hello(
         cluster_id=config.cluster_id,
         wire_version=WIRE_VERSION,
@@ -234,7 +236,8 @@ def _hello(config: PeersConfig, agreed: Mapping[str, int]) -> Hello:
     )
 
 
-def _bind(server: grpc.aio.Server, address: str, credentials: PeerCredentials | None) -> None:
+def bind(server: grpc.aio.Server, address: str, credentials: PeerCredentials | None) -> None:
+    """Have a server listen for peers. Raises ConfigError."""
     try:
         if credentials is None:
             server.add_insecure_port(address)

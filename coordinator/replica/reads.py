@@ -79,6 +79,7 @@ class ReplicaReads:
         self._pending: dict[int, _Pending] = {}
         self._waiting: dict[int, _Pending] = {}
         self._due: list[_Pending] = []
+        self._confirming: dict[int, asyncio.Future[None]] = {}
         self._last_token = 0
 
     def __len__(self) -> int:
@@ -115,8 +116,24 @@ class ReplicaReads:
             self._place(pending)
         return future
 
+    def confirm(self) -> asyncio.Future[None]:
+        """Return a future that is done once a primary was found to lead, at some moment since now.
+
+        That is this replica, if it leads before and after. The future may fail with Refusal; to
+        stop waiting, cancel it.
+        """
+        token = self.next_token()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._confirming[token] = future
+        future.add_done_callback(lambda _: self._forget_confirming(token))
+        self._replica.step(vsr.ReadIndexRequested(token))
+        return future
+
     def granted(self, effect: vsr.ReadIndexGranted) -> None:
         """The core has fixed the op that a read must see."""
+        confirming = self._confirming.pop(effect.token, None)
+        if confirming is not None and not confirming.done():
+            confirming.set_result(None)
         pending = self._pending.get(effect.token)
         if pending is not None:  # else nobody waits any more
             pending.is_asked = False
@@ -125,6 +142,9 @@ class ReplicaReads:
 
     def refused(self, token: int, refusal: Refusal) -> None:
         """The core has refused a read index."""
+        confirming = self._confirming.pop(token, None)
+        if confirming is not None and not confirming.done():
+            confirming.set_exception(refusal)
         pending = self._pending.get(token)
         if pending is not None:
             pending.is_asked = False
@@ -167,6 +187,10 @@ class ReplicaReads:
             pending.is_sent = True
         if sent:
             self._replica.lead(lambda: self._mux.read(*(pending.read for pending in sent)))
+
+    def _forget_confirming(self, token: int) -> None:
+        if self._confirming.pop(token, None) is not None:
+            self._replica.step(vsr.ReadIndexAbandoned(token))
 
     def _forget(self, token: int) -> None:
         """Keep nothing of a read whose future is done; neither does the core, nor the mux."""

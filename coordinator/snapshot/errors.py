@@ -17,6 +17,15 @@ _WAYS_OUT: Final = (
 )
 
 
+_UNUSED_WAYS_OUT: Final = (
+    "Nothing was changed. Ways out: (1) mount it, or correct --snapshot-directory, and start again;"
+    " (2) put a copy of one of these directories in its place, IDENTITY included: the others are"
+    " filled from it; (3) one of three or more replicas, whose files are lost for good: start it"
+    " with an empty --data-directory, like one that has lost its disk; the others send it all, and"
+    " let it vote again"
+)
+
+
 class SnapshotFilesError(Exception):
     """Any failure of the files of snapshots."""
 
@@ -29,6 +38,17 @@ class AllCopiesBad(SnapshotFilesError):
         self.reasons = tuple(reasons)
         found = "; ".join(f"in {directory}: {reason}" for directory, reason in reasons)
         super().__init__(f"no copy of {name} is intact: {found}. {_WAYS_OUT}")
+
+
+class DirectoriesUnused(AllCopiesBad):
+    """All copy directories are as new, though a snapshot to restart from was kept in them."""
+
+    def __init__(self, name: str, directories: Sequence[str]) -> None:
+        super().__init__(name, [(directory, "the directory is new") for directory in directories])
+        self.args = (
+            f"this replica restarts from {name}, and was given {', '.join(directories)} for it, but"
+            f" nothing was ever kept there: is a disk not mounted? {_UNUSED_WAYS_OUT}",
+        )
 
 
 class CopiesFailed(SnapshotFilesError):

@@ -39,7 +39,7 @@ from coordinator.snapshot.garbage import (
     layers_of,
     stored_generations,
 )
-from coordinator.snapshot.incoming import IncomingGeneration, diverged
+from coordinator.snapshot.incoming import IncomingGeneration, check_same_history
 from coordinator.snapshot.layout import (
     equality_check,
     layer_file,
@@ -106,7 +106,7 @@ class SnapshotFiles:
         `report` is told of each file of which a copy was bad, and what was done. Compaction runs
         in a process of its own unless another compactor is given. With `is_apart` generations are
         written by a process of their own, too; then `storage` must be the file system. Raises
-        WrongCopyDirectory, DirectoryInUse, AllCopiesBad, CopyNotWritten, CopiesFailed.
+        WrongCopyDirectory, DirectoryInUse, DirectoriesUnused, CopyNotWritten, CopiesFailed.
         """
         self._cluster_id = directories.cluster_id
         opened = open_directories(
@@ -162,14 +162,19 @@ class SnapshotFiles:
         """Begin to write a generation, or begin once more after giving up."""
         return GenerationWriter(self, generation)
 
-    def incoming(self, manifest: SnapshotManifest, *, replaces: bool = False) -> IncomingGeneration:
+    def incoming(
+        self, manifest: SnapshotManifest, adopted: int, *, replaces: bool = False
+    ) -> IncomingGeneration:
         """Begin to take in a generation of another replica, which keeps it until that is closed.
 
         If it is here already, equal in its root, it goes on from what is here; with `replaces` from
-        the layers of the manifest given: some of those here cannot be read any more. Raises
-        ConflictingManifest if the same cut led to another root here.
+        the layers of the manifest given: some of those here cannot be read any more. `adopted` is
+        the generation that the superblock names: what is here of that one is no other cut's. Raises
+        ConflictingManifest if the same cut led to another root here, or that one has another cut;
+        AllCopiesBad if that one's manifest is damaged and not to be replaced.
         """
-        manifest = self._replacing(manifest) if replaces else self._known_as(manifest)
+        check = self._replacing if replaces else self._known_as
+        manifest = check(manifest, is_adopted=manifest.generation == adopted)
         with self._pins.mutex:
             self._incoming.add(manifest.generation)
         return IncomingGeneration(
@@ -193,29 +198,28 @@ class SnapshotFiles:
             self._remember(manifest)
         self.load(manifest.generation).close()
 
-    def _replacing(self, manifest: SnapshotManifest) -> SnapshotManifest:
+    def _replacing(self, manifest: SnapshotManifest, *, is_adopted: bool) -> SnapshotManifest:
         """Return the manifest given. What is here stays until that one takes its place."""
         try:
             stored = self.stored_manifest(manifest.generation)
         except AllCopiesBad:
             return manifest
-        # One that was cut elsewhere was cut at an entry that was never committed.
-        is_same_cut = stored is not None and stored.cut_checksum == manifest.cut_checksum
-        if stored is not None and is_same_cut and stored.root != manifest.root:
-            raise diverged(stored, manifest)
+        if stored is not None:
+            check_same_history(stored, manifest, is_adopted=is_adopted)
         return manifest
 
-    def _known_as(self, manifest: SnapshotManifest) -> SnapshotManifest:
+    def _known_as(self, manifest: SnapshotManifest, *, is_adopted: bool) -> SnapshotManifest:
         """Return the manifest of the same generation that is here, or else the one given."""
         try:
             stored = self.stored_manifest(manifest.generation)
         except AllCopiesBad:
+            if is_adopted:
+                raise  # a restart has it mended
             self.delete(manifest.generation)
             stored = None
         if stored is None or stored.root == manifest.root:
             return stored or manifest
-        if stored.cut_checksum == manifest.cut_checksum:
-            raise diverged(stored, manifest)
+        check_same_history(stored, manifest, is_adopted=is_adopted)
         self.delete(manifest.generation)  # cut at an entry that was never committed
         return manifest
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from coordinator.snapshot.copies import Copies, MakeRoom
 from coordinator.snapshot.errors import AllCopiesBad, ConflictingManifest
@@ -83,10 +84,28 @@ class IncomingGeneration:
             self._pins.release(self)
 
 
-def diverged(stored: SnapshotManifest, other: SnapshotManifest) -> ConflictingManifest:
-    """Return what is said of two roots of one cut."""
-    return ConflictingManifest(
-        f"generation {stored.generation} is stored with root {stored.root.hex()}, but another"
-        f" replica has {other.root.hex()} of the same cut: one of them has diverged. Keep this"
-        " replica's directory for whoever looks for the reason"
-    )
+def check_same_history(
+    stored: SnapshotManifest, other: SnapshotManifest, *, is_adopted: bool
+) -> None:
+    """Raise ConflictingManifest if no cluster can have made both manifests of a generation.
+
+    One cut has one root. A manifest of another cut may be of an entry that was never committed; not
+    the one here if this replica restarts from it.
+    """
+    if stored.cut_checksum != other.cut_checksum:
+        if is_adopted:
+            raise ConflictingManifest(
+                f"generation {stored.generation}, which this replica restarts from, was cut at op"
+                f" {stored.cut_op} by entry {stored.cut_checksum.hex()}, but another replica has it"
+                f" of op {other.cut_op} by entry {other.cut_checksum.hex()}: {_ONE_HAS_DIVERGED}"
+            )
+    elif stored.root != other.root:
+        raise ConflictingManifest(
+            f"generation {stored.generation} is stored with root {stored.root.hex()}, but another"
+            f" replica has {other.root.hex()} of the same cut: {_ONE_HAS_DIVERGED}"
+        )
+
+
+_ONE_HAS_DIVERGED: Final = (
+    "one of them has diverged. Keep this replica's directory for whoever looks for the reason"
+)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.snapshot.copies import MISSING, TEMPORARY_SUFFIX, Copies, Report
-from coordinator.snapshot.errors import AllCopiesBad, WrongCopyDirectory
+from coordinator.snapshot.copies import TEMPORARY_SUFFIX, Copies, Report
+from coordinator.snapshot.errors import DirectoriesUnused, WrongCopyDirectory
 from coordinator.snapshot.identity import (
     IDENTITY_BYTES,
     IDENTITY_FILE,
@@ -52,8 +52,8 @@ def open_directories(
 ) -> OpenedDirectories:
     """Make, hold and check the three directories, and clear away what was in the making.
 
-    Raises WrongCopyDirectory, DirectoryInUse, and AllCopiesBad if all are new although `generation`
-    is to be there, as where no disk was mounted; nothing was written then.
+    Raises WrongCopyDirectory, DirectoryInUse, and DirectoriesUnused if all are new although
+    `generation` is to be there, as where no disk was mounted; nothing was written then.
     """
     check_directories(directories)
     locks = _lock(storage, directories)
@@ -62,7 +62,7 @@ def open_directories(
         found = [_look(storage, directory) for directory in directories]
         lacking = to_be_written(found, cluster_id, replica_id)
         if generation and len(lacking) == len(directories):
-            raise AllCopiesBad(manifest_file(generation), [(each, MISSING) for each in directories])
+            raise DirectoriesUnused(manifest_file(generation), directories)
         copies.remove_temporaries([""])
         for copy in lacking:
             data = encode_identity(CopyIdentity(cluster_id, replica_id, copy))

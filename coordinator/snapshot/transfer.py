@@ -37,7 +37,7 @@ from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.incoming import IncomingGeneration
 from coordinator.snapshot.work import in_thread
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
-from viewstamp.format import FormatError
+from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.layer import file_digest
 from viewstamp.format.manifest import decode_manifest
 from viewstamp.limits import MIB
@@ -48,6 +48,8 @@ RETRY_MAX_MS: Final = 30_000
 CHUNK_BYTES: Final = 1 * MIB
 PARTIAL_SUFFIX: Final = ".part"
 MANIFEST_FILE: Final = "manifest"
+# Of a target of which the generation alone is known.
+UNKNOWN_CUT_OP: Final = 0
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +82,8 @@ class TransferPorts:
     """What a transfer acts upon.
 
     `committed_op` is how far this replica has committed entries, executed or not; `own_cut_op`
-    where the snapshot was cut that it would restart from, 0 for none. `record` makes (generation,
+    where the snapshot was cut that it would restart from, `adopted` its generation, both 0 for
+    none. `record` makes (generation,
     cut op) durable in the superblock; it blocks. `say` shows people where the transfer is, `ended`
     that there is none any more. With `replaces` files here of the generation may be damaged: then
     the layers that the peer has are brought, though it may have merged its chains otherwise.
@@ -91,6 +94,7 @@ class TransferPorts:
     cluster_id: bytes
     committed_op: Callable[[], int]
     own_cut_op: Callable[[], int]
+    adopted: Callable[[], int]
     record: Callable[[int, int], None]
     say: Callable[[str], None]
     ended: Callable[[], None]
@@ -228,7 +232,9 @@ class StateTransfer:
     async def _incoming(self, manifest: SnapshotManifest) -> IncomingGeneration:
         try:
             return await in_thread(
-                lambda: self._files.incoming(manifest, replaces=self._ports.replaces)
+                lambda: self._files.incoming(
+                    manifest, self._ports.adopted(), replaces=self._ports.replaces
+                )
             )
         except ConflictingManifest:
             await self._forget_manifest()  # perhaps it is that peer which has diverged
@@ -256,6 +262,7 @@ class StateTransfer:
 
     async def _fetched_manifest(self, target: vsr.SnapshotNeeded) -> tuple[bytes, SnapshotManifest]:
         failures = []
+        too_new = []
         for replica in self._peers(target, 0):
             try:
                 data = await self._ports.fetcher.manifest(replica, target.generation)
@@ -263,10 +270,17 @@ class StateTransfer:
                 self._check(manifest, target)
             except (PeerFileUnavailable, FormatError, TransferFailed) as error:
                 failures.append(f"replica {replica}: {error}")
+                too_new += [replica] if isinstance(error, FormatVersionError) else []
             else:
                 self._fetched_bytes += len(data)
                 return data, manifest
-        raise TransferFailed("no peer has a manifest that can be used: " + "; ".join(failures))
+        found = "; ".join(failures)
+        if len(too_new) == len(failures):
+            raise FormatVersionError(
+                f"all peers have snapshot {target.generation} in a form that only a newer build"
+                f" reads: start one here, the data directory is good ({found})"
+            )
+        raise TransferFailed(f"no peer has a manifest that can be used: {found}")
 
     def _check(self, manifest: SnapshotManifest, target: vsr.SnapshotNeeded) -> None:
         if manifest.cluster_id != self._ports.cluster_id:
@@ -277,6 +291,11 @@ class StateTransfer:
         if manifest.generation != target.generation:
             raise TransferFailed(
                 f"the manifest is of generation {manifest.generation}, not {target.generation}"
+            )
+        if target.cut_op not in (UNKNOWN_CUT_OP, manifest.cut_op):
+            raise TransferFailed(
+                f"the manifest of generation {manifest.generation} was cut at op {manifest.cut_op},"
+                f" not at {target.cut_op}"
             )
 
     def _peers(self, target: vsr.SnapshotNeeded, turn: int) -> list[int]:

@@ -203,13 +203,17 @@ def not_committed(state: State, message: RequestCommittedMessage) -> bool:
 
 
 def committed_not_lacking(state: State, message: CommittedMessage) -> bool:
-    """The entry is here, or an earlier one has to come first, or it is this primary's to commit."""
+    """The entry is here, or an earlier one has to come first, or it is this primary's to commit.
+
+    It is from the moment on at which this primary took over its log, before its disk knows.
+    """
     if not state.may_journal:
         return True
     op = message.prepare.header.op
     if op <= state.commit_max:
         return op not in state.log.faulty or state.log.is_being_written(op)
-    return op != state.commit_max + 1 or (state.is_primary and state.is_installed)
+    has_log = state.is_installed or state.recorded_view == state.view
+    return op != state.commit_max + 1 or (state.is_primary and has_log)
 
 
 def log_replaced(state: State, message: CommittedMessage) -> bool:

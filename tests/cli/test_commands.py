@@ -257,6 +257,41 @@ def test_up_refuses_standbys_of_a_lone_replica(stranger: CommandLine, tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("debug",), "write flags behind `--`"),
+        (("--", "--log-level", "debug", "--listen=127.0.0.1:0"), "write it before `--`"),
+        (("--", "--cluster-key", "/key"), "--cluster-key cannot be passed on"),
+        (("--replicas", "3", "--", "--replica-id", "7"), "--replica-id cannot be passed on"),
+        (
+            ("--replicas", "2", "--standbys", "1", "--", "--journal-archive=/old"),
+            "--journal-archive would be the same for all 3 replicas",
+        ),
+    ],
+)
+def test_up_says_which_flags_it_cannot_pass_on(
+    stranger: CommandLine, tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    """What it gives the coordinators itself is refused before anything is made."""
+    said = stranger("up", "--data-directory", str(tmp_path / "data"), *arguments)
+    assert said.code == 2
+    assert said.err.startswith("error: CANNOT_START: ")
+    assert says in said.err
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_up_passes_flags_on(stranger: CommandLine, tmp_path: Path, replicas: int) -> None:
+    """The coordinators get what stands behind `--`: they refuse it, and their log says so."""
+    said = stranger(
+        *("up", "--data-directory", str(tmp_path / "data"), "--listen", "127.0.0.1:0"),
+        *("--replicas", str(replicas), "--", "--snapshot-keep-last", "0"),
+    )
+    assert said.code == 1
+    assert "--snapshot-keep-last is 0: keep at least 1" in said.err
+
+
+@pytest.mark.parametrize(
     "command",
     [
         (),

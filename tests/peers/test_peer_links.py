@@ -301,7 +301,7 @@ async def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
 def hello_of(configuration: PeersConfig, to_replica: int) -> Hello:
     """Return the hello of a process with this configuration, and the limits of the test."""
     return replace(
-        peers_module._hello(configuration, AGREED),
+        peers_module.hello_of(configuration, AGREED),
         to_replica=to_replica,
     )
 

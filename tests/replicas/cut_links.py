@@ -8,26 +8,45 @@ kept; else a traceback says which was not.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 import grpc
 import grpc.aio
+import pytest
 
 from tests.replicas.links import LinkedReplicas, Links, in_namespaces
-from tests.replicas.trial import SETTLE_TIMEOUT_S, Trial, agree, trial_of, unary, under_load
+from tests.replicas.trial import (
+    SETTLE_TIMEOUT_S,
+    Trial,
+    agree,
+    token_of,
+    trial_of,
+    unary,
+    under_load,
+)
+from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
+from viewstamp.client import Endpoint
+from viewstamp.client import unary as client_unary
 from viewstamp.client.identifiers import identifier
+from viewstamp.client.link import open_stream
+from viewstamp.client.verdicts import Verdict, verdict_on
 from viewstamp.errors import Refusal
+from viewstamp.limits import SESSION_NONCE_BYTES
+from viewstamp.status import refusal_of
 
 REPLICAS: Final = 3
 OPERATIONS: Final = 150
 NEW: Final = "created-meanwhile"
+# With an answer of the old primary, before another one is asked.
+PATIENCE_S: Final = 0.5
 
 Scenario = Callable[[Trial, Links], Awaitable[None]]
 Linked = AbstractAsyncContextManager[tuple[LinkedReplicas, Links]]
@@ -40,6 +59,7 @@ async def primary_is_cut_off(made: Trial, links: Links) -> None:
     for other in others:
         links.cut(primary, other)
         links.cut(other, primary)
+    await _ends_no_session(made, primary, others[0])
     await _created(made, others[0], NEW)
     await _is_not_behind(made, primary, NEW)
     await made.until_answered(2 * OPERATIONS)
@@ -146,6 +166,33 @@ async def _created(made: Trial, replica: int, name: str) -> None:
                 pass  # of the login: nobody leads just now
             else:
                 return
+
+
+async def _ends_no_session(made: Trial, replica: int, informed: int) -> None:
+    """One that is cut off does not say of a session that it cannot know that it has ended."""
+    token, session_id = await _registered(made, informed)
+    async with Endpoint(made.replicas.addresses[replica]).open() as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await open_stream(channel, token, session_id)
+    refusal = refusal_of(caught.value)
+    assert refusal is not None
+    assert verdict_on(refusal) in (Verdict.RETRY, Verdict.RECONNECT), refusal
+
+
+async def _registered(made: Trial, replica: int) -> tuple[str, int]:
+    """Register a session by a replica that finds a primary; return a token and the session."""
+    request = sessions_pb2.RegisterSessionRequest(nonce=secrets.token_bytes(SESSION_NONCE_BYTES))
+    async with (
+        asyncio.timeout(SETTLE_TIMEOUT_S),
+        Endpoint(made.replicas.addresses[replica]).open() as channel,
+    ):
+        while True:
+            # At first it is passed on to the old primary, which does not answer.
+            with suppress(TimeoutError, grpc.aio.AioRpcError, Refusal):
+                async with asyncio.timeout(PATIENCE_S):
+                    token = await token_of(made.replicas, channel)
+                    answer = await client_unary(channel, request, access_token=token)
+                    return token, answer.session_id
 
 
 async def _is_not_behind(made: Trial, replica: int, name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -95,11 +95,22 @@ def snapshot_files(directory: Path) -> Callable[[], bool]:
 
 def every_copy(directory: Path) -> Callable[[], bool]:
     """Change every layer and manifest in every copy; later each file is what its name says."""
-    paths = [
-        path
-        for name in ("layers", "manifests")
-        for path in sorted((directory / "snapshots").glob(f"copy-*/{name}/*"))
-    ]
+    return _spoiled(
+        [
+            path
+            for name in ("layers", "manifests")
+            for path in sorted((directory / "snapshots").glob(f"copy-*/{name}/*"))
+        ]
+    )
+
+
+def every_copy_of_one_layer(directory: Path, number: int) -> Callable[[], bool]:
+    """Change one layer in every copy, the same for each number in equal directories."""
+    names = sorted({path.name for path in (directory / "snapshots").glob("copy-*/layers/*")})
+    return _spoiled(sorted((directory / "snapshots").glob(f"copy-*/layers/{names[number]}")))
+
+
+def _spoiled(paths: Sequence[Path]) -> Callable[[], bool]:
     assert paths
     for path in paths:
         _flip(path, 100)

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from tests.replicas.damage import DAMAGES, Damage, every_copy
+from tests.replicas.damage import DAMAGES, Damage, every_copy, every_copy_of_one_layer
 from tests.replicas.snapshotting import ARGUMENTS, DEADLINE_S, FILLER, several_generations, snapshot
 from tests.replicas.trial import Trial, agree, trial, under_load
 
@@ -47,6 +47,24 @@ async def test_a_snapshot_that_nobody_has_any_more(tmp_path: Path) -> None:
             await hurt.start()
             await made.replicas.wait_ready()
             await adopted_everywhere(made, first + 1)
+            await made.until_answered(OPERATIONS)
+        await agree(made)
+
+
+async def test_all_restart_with_damage_and_mend_each_other(tmp_path: Path) -> None:
+    """Of another layer each has no good copy: none could start without what another one has."""
+    async with trial(tmp_path, callers=3) as made:
+        async with under_load(made):
+            await made.until_answered(OPERATIONS)
+            await adopted_everywhere(made, (await snapshot(made.admin)).generation)
+            await made.replicas.stop()
+            replicas = made.replicas.replicas
+            copies = [
+                every_copy_of_one_layer(each.data_directory, i) for i, each in enumerate(replicas)
+            ]
+            await made.replicas.start()
+            await made.replicas.wait_ready()
+            assert all(is_good() for is_good in copies)
             await made.until_answered(OPERATIONS)
         await agree(made)
 

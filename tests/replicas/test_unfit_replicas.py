@@ -15,8 +15,19 @@ import pytest
 from tests.processes.small_disk import small_disk
 from tests.replicas import snapshotting
 from tests.replicas.snapshotting import FILLER, SEGMENT_BYTES, fill, several_generations, transfers
-from tests.replicas.trial import SETTLE_TIMEOUT_S, Trial, agree, lead, status_of, trial, under_load
+from tests.replicas.trial import (
+    SETTLE_TIMEOUT_S,
+    Trial,
+    agree,
+    lead,
+    status_of,
+    token_of,
+    trial,
+    under_load,
+)
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.client import Endpoint
+from viewstamp.client import unary as client_unary
 from viewstamp.cluster.local import COORDINATOR
 from viewstamp.errors import Refusal
 from viewstamp.status import grpc_code
@@ -89,6 +100,19 @@ async def test_a_primary_whose_service_hangs_hands_over(tmp_path: Path) -> None:
         await agree(made)
 
 
+async def own_status(made: Trial, replica: int, other: int) -> cluster_pb2.GetStatusResponse:
+    """Ask a replica for its status that logs nobody in; another one does."""
+    addresses = made.replicas.addresses
+    async with Endpoint(addresses[other]).open() as informed:
+        token = await token_of(made.replicas, informed)
+    async with Endpoint(addresses[replica]).open() as channel:
+        request = cluster_pb2.GetStatusRequest()
+        status: cluster_pb2.GetStatusResponse = await client_unary(
+            channel, request, access_token=token, stale=True
+        )
+        return status
+
+
 @pytest.fixture
 def disks(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
     """Yield what gives a replica a small disk, before it starts; returns where that is."""
@@ -133,13 +157,14 @@ async def test_a_full_disk_stops_nobody(
             made.replicas.replicas[replica].kill(COORDINATOR)
             other = (replica + 1) % 3
             await status_until(made, other, lambda status: is_away(status, replica))
-            # Alive again it finds the disk as full as before, and the others hear of it. Itself it
-            # need not answer: it has no room for the log of the view.
+            # Alive again it finds the disk as full as before, and the others hear of it. It has no
+            # room for the log of a view, and yet it says so itself.
             await status_until(
                 made,
                 other,
                 lambda status: not is_away(status, replica) and "full" in unfit(status, replica),
             )
+            assert FULL in kinds(await own_status(made, replica, other))
             await made.until_answered(OPERATIONS)
             filler.unlink()
             await status_until(made, replica, lambda status: FULL not in kinds(status))

@@ -114,11 +114,8 @@ def test_damage_that_is_found_in_what_was_discarded_meanwhile_is_nothing() -> No
     assert cluster.machines[2].replica.marks.op == 1
 
 
-def test_who_has_an_entry_of_a_later_view_leads_no_earlier_one() -> None:
-    """Late votes elect replica 1 in view 1, though view 2 began long ago.
-
-    It would put its own entries behind one of view 2, and no start takes such a journal.
-    """
+def committed_in_view_2() -> tuple[Cluster, Prepare]:
+    """Replica 1 heard nothing since op 1, and view 2 committed the next entry without it."""
     cluster = quiet(3)
     cluster.stopped.add(1)
     leave(cluster, 2, 2)
@@ -129,6 +126,28 @@ def test_who_has_an_entry_of_a_later_view_leads_no_earlier_one() -> None:
     assert (entry.view, cluster.machines[0].replica.marks.commit_max) == (2, 2)
     cluster.stopped.discard(1)
     cluster.network.clear()
+    return cluster, entry
+
+
+def test_a_primary_takes_no_entry_of_a_later_view_once_it_has_its_log() -> None:
+    """Nor while its disk is about to learn of that log: it is going to append to it."""
+    cluster, entry = committed_in_view_2()
+    cluster.receive(1, empty_vote(0, 1))
+    cluster.sync_superblock(1)
+    assert cluster.machines[1].superblock_write == SuperblockState(1, 1, 1)
+
+    effects = cluster.receive(1, CommittedMessage(CLUSTER_ID, 2, entry, 2))
+
+    assert rules(effects) == [DropRule.NOT_LACKING]
+    joins(cluster, 1)
+
+
+def test_who_has_an_entry_of_a_later_view_leads_no_earlier_one() -> None:
+    """Late votes elect replica 1 in view 1, though view 2 began long ago.
+
+    It would put its own entries behind one of view 2, and no start takes such a journal.
+    """
+    cluster, entry = committed_in_view_2()
     cluster.receive(1, CommittedMessage(CLUSTER_ID, 2, entry, 2))
     cluster.sync(1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -39,13 +39,14 @@ class World:
         self.logged: list[SessionRequest] = []
         self.used: list[int] = []
         self.refusal: Refusal | None = None
+        self.not_leading: Refusal | None = None
+        self.learned: Callable[[], None] = lambda: None
+        self.confirmed = 0
         self.normalized = asyncio.Event()
         self.normalized.set()
         self.normalizing = 0
         self.mux = Mux({}, ProtobufCodec())
-        span = LoggedSpan(code=1, count=1, items=b"", user_id=0, credential_revision=1)
-        self.mux.sessions.apply(RegisterSession(bytes(16)), span, 0, SESSION)
-        self.mux.replies.open(SESSION)
+        self.register(SESSION)
         routes = Routes()
         for file in (streams_service_pb2.DESCRIPTOR, users_service_pb2.DESCRIPTOR):
             methods = [method.full_name for method in methods_of_file(file)]
@@ -59,7 +60,23 @@ class World:
             self.mux.admission,
             lambda: 0,
             self.used.append,
+            self.confirm,
         )
+
+    async def confirm(self) -> None:
+        """Lead, or not; meanwhile something may be learned from the log."""
+        self.confirmed += 1
+        await asyncio.sleep(0)
+        self.learned()
+        if self.not_leading is not None:
+            raise self.not_leading
+
+    def register(self, session_id: int) -> None:
+        """Learn of a session of root."""
+        span = LoggedSpan(code=1, count=1, items=b"", user_id=0, credential_revision=1)
+        nonce = session_id.to_bytes(16, "little")
+        self.mux.sessions.apply(RegisterSession(nonce), span, 0, session_id)
+        self.mux.replies.open(session_id)
 
     def submit(self, waiting: SessionRequest | LooseCommand) -> None:
         """Take a request into the log, or refuse it."""
@@ -166,11 +183,10 @@ async def test_caller_that_leaves_during_normalization() -> None:
 async def test_sessions_that_are_none() -> None:
     """Unknown sessions, and none at all, are refused and leave nothing behind."""
     world = World()
-    spans = [submit.Span(code=CREATE_STREAM, count=1, items=b"\x0a\x00")]
     cases = ((99, Reason.REASON_SESSION_EVICTED), (0, Reason.REASON_SESSION_REQUIRED))
     for session_id, reason in cases:
         for request in (
-            submit.CommandRequest(number=1, spans=spans),
+            submit.CommandRequest(number=1, spans=spans()),
             submit.CommandRequest(acked=2**63),
         ):
             with pytest.raises(Refusal) as caught:
@@ -191,3 +207,61 @@ async def test_committed_and_left_alone_is_still_in_flight() -> None:
     await asyncio.sleep(0)
     again = await refused(lambda: world.admit(1))
     assert again.reason == Reason.REASON_VIEW_CHANGE
+
+
+CUT_OFF = Refusal(Reason.REASON_VIEW_CHANGE, "nobody confirms it")
+YOUNGER = 23
+
+
+def spans() -> list[submit.Span]:
+    """Return one command."""
+    return [submit.Span(code=CREATE_STREAM, count=1, items=b"\x0a\x00")]
+
+
+# What a primary that was cut off would say of what another one knows, and how often it asks a
+# quorum before it says anything.
+PAST: dict[str, Callable[[World], Awaitable[object]]] = {
+    "a stream": lambda world: world.commands.open_session(YOUNGER, ROOT),
+    "a stream of a known session": lambda world: world.commands.open_session(SESSION, ROOT),
+    "a call": lambda world: world.commands.check_caller(YOUNGER, ROOT),
+    "a gap": lambda world: world.admit(2),
+    "acknowledged": lambda world: world.commands.admit(
+        SESSION, submit.CommandRequest(number=1, acked=1, spans=spans()), ROOT
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", PAST)
+async def test_a_primary_that_may_be_cut_off_says_nothing_of_the_past(asked: str) -> None:
+    """No session has ended, and no number is missing, before a quorum says that it leads."""
+    world = World()
+    world.not_leading = CUT_OFF
+    assert await refused(lambda: PAST[asked](world)) is CUT_OFF
+    assert (world.confirmed, world.used, world.logged) == (1, [], [])
+
+
+async def test_what_is_said_is_what_was_learned_by_then() -> None:
+    """A session that becomes known while a quorum is asked is served, and so is a next number."""
+    world = World()
+    world.learned = lambda: world.register(YOUNGER)
+    assert await world.commands.open_session(YOUNGER, ROOT) == 0
+    world.learned = lambda: world.mux.admission.admit(SESSION, 1)
+    await world.admit(2)
+    assert [request.logged.number for request in world.logged] == [2]
+
+
+async def test_nobody_is_asked_for_what_is_known() -> None:
+    """A unary call of a known session, and the next number, cost no question."""
+    world = World()
+    await world.commands.check_caller(SESSION, ROOT)
+    await world.admit(1)
+    await world.admit(1)
+    assert world.confirmed == 0
+
+
+async def test_a_primary_says_that_a_session_has_ended() -> None:
+    """Once it is known to lead, nobody else could know better."""
+    world = World()
+    for ask in (world.commands.open_session, world.commands.check_caller):
+        said = await refused(lambda ask=ask: ask(YOUNGER, ROOT))  # type: ignore[misc]
+        assert said.reason == Reason.REASON_SESSION_EVICTED

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.config import ConfigError, parse
+from coordinator.config import ConfigError, parse, parser
+from viewstamp.cluster.passed_on import CHOSEN, OF_ONE_REPLICA, OWN_OPTIONS
 
 SERVICES = [f"--service={name}=unix:/{name}" for name in ("users", "streams", "consumer_groups")]
 GOOD = ["--data-directory=/data", *SERVICES]
@@ -54,3 +55,15 @@ def test_missing_services() -> None:
     """Every service must be named."""
     with pytest.raises(ConfigError, match="missing for streams, consumer_groups"):
         parse(["--data-directory=/data", SERVICES[0]])
+
+
+def test_flags_are_not_abbreviated() -> None:
+    """What a supervisor passes on is what it looked at: `--replica-i` is not `--replica-id`."""
+    with pytest.raises(SystemExit):
+        parse([*GOOD, "--replica-i=0"])
+
+
+def test_passed_on_flags_are_known_ones() -> None:
+    """The flags that `viewstamp up` keeps to itself are flags of the coordinator."""
+    known = {flag for action in parser()._actions for flag in action.option_strings}
+    assert known >= OWN_OPTIONS | CHOSEN | OF_ONE_REPLICA

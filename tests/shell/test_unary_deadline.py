@@ -64,9 +64,8 @@ class Nothing:
         """Take a command, and never answer."""
         self.futures.append(command.future)
 
-    def open_session(self, session_id: int, principal: AccessToken) -> int:
+    async def check_caller(self, session_id: int, principal: AccessToken) -> None:
         """Know every session."""
-        return 0
 
     async def admit(self, *_: object) -> Any:
         """Take a request, and never answer."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from coordinator.snapshot.errors import WrongCopyDirectory
+from coordinator.snapshot.errors import DirectoriesUnused, WrongCopyDirectory
+from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
 from coordinator.snapshot.identity import (
     IDENTITY_FILE,
     CopyIdentity,
@@ -19,6 +21,7 @@ from tests.journal.builders import CLUSTER_ID, OTHER_CLUSTER_ID
 from tests.journal.memory_storage import MemoryStorage
 from tests.snapshot_files.generation_builders import (
     COPY_DIRECTORIES,
+    Repairs,
     Sections,
     entities,
     loaded_state,
@@ -177,3 +180,32 @@ def test_reserved_space_is_real(tmp_path: Path) -> None:
     assert file.read(12345, 16) == bytes(16)
     assert (tmp_path / "reserve").stat().st_blocks * 512 >= 1 << 20
     file.close()
+
+
+def test_directories_of_a_disk_that_is_not_mounted(tmp_path: Path) -> None:
+    """Where nothing was ever kept, nothing is begun; any one of the old directories is enough."""
+    paths = [str(tmp_path / "mounted" / name) for name in "abc"]
+    files = open_files(FileStorage(), paths=_made(paths))
+    Sections(files).write(4, entities(4, 6))
+    state = loaded_state(files, 4)
+    files.close()
+    (tmp_path / "mounted").rename(tmp_path / "disk")
+    directories = SnapshotDirectories(tuple(_made(paths)), CLUSTER_ID, 0, generation=4)
+    with pytest.raises(DirectoriesUnused, match=r"not mounted\?.*empty --data-directory") as caught:
+        SnapshotFiles(FileStorage(), directories, report=Repairs())
+    assert all(path in str(caught.value) for path in paths)
+    assert not any((Path(path) / IDENTITY_FILE).exists() for path in paths)
+    shutil.rmtree(paths[1])
+    shutil.copytree(tmp_path / "disk" / "b", paths[1])
+    files = SnapshotFiles(FileStorage(), directories, report=Repairs(), reserve_bytes_min=0)
+    try:
+        assert loaded_state(files, 4) == state
+        assert all((Path(path) / IDENTITY_FILE).exists() for path in paths)
+    finally:
+        files.close()
+
+
+def _made(paths: list[str]) -> list[str]:
+    for path in paths:
+        Path(path).mkdir(parents=True)
+    return paths

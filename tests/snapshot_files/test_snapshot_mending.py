@@ -32,8 +32,9 @@ from tests.snapshot_files.generation_builders import (
     memory,
     open_files,
 )
-from tests.snapshot_files.test_state_transfer import NEWEST, FakeFetcher, Peer
+from tests.snapshot_files.transfer_trial import NEWEST, FakeFetcher, Peer
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
+from viewstamp.format import FormatVersionError
 from viewstamp.format.manifest import encode_manifest, root_of, section_of
 
 SERVICES = [f"--service={name}=unix:/{name}" for name in ("users", "streams", "consumer_groups")]
@@ -201,6 +202,43 @@ async def test_a_peer_with_another_root_of_the_same_cut(tmp_path: Path) -> None:
     assert stored.root == hurt.manifest.root
     hurt.peer.manifests[NEWEST] = good
     await hurt.mend()
+
+
+async def test_a_peer_with_another_cut_of_the_generation(tmp_path: Path) -> None:
+    """The superblock names the cut that is stored here: no peer is believed against it."""
+    hurt = Hurt(tmp_path)
+    other = SnapshotManifest()
+    other.CopyFrom(hurt.peer.manifest)
+    other.cut_checksum = b"o" * 16
+    other.root = root_of(other)
+    good, hurt.peer.manifests[NEWEST] = hurt.peer.manifests[NEWEST], encode_manifest(other)
+    hurt.spoil(base_layer(hurt.manifest))
+    await hurt.mend_until(lambda: len(hurt.fetcher.asked) > 4)
+    assert hurt.files.stored_manifest(NEWEST) == hurt.manifest
+    hurt.peer.manifests[NEWEST] = good
+    await hurt.mend()
+
+
+async def test_peers_of_which_each_is_too_new(tmp_path: Path) -> None:
+    """Waiting would not help: the start ends, and says that another build is needed."""
+    hurt = Hurt(tmp_path)
+    hurt.peer.manifests[ADOPTED] = hurt.peer.manifests[NEWEST]
+    hurt.fetcher.too_new = {0, 1}
+    hurt.spoil(manifest_file(NEWEST))
+    with pytest.raises(FormatVersionError, match="newer build reads: start one here"):
+        await hurt.mend()
+
+
+async def test_a_peer_that_is_not_too_new_is_waited_for(tmp_path: Path) -> None:
+    """As long as one of them could not be asked, its files may be of help; the others' are not."""
+    hurt = Hurt(tmp_path)
+    hurt.peer.manifests[ADOPTED] = hurt.peer.manifests[NEWEST]
+    hurt.fetcher.too_new, hurt.fetcher.gone = {0}, {1}
+    hurt.spoil(manifest_file(NEWEST))
+    await hurt.mend_until(lambda: len(hurt.fetcher.asked) > 12)
+    hurt.fetcher.gone = set()
+    await hurt.mend()
+    assert loaded_state(hurt.files, NEWEST) == hurt.peer.sections.state
 
 
 def test_only_members_have_somebody_to_ask() -> None:

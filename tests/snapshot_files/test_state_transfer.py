@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from coordinator.peers.fetch import PeerFileUnavailable
 from coordinator.snapshot import transfer as transfer_module
 from coordinator.snapshot.errors import CopiesFailed, TransferFailed
-from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.layout import layer_file, manifest_file
-from coordinator.snapshot.transfer import RestartNeeded, StateTransfer, TransferPorts
 from coordinator.vsr import SnapshotNeeded
-from tests.journal.builders import CLUSTER_ID, OTHER_CLUSTER_ID
-from tests.journal.memory_storage import MemoryStorage
+from tests.journal.builders import OTHER_CLUSTER_ID
 from tests.snapshot_files.generation_builders import (
     COPY_DIRECTORIES,
     Sections,
@@ -27,12 +22,13 @@ from tests.snapshot_files.generation_builders import (
     memory,
     open_files,
 )
+from tests.snapshot_files.transfer_trial import NEWEST, Trial
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
-from viewstamp.format.manifest import encode_manifest, root_of, section_of, sections
-
-CHUNK_BYTES = 700
-NEWEST = 2
-ROUNDS_MAX = 20_000
+from viewstamp.format.manifest import (
+    encode_manifest,
+    root_of,
+    section_of,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -40,142 +36,6 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again at once."""
     monkeypatch.setattr(transfer_module, "RETRY_FIRST_MS", 0)
     monkeypatch.setattr(transfer_module, "RETRY_MAX_MS", 0)
-
-
-class Peer:
-    """A replica with two generations, and what goes wrong with it."""
-
-    def __init__(self) -> None:
-        """Write them."""
-        self.storage = memory()
-        self.files = open_files(self.storage)
-        self.sections = Sections(self.files)
-        self.sections.write(1, entities(1, 8))
-        self.manifest = self.sections.write(NEWEST, {2: {(1, b"000100"): b"new" * 300}})
-        self.manifests = {g: self._manifest(g) for g in (1, NEWEST)}
-
-    def _manifest(self, generation: int) -> bytes:
-        return self.storage.content(f"{COPY_DIRECTORIES[0]}/{manifest_file(generation)}")
-
-    def layer(self, digest: bytes) -> bytes:
-        """Return the bytes of a layer."""
-        return self.storage.content(f"{COPY_DIRECTORIES[0]}/{layer_file(digest)}")
-
-    @property
-    def references(self) -> dict[bytes, int]:
-        """The layers of the newest generation, with their sizes."""
-        return {
-            each.digest: each.size_bytes
-            for _, section in sections(self.manifest)
-            for each in section.layers
-        }
-
-
-@dataclass
-class FakeFetcher:
-    """Reads from one peer's disk whoever is asked; `chunks_left` sends fail once they are used."""
-
-    peer: Peer
-    asked: list[tuple[str, tuple[int, ...], int, int]] = field(default_factory=list)
-    bytes_sent: int = 0
-    chunks_left: int = 1_000_000
-    gone: set[int] = field(default_factory=set)  # replicas without a manifest
-    flipped: set[bytes] = field(default_factory=set)  # layers that come damaged, once
-    before_layer: Callable[[], None] = lambda: None
-
-    async def manifest(self, replica: int, generation: int) -> bytes:
-        """Return a manifest."""
-        self.asked.append(("manifest", (replica,), generation, 0))
-        if replica in self.gone or generation not in self.peer.manifests:
-            raise PeerFileUnavailable(f"replica {replica}: SNAPSHOT_NOT_FOUND")
-        return self.peer.manifests[generation]
-
-    async def layer(
-        self,
-        replicas: Sequence[int],
-        generation: int,
-        digest: bytes,
-        size_bytes: int,
-        offset: int = 0,
-    ) -> AsyncGenerator[bytes]:
-        """Yield a layer."""
-        self.asked.append(("layer", tuple(replicas), generation, offset))
-        self.before_layer()
-        data = self.peer.layer(digest)
-        assert len(data) == size_bytes
-        if digest in self.flipped:
-            self.flipped.remove(digest)
-            data = data[:-1] + bytes([data[-1] ^ 1])
-        for begin in range(offset, size_bytes, CHUNK_BYTES):
-            if not self.chunks_left:
-                self.chunks_left = 1_000_000  # the next attempt is better off
-                raise PeerFileUnavailable(f"layer {digest.hex()}: nobody sends it")
-            self.chunks_left -= 1
-            chunk = data[begin : begin + CHUNK_BYTES]
-            self.bytes_sent += len(chunk)
-            yield chunk
-
-
-class Trial:
-    """A replica that is behind, with a peer that is not."""
-
-    def __init__(self, directory: Path, storage: MemoryStorage | None = None) -> None:
-        """Begin empty, or with what is on a disk."""
-        self.peer = Peer()
-        self.fetcher = FakeFetcher(self.peer)
-        self.storage = storage or memory()
-        self.files: SnapshotFiles = open_files(self.storage, replica_id=2)
-        self.directory = directory / "transfer"
-        self.committed_op = 5
-        self.own_cut_op = 0
-        self.recorded: list[tuple[int, int]] = []
-        self.refusing: list[Exception] = []
-        self.before_record: Callable[[], None] = lambda: None
-        self.said: list[str] = []
-        self.ended = 0
-        self.transfer = self.begin()
-
-    def begin(self) -> StateTransfer:
-        """Return what a new process has."""
-        ports = TransferPorts(
-            fetcher=self.fetcher,
-            replicas=(0, 1),
-            cluster_id=CLUSTER_ID,
-            committed_op=lambda: self.committed_op,
-            own_cut_op=lambda: self.own_cut_op,
-            record=self._record,
-            say=self.said.append,
-            ended=self._end,
-        )
-        return StateTransfer(ports, self.files, self.directory)
-
-    def _record(self, generation: int, cut_op: int) -> None:
-        if self.refusing:
-            raise self.refusing.pop()
-        self.before_record()
-        assert loaded_state(self.files, generation), "recorded before it was durable"
-        self.recorded.append((generation, cut_op))
-
-    def _end(self) -> None:
-        self.ended += 1
-
-    async def run(self, generation: int = NEWEST) -> None:
-        """Need a generation, and go on until it is here."""
-        self.transfer.needed(SnapshotNeeded(1, generation, 10 * generation))
-        with pytest.raises(RestartNeeded):
-            async with asyncio.timeout(30):
-                await self.transfer.run()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Run the transfer until something holds."""
-        running = asyncio.ensure_future(self.transfer.run())
-        for _ in range(ROUNDS_MAX):
-            if condition():
-                break
-            await asyncio.sleep(0.001)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        assert condition(), "it never came to that"
 
 
 async def test_everything_is_fetched(tmp_path: Path) -> None:
@@ -271,9 +131,16 @@ def other_generation(manifest: SnapshotManifest) -> None:
     manifest.root = root_of(manifest)
 
 
+def other_cut(manifest: SnapshotManifest) -> None:
+    """Make it a manifest of another entry than the peer said."""
+    manifest.cut_op += 1
+    manifest.root = root_of(manifest)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (other_cut, "was cut at op 21, not at 20"),
         (other_cluster, "is of cluster"),
         (other_generation, "is of generation 7"),
         (None, "checksum"),
@@ -399,6 +266,50 @@ async def test_generation_of_a_cut_that_was_never_committed(tmp_path: Path) -> N
     trial.files.begin(NEWEST).write_manifest(other)
     await trial.run()
     assert loaded_state(trial.files, NEWEST) == trial.peer.sections.state
+
+
+async def test_another_cut_of_the_generation_to_restart_from(tmp_path: Path) -> None:
+    """What the superblock names is no uncommitted entry's: no peer is believed against it."""
+    trial = Trial(tmp_path)
+    mine = Sections(trial.files)
+    mine.write(1, entities(1, 8))
+    mine.write(NEWEST, {2: {(1, b"000100"): b"other" * 100}})
+    assert mine.manifest is not None
+    trial.adopted = NEWEST
+    other = SnapshotManifest()
+    other.CopyFrom(trial.peer.manifest)
+    other.cut_checksum = b"o" * 16
+    other.root = root_of(other)
+    trial.peer.manifests[NEWEST] = encode_manifest(other)
+    trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
+    await trial.until(lambda: bool(trial.said))
+    assert "which this replica restarts from" in trial.said[0]
+    assert loaded_state(trial.files, NEWEST) == mine.state
+
+
+async def test_a_damaged_manifest_to_restart_from_stays(tmp_path: Path) -> None:
+    """Nothing of the generation that the superblock names is deleted: a restart mends it."""
+    trial = Trial(tmp_path)
+    Sections(trial.files).write(NEWEST, entities(1, 8))
+    name = manifest_file(NEWEST)
+    for directory in COPY_DIRECTORIES:
+        trial.storage.flip(f"{directory}/{name}", 100)
+    trial.adopted = NEWEST
+    trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
+    await trial.until(lambda: bool(trial.said))
+    assert trial.files.generations() == [NEWEST]
+
+
+async def test_peers_whose_manifests_are_too_new(tmp_path: Path) -> None:
+    """The next peer is asked; if none has one that this build reads, the operator is told so."""
+    trial = Trial(tmp_path)
+    trial.fetcher.too_new = {0, 1}
+    trial.transfer.needed(SnapshotNeeded(1, NEWEST, 20))
+    await trial.until(lambda: bool(trial.said))
+    assert "start one here" in trial.said[0]
+    trial.fetcher.too_new = {1}
+    await trial.run()
+    assert trial.recorded == [(NEWEST, 20)]
 
 
 async def test_same_cut_with_another_root_is_divergence(tmp_path: Path) -> None:

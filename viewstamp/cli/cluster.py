@@ -23,7 +23,13 @@ from viewstamp.cli.session import (
     settings_of,
 )
 from viewstamp.client import Client
-from viewstamp.cluster import ClusterFailed, LocalCluster, LocalReplicas, PreflightError
+from viewstamp.cluster import (
+    ClusterFailed,
+    LocalCluster,
+    LocalReplicas,
+    PreflightError,
+    check_passed_on,
+)
 from viewstamp.cluster.local import DEFAULT_LISTEN
 from viewstamp.cluster.preflight import write_secret
 from viewstamp.telemetry.settings import TELEMETRY_DIRECTORY, TRACE_RATIO, TelemetrySettings
@@ -38,6 +44,15 @@ ALARM_COLUMNS = ("kind", "message", "since")
 
 def up(
     context: typer.Context,
+    flags: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- FLAGS",
+            help="Behind `--`: flags for the coordinator, for each one if there are several;"
+            " `python -m coordinator --help` explains them.",
+            show_default=False,
+        ),
+    ] = None,
     data_directory: Annotated[
         Path, typer.Option(help="Journal, secrets, logs; created if it is not there.")
     ] = Path("data"),
@@ -70,8 +85,9 @@ def up(
     Starts the coordinator and the three domain services, and restarts what dies. The processes
     write their logs to DATA_DIRECTORY/log and their traces to DATA_DIRECTORY/telemetry. With
     several replicas each has a directory of its own, DATA_DIRECTORY/replica-0 and so on, and
-    listens one port above the one before. Exit codes: 0 stopped, 1 a process was given up, 2 it
-    could not start.
+    listens one port above the one before. What stands behind `--` is passed on to the coordinators:
+    `viewstamp up --replicas 3 -- --snapshot-commands 1000 --log-level debug`. Exit codes: 0
+    stopped, 1 a process was given up, 2 it could not start.
     """
     settings = settings_of(context)
     telemetry = TelemetrySettings(
@@ -81,13 +97,13 @@ def up(
         metrics_listen=metrics_listen,
     )
     try:
-        cluster: LocalCluster | LocalReplicas
-        if replicas == 1 and standbys == 0:
-            cluster = LocalCluster(data_directory, listen, telemetry=telemetry)
-        else:
-            cluster = LocalReplicas(
-                data_directory, replicas, listen, telemetry=telemetry, standbys=standbys
-            )
+        check_passed_on(flags or [], replicas + standbys)
+        shared: Any = {"telemetry": telemetry, "coordinator_arguments": flags or []}
+        cluster: LocalCluster | LocalReplicas = (
+            LocalCluster(data_directory, listen, **shared)
+            if replicas == 1 and standbys == 0
+            else LocalReplicas(data_directory, replicas, listen, standbys=standbys, **shared)
+        )
         asyncio.run(_serve(settings, cluster))
     except PreflightError as error:
         fail(settings, "CANNOT_START", str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from viewstamp.cluster.errors import ClusterError, ClusterFailed, PreflightError
 from viewstamp.cluster.local import LocalCluster
+from viewstamp.cluster.passed_on import check_passed_on
 from viewstamp.cluster.process import Program
 from viewstamp.cluster.replicas import LocalReplicas
 
@@ -11,6 +12,7 @@ __all__ = [
     "LocalCluster",
     "LocalReplicas",
     "Program",
+    "check_passed_on",
     "ClusterError",
     "ClusterFailed",
     "PreflightError",

@@ -123,6 +123,10 @@ class _AlarmKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AlarmKind.V
     """This replica had better not be the primary; the message says why. It leads only if no other
     replica is any better.
     """
+    ALARM_KIND_PEER_MENDING: _AlarmKind.ValueType  # 14
+    """Another replica cannot start before it has fetched files of its snapshot from its peers; the
+    message says what is damaged there.
+    """
 
 class AlarmKind(_AlarmKind, metaclass=_AlarmKindEnumTypeWrapper):
     """What is wrong."""
@@ -158,6 +162,10 @@ it is, and what it waits for.
 ALARM_KIND_UNFIT: AlarmKind.ValueType  # 13
 """This replica had better not be the primary; the message says why. It leads only if no other
 replica is any better.
+"""
+ALARM_KIND_PEER_MENDING: AlarmKind.ValueType  # 14
+"""Another replica cannot start before it has fetched files of its snapshot from its peers; the
+message says what is damaged there.
 """
 Global___AlarmKind: _TypeAlias = AlarmKind  # noqa: Y015
 

@@ -55,6 +55,8 @@ class _HelloRefusalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HelloRef
     """Another process with the caller's id is connected and alive."""
     HELLO_REFUSAL_OTHER_STANDBY_COUNT: _HelloRefusal.ValueType  # 11
     """Other number of standbys."""
+    HELLO_REFUSAL_MENDING: _HelloRefusal.ValueType  # 12
+    """The called replica has to make its snapshot whole before it can start, and serves files alone."""
 
 class HelloRefusal(_HelloRefusal, metaclass=_HelloRefusalEnumTypeWrapper):
     """Why a hello was refused."""
@@ -83,6 +85,8 @@ HELLO_REFUSAL_DUPLICATE_REPLICA: HelloRefusal.ValueType  # 10
 """Another process with the caller's id is connected and alive."""
 HELLO_REFUSAL_OTHER_STANDBY_COUNT: HelloRefusal.ValueType  # 11
 """Other number of standbys."""
+HELLO_REFUSAL_MENDING: HelloRefusal.ValueType  # 12
+"""The called replica has to make its snapshot whole before it can start, and serves files alone."""
 Global___HelloRefusal: _TypeAlias = HelloRefusal  # noqa: Y015
 
 @_typing.final

@@ -1,0 +1,79 @@
+"""What a replica offers its peers before it can start: its snapshot files, as far as they are good.
+
+Were it to offer nothing, replicas that all come up with damage, each in another file, would wait
+for each other. Whoever wants to exchange messages is told why it has to wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import grpc.aio
+
+from coordinator.gateway.snapshot_streams import SnapshotProvider
+from coordinator.peers.agreement import agreed_limits
+from coordinator.peers.files import SnapshotFilesServer
+from coordinator.peers.listener import SERVER_OPTIONS, Listener
+from coordinator.peers.messages import PeerMessage
+from coordinator.peers.peers import STOP_GRACE_MS, PeersConfig, bind, credentials_of, hello_of
+
+
+class FilesOnly:
+    """Listens where the replica will listen for its peers, between `start` and `stop`."""
+
+    def __init__(
+        self,
+        config: PeersConfig,
+        snapshots: SnapshotProvider,
+        adopted: Callable[[], int],
+        mends: Callable[[], str],
+    ) -> None:
+        """Serve `snapshots`; `adopted` is the generation that this replica would restart from.
+
+        `mends` says what it has to do before, for people at other replicas. Raises ConfigError.
+        """
+        self._config = config
+        self._credentials = credentials_of(config)
+        self._mends = mends
+        own = hello_of(config, agreed_limits())
+        listener = Listener(own, _Nobody(), _monotonic_ms, mends=self._why)
+        files = SnapshotFilesServer(snapshots, listener.refusal_of, adopted)
+        self._handlers = (listener.handlers(), files.handlers())
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises ConfigError if the address cannot be bound."""
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        server.add_generic_rpc_handlers(self._handlers)
+        bind(server, self._config.settings.listen, self._credentials)
+        await server.start()
+        self._server = server
+
+    async def stop(self) -> None:
+        """Let the address go; a peer that was reading asks again."""
+        if self._server is not None:
+            await self._server.stop(STOP_GRACE_MS / 1000)
+
+    def _why(self) -> str:
+        return f"replica {self._config.replica_id} makes its snapshot whole first: {self._mends()}"
+
+
+class _Nobody:
+    """Is told nothing: no stream is accepted."""
+
+    def welcomed(self, replica: int, boot_nonce: bytes) -> None:
+        raise AssertionError("a replica that cannot start has accepted a stream")
+
+    def received(self, message: PeerMessage) -> None:
+        raise AssertionError("a replica that cannot start has received a message")
+
+    def fell_silent(self, replica: int) -> None:
+        raise AssertionError("a replica that cannot start has lost a stream")
+
+    def failed(self, error: BaseException) -> None:
+        raise AssertionError("no stream was accepted that could fail") from error
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,182 @@
+"""A replica that gets a snapshot from a peer of which the test says what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from coordinator.peers.fetch import PeerFileUnavailable
+from coordinator.snapshot.files import SnapshotFiles
+from coordinator.snapshot.layout import layer_file, manifest_file
+from coordinator.snapshot.transfer import RestartNeeded, StateTransfer, TransferPorts
+from coordinator.vsr import SnapshotNeeded
+from tests.journal.builders import CLUSTER_ID
+from tests.journal.memory_storage import MemoryStorage
+from tests.snapshot_files.generation_builders import (
+    COPY_DIRECTORIES,
+    Sections,
+    entities,
+    loaded_state,
+    memory,
+    open_files,
+)
+from viewstamp.format.digest import DIGEST_BYTES
+from viewstamp.format.manifest import (
+    MANIFEST_VERSION,
+    sections,
+)
+
+CHUNK_BYTES = 700
+NEWEST = 2
+ROUNDS_MAX = 20_000
+
+
+class Peer:
+    """A replica with two generations, and what goes wrong with it."""
+
+    def __init__(self) -> None:
+        """Write them."""
+        self.storage = memory()
+        self.files = open_files(self.storage)
+        self.sections = Sections(self.files)
+        self.sections.write(1, entities(1, 8))
+        self.manifest = self.sections.write(NEWEST, {2: {(1, b"000100"): b"new" * 300}})
+        self.manifests = {g: self._manifest(g) for g in (1, NEWEST)}
+
+    def _manifest(self, generation: int) -> bytes:
+        return self.storage.content(f"{COPY_DIRECTORIES[0]}/{manifest_file(generation)}")
+
+    def layer(self, digest: bytes) -> bytes:
+        """Return the bytes of a layer."""
+        return self.storage.content(f"{COPY_DIRECTORIES[0]}/{layer_file(digest)}")
+
+    @property
+    def references(self) -> dict[bytes, int]:
+        """The layers of the newest generation, with their sizes."""
+        return {
+            each.digest: each.size_bytes
+            for _, section in sections(self.manifest)
+            for each in section.layers
+        }
+
+
+def of_a_newer_build(data: bytes) -> bytes:
+    """Return a manifest file with the next version of the format."""
+    version = MANIFEST_VERSION + 1
+    framed = data[DIGEST_BYTES:][:4] + version.to_bytes(2, "little") + data[DIGEST_BYTES + 6 :]
+    return blake3(framed).digest() + framed
+
+
+@dataclass
+class FakeFetcher:
+    """Reads from one peer's disk whoever is asked; `chunks_left` sends fail once they are used."""
+
+    peer: Peer
+    asked: list[tuple[str, tuple[int, ...], int, int]] = field(default_factory=list)
+    bytes_sent: int = 0
+    chunks_left: int = 1_000_000
+    gone: set[int] = field(default_factory=set)  # replicas without a manifest
+    too_new: set[int] = field(default_factory=set)  # replicas whose builds write other manifests
+    flipped: set[bytes] = field(default_factory=set)  # layers that come damaged, once
+    before_layer: Callable[[], None] = lambda: None
+
+    async def manifest(self, replica: int, generation: int) -> bytes:
+        """Return a manifest."""
+        self.asked.append(("manifest", (replica,), generation, 0))
+        if replica in self.gone or generation not in self.peer.manifests:
+            raise PeerFileUnavailable(f"replica {replica}: SNAPSHOT_NOT_FOUND")
+        data = self.peer.manifests[generation]
+        return of_a_newer_build(data) if replica in self.too_new else data
+
+    async def layer(
+        self,
+        replicas: Sequence[int],
+        generation: int,
+        digest: bytes,
+        size_bytes: int,
+        offset: int = 0,
+    ) -> AsyncGenerator[bytes]:
+        """Yield a layer."""
+        self.asked.append(("layer", tuple(replicas), generation, offset))
+        self.before_layer()
+        data = self.peer.layer(digest)
+        assert len(data) == size_bytes
+        if digest in self.flipped:
+            self.flipped.remove(digest)
+            data = data[:-1] + bytes([data[-1] ^ 1])
+        for begin in range(offset, size_bytes, CHUNK_BYTES):
+            if not self.chunks_left:
+                self.chunks_left = 1_000_000  # the next attempt is better off
+                raise PeerFileUnavailable(f"layer {digest.hex()}: nobody sends it")
+            self.chunks_left -= 1
+            chunk = data[begin : begin + CHUNK_BYTES]
+            self.bytes_sent += len(chunk)
+            yield chunk
+
+
+class Trial:
+    """A replica that is behind, with a peer that is not."""
+
+    def __init__(self, directory: Path, storage: MemoryStorage | None = None) -> None:
+        """Begin empty, or with what is on a disk."""
+        self.peer = Peer()
+        self.fetcher = FakeFetcher(self.peer)
+        self.storage = storage or memory()
+        self.files: SnapshotFiles = open_files(self.storage, replica_id=2)
+        self.directory = directory / "transfer"
+        self.committed_op = 5
+        self.own_cut_op = self.adopted = 0
+        self.recorded: list[tuple[int, int]] = []
+        self.refusing: list[Exception] = []
+        self.before_record: Callable[[], None] = lambda: None
+        self.said: list[str] = []
+        self.ended = 0
+        self.transfer = self.begin()
+
+    def begin(self) -> StateTransfer:
+        """Return what a new process has."""
+        ports = TransferPorts(
+            fetcher=self.fetcher,
+            replicas=(0, 1),
+            cluster_id=CLUSTER_ID,
+            committed_op=lambda: self.committed_op,
+            own_cut_op=lambda: self.own_cut_op,
+            adopted=lambda: self.adopted,
+            record=self._record,
+            say=self.said.append,
+            ended=self._end,
+        )
+        return StateTransfer(ports, self.files, self.directory)
+
+    def _record(self, generation: int, cut_op: int) -> None:
+        if self.refusing:
+            raise self.refusing.pop()
+        self.before_record()
+        assert loaded_state(self.files, generation), "recorded before it was durable"
+        self.recorded.append((generation, cut_op))
+
+    def _end(self) -> None:
+        self.ended += 1
+
+    async def run(self, generation: int = NEWEST) -> None:
+        """Need a generation, and go on until it is here."""
+        self.transfer.needed(SnapshotNeeded(1, generation, 10 * generation))
+        with pytest.raises(RestartNeeded):
+            async with asyncio.timeout(30):
+                await self.transfer.run()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Run the transfer until something holds."""
+        running = asyncio.ensure_future(self.transfer.run())
+        for _ in range(ROUNDS_MAX):
+            if condition():
+                break
+            await asyncio.sleep(0.001)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert condition(), "it never came to that"
