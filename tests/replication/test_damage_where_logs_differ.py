@@ -14,11 +14,15 @@ from coordinator.vsr import (
     RecordFaulty,
 )
 from coordinator.vsr.install import contradicts
-from coordinator.vsr.messages import CommittedMessage, DoViewChangeMessage, RepairMessage
+from coordinator.vsr.messages import (
+    CommittedMessage,
+    DoViewChangeMessage,
+    Prepare,
+    RepairMessage,
+)
 from tests.replication.cluster_harness import CLUSTER_ID, Cluster
 from tests.replication.test_logs_that_differ import another_entry_after
 from tests.replication.test_view_change_statements import quiet, rules
-from viewstamp.format.prepare import Prepare
 
 LATER_LOG_VIEW, ELECTED_VIEW = 3, 4
 
