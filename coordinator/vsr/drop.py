@@ -24,7 +24,6 @@ from coordinator.vsr.messages import (
     CommittedMessage,
     DoViewChangeMessage,
     Message,
-    PrepareHeader,
     PrepareMessage,
     PrepareOkMessage,
     ReadIndexReplyMessage,
@@ -239,23 +238,8 @@ def head_damaged(state: State, message: CommittedMessage | RepairMessage) -> boo
     if log.is_at_base and header.op == log.base_op + 1:
         return False
     if header.op in log.faulty and catch_up.belongs(state, message.prepare):
-        return not joins(state, header)
+        return not repair.joins(state, header)
     return log.get(header.op - 1) is None
-
-
-def joins(state: State, header: PrepareHeader) -> bool:
-    """Whether an entry may take the place of a damaged one of which nothing is known.
-
-    What was committed here may. Anything else may be of another log than what is before it, and
-    would then say after a restart that this is committed: it has to follow that.
-    """
-    before = state.log.checksum_of(header.op - 1)
-    if header.op <= state.commit_max or before == header.parent:
-        return True
-    # All up to the commit point is in every log. That an entry is not the child of what is there
-    # is a defect then, which the log finds.
-    is_next = header.op == state.commit_max + 1
-    return is_next and (before is not None or header.op - 1 not in state.log.faulty)
 
 
 def committed_backlog(state: State, message: CommittedMessage | RepairMessage) -> bool:

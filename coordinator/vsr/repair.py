@@ -15,6 +15,7 @@ from coordinator.vsr.errors import demand
 from coordinator.vsr.events import RecordFaulty
 from coordinator.vsr.messages import (
     Message,
+    PrepareHeader,
     RepairMessage,
     RequestCommittedMessage,
     RequestPrepareMessage,
@@ -152,6 +153,21 @@ def on_repair(state: State, message: RepairMessage) -> None:
         state.write(message.prepare, fills=header.op in state.log.faulty)
     elif held is not None:
         acknowledge.acknowledge(state, held)
+
+
+def joins(state: State, header: PrepareHeader) -> bool:
+    """Whether an entry may take the place of a damaged one of which nothing is known.
+
+    What was committed here may. Anything else may be of another log than what is before it, and
+    would then say after a restart that this is committed: it has to follow that.
+    """
+    before = state.log.checksum_of(header.op - 1)
+    if header.op <= state.commit_max or before == header.parent:
+        return True
+    # All up to the commit point is in every log. That an entry is not the child of what is there
+    # is a defect then, which the log finds.
+    is_next = header.op == state.commit_max + 1
+    return is_next and (before is not None or header.op - 1 not in state.log.faulty)
 
 
 def on_record_faulty(state: State, event: RecordFaulty) -> None:
