@@ -36,13 +36,16 @@ class Entry:
 class Stray:
     """A sector that is not zero and not part of a record whose frame verified.
 
-    `torn` says that its first unit, where a frame would be, is zero all the same.
+    `torn` says that its first unit, where a frame would be, is zero all the same. `head` are its
+    first bytes. `astray` is the frame there if it is of a record that belongs elsewhere (`astray`).
     """
 
     segment: int
     offset: int
     reason: str
     torn: bool = False
+    head: bytes = b""
+    astray: Frame | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +110,11 @@ def _missing(
     strays: Sequence[Stray],
     first_segment: int,
 ) -> Finding:
-    """Records without as much as a frame, between two neighbours."""
+    """Records without as much as a frame in their place, between two neighbours."""
     segment, offset, reason = _locate(previous, following, strays, first_segment)
+    elsewhere = _astray(strays, first_sequence, last_sequence)
+    if elsewhere:
+        reason = f"the record was written to segment {elsewhere[0].segment}, {elsewhere[0].offset}"
     return Finding(
         first_sequence=first_sequence,
         last_sequence=last_sequence,
@@ -118,9 +124,19 @@ def _missing(
         segment=segment,
         offset=offset,
         reason=reason,
-        torn=_begins_blank(previous, following, strays, first_segment),
+        torn=not elsewhere and _begins_blank(previous, following, strays, first_segment),
         start=_end(previous, first_segment),
     )
+
+
+def _astray(strays: Sequence[Stray], first_sequence: int, last_sequence: int) -> list[Stray]:
+    """Where records of these sequences went astray. Such a write returned like any other, so the
+    zeros in its place are no tear."""
+    return [
+        stray
+        for stray in strays
+        if stray.astray is not None and first_sequence <= stray.astray.sequence <= last_sequence
+    ]
 
 
 def _end(previous: Entry | None, first_segment: int) -> tuple[int, int]:
@@ -203,14 +219,16 @@ def _damaged(entry: Entry, reason: str, *, torn: bool) -> Finding:
 def _find_after(
     previous: Entry | None, strays: Sequence[Stray], first_segment: int
 ) -> Iterator[Finding]:
-    """Damage that no record follows, or a truncated journal without any record."""
+    """Damage that no record follows, records gone astray that none follows, or a truncated journal
+    without any record."""
     last = (first_segment, 0) if previous is None else (previous.segment, previous.offset)
     followed = any((stray.segment, stray.offset) > last for stray in strays)
     emptied = previous is None and first_segment > 1
-    if not followed and not emptied:
-        return
     sequence = 1 if previous is None else previous.frame.sequence + 1
-    yield _missing(sequence, sequence, previous, None, strays, first_segment)
+    astray = [stray.astray.sequence for stray in strays if stray.astray is not None]
+    last_sequence = max((sequence, *astray))
+    if followed or emptied or last_sequence in astray:
+        yield _missing(sequence, last_sequence, previous, None, strays, first_segment)
 
 
 def harmless_strays(entries: Sequence[Entry], strays: Sequence[Stray]) -> list[Stray]:

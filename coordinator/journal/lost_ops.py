@@ -12,9 +12,9 @@ too high only means that nothing is told. So less may be told once segments were
 told and made good is therefore noted as repaired, like what was not.
 
 Two kinds of gaps count fewer sequences than records were lost, or none that can be relied on, and
-never match for another reason. What is lost behind the last record counts as one; whoever appends
-after that goes on from the log that it still has. A first segment that does not begin with a record
-says that one is lost, not how many.
+never match for another reason. What is lost behind the last record counts as one, or as what went
+astray tells; whoever appends after that goes on from the log that it still has. A first segment
+that does not begin with a record says that one is lost, not how many.
 """
 
 from __future__ import annotations

@@ -8,10 +8,11 @@ disk never got, and reading them back proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from coordinator.journal.astray import recognize
 from coordinator.journal.errors import (
     CorruptJournal,
     JournalFailed,
@@ -34,6 +35,7 @@ from coordinator.storage import Storage, StorageFile
 from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.prepare import Prepare, PrepareHeader
 from viewstamp.format.record import (
+    FRAME_BYTES,
     SECTOR_BYTES,
     BlankSectors,
     DamagedRecord,
@@ -41,6 +43,7 @@ from viewstamp.format.record import (
     RecordKind,
     ScanItem,
     SegmentHeader,
+    claimed_sequence,
     decode_ranges,
     decode_segment_header,
     encode_segment_header,
@@ -166,9 +169,10 @@ def scan(opened: OpenSegments, identity: Identity) -> Contents:
         data = read_segment(file)
         try:
             for item in scan_segment(data, journal_id=opened.journal_id, segment=number):
-                _take(contents, number, item)
+                _take(contents, number, item, data)
         except FormatVersionError as error:
             raise FormatVersionError(f"{file.path}: {error}") from error
+    recognize(opened, contents)
     for entry in contents.entries:
         if entry.header is not None and entry.header.cluster_id != identity.cluster_id:
             path = opened.files[entry.segment].path
@@ -176,13 +180,25 @@ def scan(opened: OpenSegments, identity: Identity) -> Contents:
     return contents
 
 
-def _take(contents: Contents, number: int, item: ScanItem) -> None:
+def _take(contents: Contents, number: int, item: ScanItem, data: bytes) -> None:
     if isinstance(item, BlankSectors):
         return
     if isinstance(item, DamagedRecord) and item.frame is None:
-        contents.strays.append(Stray(number, item.offset, item.reason, item.torn))
+        head = data[item.offset : item.offset + FRAME_BYTES]
+        contents.strays.append(Stray(number, item.offset, item.reason, item.torn, head))
     else:
         contents.entries.append(_entry(number, item))
+    if isinstance(item, DamagedRecord):
+        contents.within.extend(_frames_within(number, item, data))
+
+
+def _frames_within(number: int, damaged: DamagedRecord, data: bytes) -> Iterator[Stray]:
+    """What looks like a frame in a damaged record, behind its own."""
+    end = damaged.offset + damaged.extent_bytes
+    for offset in range(damaged.offset + SECTOR_BYTES, end, SECTOR_BYTES):
+        head = data[offset : offset + FRAME_BYTES]
+        if claimed_sequence(head) is not None:
+            yield Stray(number, offset, "a frame inside a damaged record", head=head)
 
 
 def _entry(number: int, item: IntactRecord | DamagedRecord) -> Entry:

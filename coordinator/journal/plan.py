@@ -47,10 +47,15 @@ class OpenSegments:
 
 @dataclass(slots=True)
 class Contents:
-    """What scanning the segments gave, in file order."""
+    """What scanning the segments gave, in file order.
+
+    `within` are the sectors inside damaged records that look like frames: one may have gone astray
+    and lie on them.
+    """
 
     entries: list[Entry] = field(default_factory=list)
     strays: list[Stray] = field(default_factory=list)
+    within: list[Stray] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +80,11 @@ class Plan:
         return max(self.live, default=0) + 1
 
     def is_cut(self, stray: Stray) -> bool:
-        """Whether a stray is part of what is cut off."""
-        return self.cut is not None and (stray.segment, stray.offset) >= self.cut.start
+        """Whether a stray is part of what is cut off. A record gone astray that is not cut off
+        stays: it may be all that tells that there was one."""
+        if self.cut is None or (stray.segment, stray.offset) < self.cut.start:
+            return False
+        return stray.astray is None or stray.astray.sequence >= self.cut.first_sequence
 
 
 def make_plan(opened: OpenSegments, contents: Contents, identity: Identity) -> Plan:

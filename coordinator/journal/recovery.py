@@ -20,6 +20,7 @@ about a finding decide what is done, by the table `DECISIONS` and nothing else:
 `torn`
     Units of it are still zeros that were not written so (see `viewstamp.format.record`): its write
     never reached the disk, so the sync of its group never returned, and it was never acknowledged.
+    Not so if it is found elsewhere (`astray`): then the disk wrote it there, and the sync returned.
 `single`
     The cluster has one replica: nobody else can supply what is lost.
 
@@ -46,7 +47,7 @@ from enum import Enum
 
 from coordinator.journal.findings import Entry, Finding, Stray, find
 from coordinator.journal.lost_ops import tell_ops
-from viewstamp.format.record import RecordKind
+from viewstamp.format.record import Frame, RecordKind
 
 
 class Decision(Enum):
@@ -136,12 +137,22 @@ class Judged:
 class Evidence:
     """What all records together say, asked by sequence and by op."""
 
-    def __init__(self, entries: Sequence[Entry], commit_max: int, covered_op: int = 0) -> None:
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        commit_max: int,
+        covered_op: int = 0,
+        astray: Sequence[Frame] = (),
+    ) -> None:
         """`entries` are in file order; `commit_max` is the superblock's, and a snapshot covers
-        everything up to `covered_op`."""
+        everything up to `covered_op`. The frames of records `astray` say what was synced, too."""
         by_sequence = sorted(entries, key=lambda entry: entry.frame.sequence)
         self._sequences = [entry.frame.sequence for entry in by_sequence]
-        self._durable_after = _suffix_maxima([e.frame.durable_sequence for e in by_sequence])
+        frames = sorted(
+            (*(entry.frame for entry in entries), *astray), key=lambda frame: frame.sequence
+        )
+        self._frame_sequences = [frame.sequence for frame in frames]
+        self._durable_after = _suffix_maxima([frame.durable_sequence for frame in frames])
         self._reach = _reach(by_sequence, covered_op)
         self._newest_of_op: dict[int, tuple[int, bytes]] = {}
         self._cuts: list[tuple[int, int]] = []
@@ -173,7 +184,7 @@ class Evidence:
 
     def above_durable(self, sequence: int) -> bool:
         """Whether no record after `sequence` was written knowing `sequence` to be synced."""
-        return self._durable_after[bisect_right(self._sequences, sequence)] < sequence
+        return self._durable_after[bisect_right(self._frame_sequences, sequence)] < sequence
 
     def above_commit(self, finding: Finding, *, single: bool) -> bool:
         """Whether the log reaches what is known to be committed without the finding."""
@@ -262,7 +273,8 @@ def judge(
     covered_op: int = 0,
 ) -> tuple[list[Judged], Evidence]:
     """Find everything that is lost or damaged and decide about it, in file order."""
-    evidence = Evidence(entries, commit_max, covered_op)
+    astray = [stray.astray for stray in strays if stray.astray is not None]
+    evidence = Evidence(entries, commit_max, covered_op, astray)
     findings = list(find(entries, strays, first_segment))
     if not single:
         findings = tell_ops(findings, entries, first_segment, covered_op)

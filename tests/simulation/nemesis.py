@@ -92,7 +92,7 @@ class Nemesis:
         """A replica leaves a view, or enters one: a good moment to strike, it or another."""
         self.moments.view_changed(machine)
         is_awake = self._has_started and not self._is_over
-        if not (is_awake and self._world.options.is_ambushed):
+        if not (is_awake and self._kinds and self._world.options.is_ambushed):
             return
         if self._random.randrange(AMBUSH_ONE_IN) == 0:
             self._marked = machine

@@ -256,6 +256,12 @@ class Scenario:
         for offset in range(place.offset, place.offset + place.extent_bytes, 512):
             machine.disk.flip(segment_path(JOURNAL, place.segment), offset)
 
+    def misdirect(self, who: str, sectors: str) -> None:
+        """Let the next record of a disk land so many sectors from its place."""
+        machine = self.who(who)
+        machine.is_untrusted = True
+        machine.disk.sectors_astray = int(sectors)
+
     def rot_superblock(self, who: str) -> None:
         """Damage one copy of the superblock."""
         disk = self.who(who).disk
@@ -330,6 +336,7 @@ STEPS: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"diverge (\w+)", Scenario.diverge),
     (r"rot (\w+) on (\w+)", Scenario.rot),
     (r"rot superblock of (\w+)", Scenario.rot_superblock),
+    (r"misdirect (\w+) by (\d+)", Scenario.misdirect),
     (r"(isolate|deaf|mute|bridge) (\w+)", Scenario.cut),
     (r"cut ([\w,]+) from ([\w,]+)", Scenario.cut_between),
     (r"mend", Scenario.mend),

@@ -98,6 +98,17 @@ def test_a_seed_is_the_same_run_every_time() -> None:
     assert len(printed) == 1
 
 
+def test_a_view_that_changes_is_struck_only_by_what_the_seed_has() -> None:
+    """A seed may have nothing but primaries that resign: no other trouble can come with that."""
+    drawn = draw(3, Scale.QUICK)
+    faults = frozenset({FaultKind.STEP_DOWN})
+
+    outcome = run_seed(replace(drawn, faults=faults, is_ambushed=True, fault_interval_ms=100))
+
+    assert outcome.failure == ""
+    assert outcome.counts["fault step_down"] > 10
+
+
 def test_failure_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Faults and commands that a failure does not need are taken away; the command says so."""
     drawn = draw(7, Scale.QUICK)

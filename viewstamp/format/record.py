@@ -52,13 +52,14 @@ bytes are damaged can still be asked for from a peer by (op, checksum).
 
 **Torn or rotten.** A disk writes a unit of 512 bytes whole or not at all, and a segment held zeros
 before. So a record whose write a crash cut short has units that are still all zeros although they
-were not written so. That tells it from a record that rotted later: no journal ever acknowledged
-it. Two rules make it so. The last unit of the content is filled up with the byte 0xFF (the units
-behind it are zeros), and the frame counts the units that are *thin*: those with fewer than 16
-bytes other than zero, which rot of a few bytes could blank. More units of zeros than thin ones
-prove a tear (`DamagedRecord.torn`). The first unit holds the frame and is never thin. A tear stays
-unproven if it took no more units than there are thin ones that are not blank, as does every tear
-of a record of version 1, which is filled up with zeros and counts nothing.
+were not written so. That tells it from a record that rotted later: no journal ever acknowledged it.
+(One that a disk wrote elsewhere leaves zeros, too. Its frame is valid for the place where the zeros
+are, and so tells.) Two rules make it so. The last unit of the content is filled up with the byte
+0xFF (the units behind it are zeros), and the frame counts the units that are *thin*: those with
+fewer than 16 bytes other than zero, which rot of a few bytes could blank. More units of zeros than
+thin ones prove a tear (`DamagedRecord.torn`). The first unit holds the frame and is never thin. A
+tear stays unproven if it took no more units than there are thin ones that are not blank, as does
+every tear of a record of version 1, which is filled up with zeros and counts nothing.
 
 Kinds of content:
 
@@ -359,6 +360,17 @@ def decode_frame(buffer: bytes, *, journal_id: bytes, segment: int, offset: int)
     if reason is not None:
         raise FormatError(f"record frame is impossible: {reason}")
     return frame
+
+
+def claimed_sequence(buffer: bytes) -> int | None:
+    """The sequence named by what looks like a frame, wherever it lies; None if nothing does.
+
+    Nothing is verified: that takes the place for which the record was made.
+    """
+    if len(buffer) < FRAME_BYTES:
+        return None
+    _, magic, _, _, sequence, *_ = _FRAME.unpack_from(buffer)
+    return sequence if magic == RECORD_MAGIC else None
 
 
 def invalid_frame(frame: Frame) -> str | None:

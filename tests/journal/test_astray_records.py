@@ -1,0 +1,228 @@
+"""Records that the disk wrote elsewhere: whatever they held, a restart never denies it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from coordinator.journal import Journal, Recovery
+from tests.journal.builders import (
+    JOURNAL_ID,
+    RECORDS_PER_SEGMENT,
+    SEGMENT_BYTES,
+    chain,
+    create,
+    filled,
+    place,
+    reopen,
+    segment,
+)
+from tests.journal.memory_storage import MemoryStorage
+from viewstamp.format.prepare import Prepare
+from viewstamp.format.record import (
+    FRAME_BYTES,
+    SECTOR_BYTES,
+    UNIT_BYTES,
+    Frame,
+    RecordKind,
+    encode_record,
+)
+
+MEMBER: Any = {"replica_count": 3}
+PREPARE_HEADER_BYTES = 128
+DENSE = bytes(range(1, 256)) * 40
+
+
+def move(
+    storage: MemoryStorage, origin: tuple[str, int], target: tuple[str, int], size: int
+) -> None:
+    """Let a disk have written these bytes elsewhere: in their place is what was there before."""
+    path, offset = origin
+    data = storage.content(path)[offset : offset + size]
+    put(storage, origin, bytes(size))
+    put(storage, target, data)
+
+
+def put(storage: MemoryStorage, where: tuple[str, int], data: bytes) -> None:
+    """Change bytes behind the journal's back."""
+    path, offset = where
+    content = bytearray(storage.content(path))
+    content[offset : offset + len(data)] = data
+    storage.replace(path, bytes(content))
+
+
+def other_places(origin: tuple[str, int]) -> Iterator[tuple[str, int]]:
+    """Every place in the first segments where a record of one sector may land."""
+    for number in (1, 2, 3):
+        for offset in range(SECTOR_BYTES, SEGMENT_BYTES, SECTOR_BYTES):
+            if (segment(number), offset) != origin:
+                yield segment(number), offset
+
+
+def expect_never_denied(recovery: Recovery, op: int) -> None:
+    """Nothing was cut, and the op is known to be lost, or may have been there."""
+    assert recovery.cut is None
+    head_op = max((recovery.head.op if recovery.head else 0, *recovery.holes))
+    assert op in recovery.holes or (recovery.head_uncertain and op > head_op)
+
+
+def make_good(storage: MemoryStorage, prepares: list[Prepare], following: list[Prepare]) -> None:
+    """Write again what is missing and what may be, go on, and note that nothing is lost."""
+    journal, _ = reopen(storage, **MEMBER)
+    missing = set(journal.missing_ops)
+    journal.append(
+        [p for p in prepares if p.op in missing or p.op > max((journal.first_op, *held(journal)))]
+    )
+    journal.append(following)
+    assert journal.mark_repaired()
+    journal.close()
+    journal, recovery = reopen(storage, **MEMBER)
+    assert list(journal.iterate(1)) == prepares + following
+    assert (recovery.faults, recovery.holes, recovery.head_uncertain) == ((), (), False)
+    journal.close()
+
+
+def held(journal: Journal) -> list[int]:
+    """The ops that a journal holds."""
+    head_op = journal.head.op if journal.head else 0
+    return [header.op for header in journal.headers(1, head_op)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6])
+def test_the_last_record_is_missed_wherever_it_went(count: int) -> None:
+    """Over an older record, into the blank behind, into another segment: each start says so,
+    until all is written again."""
+    origin = place(count - 1)
+    for target in other_places(origin):
+        storage = MemoryStorage()
+        prepares = filled(storage, [[each] for each in chain(count)], **MEMBER)
+        move(storage, origin, target, SECTOR_BYTES)
+
+        for _ in range(2):
+            journal, recovery = reopen(storage, **MEMBER)
+            journal.close()
+            expect_never_denied(recovery, count)
+
+        make_good(storage, prepares, chain(1, after=prepares[-1]))
+
+
+@pytest.mark.parametrize("shift", [1, 2, 4])
+def test_a_group_that_went_astray_as_a_whole_is_missed(shift: int) -> None:
+    """No entry of it is denied, also where it lies partly over its own place."""
+    storage = MemoryStorage()
+    prepares = chain(3)
+    journal = create(storage, **MEMBER, segment_bytes=8 * SECTOR_BYTES)
+    journal.append(prepares[:1])
+    journal.append(prepares[1:])
+    journal.close()
+    origin = segment(1), 2 * SECTOR_BYTES
+    move(storage, origin, (segment(1), (2 + shift) * SECTOR_BYTES), 2 * SECTOR_BYTES)
+
+    _, recovery = reopen(storage, **MEMBER, segment_bytes=8 * SECTOR_BYTES)
+
+    expect_never_denied(recovery, 2)
+    assert recovery.faults[-1].last_sequence == 3
+
+
+def test_a_group_over_two_segments_of_which_the_first_part_went_astray_is_kept() -> None:
+    """What lies in the second segment tells of no tear: both were synced."""
+    storage = MemoryStorage()
+    count = RECORDS_PER_SEGMENT + 1
+    prepares = chain(count)
+    journal = create(storage, **MEMBER)
+    journal.append(prepares[: count - 2])
+    journal.append(prepares[count - 2 :])
+    journal.close()
+    move(storage, place(count - 2), (segment(2), 3 * SECTOR_BYTES), SECTOR_BYTES)
+
+    journal, recovery = reopen(storage, **MEMBER)
+
+    assert (recovery.holes, recovery.head_uncertain) == ((count - 1,), False)
+    assert journal.read(count) == prepares[-1]
+
+
+def test_a_cut_that_went_astray_leaves_in_doubt_what_it_took_out() -> None:
+    """A view began without these entries, and the superblock says that its log is here."""
+    for target in other_places(place(3)):
+        storage = MemoryStorage()
+        prepares = chain(3)
+        journal = create(storage, **MEMBER)
+        for each in prepares:
+            journal.append([each])
+        journal.discard_after(1)
+        journal.close()
+        move(storage, place(3), target, SECTOR_BYTES)
+
+        journal, recovery = reopen(storage, **MEMBER, commit_max=1)
+
+        expect_never_denied(recovery, 3)
+        assert 2 in recovery.holes
+        assert (journal.header(2), journal.header(3)) == (None, None)
+
+
+def test_two_that_went_to_one_place_are_both_missed() -> None:
+    """Only the second one can be seen, and tells that one before it was lost."""
+    storage = MemoryStorage()
+    prepares = filled(storage, [[each] for each in chain(5)], **MEMBER)
+    target = segment(3), 2 * SECTOR_BYTES
+    move(storage, place(3), target, SECTOR_BYTES)
+    move(storage, place(4), target, SECTOR_BYTES)
+
+    journal, recovery = reopen(storage, **MEMBER)
+    journal.close()
+
+    expect_never_denied(recovery, 4)
+    assert recovery.faults[-1].last_sequence == 5
+    make_good(storage, prepares, chain(1, after=prepares[-1]))
+
+
+def test_a_tear_behind_one_that_went_astray_does_not_take_its_trace_away() -> None:
+    """The cut of the torn tail blanks what lies behind, but for what alone tells of an entry."""
+    storage = MemoryStorage()
+    prepares = chain(3, bodies={3: DENSE[:900]})
+    filled(storage, [[each] for each in prepares], **MEMBER)
+    put(storage, (place(2)[0], place(2)[1] + UNIT_BYTES), bytes(UNIT_BYTES))
+    move(storage, place(1), (segment(2), 2 * SECTOR_BYTES), SECTOR_BYTES)
+
+    for _ in range(3):
+        journal, recovery = reopen(storage, **MEMBER)
+        journal.close()
+        assert [fault.first_sequence for fault in recovery.faults][:1] == [2]
+        head_op = max((1, *recovery.holes))
+        assert 2 in recovery.holes or (recovery.head_uncertain and head_op < 2)
+
+
+def test_what_one_that_went_astray_lies_on_is_no_tear() -> None:
+    """The zeros behind its end lie on an acknowledged record now, which it knew to be synced."""
+    storage = MemoryStorage()
+    prepares = chain(2, bodies={1: DENSE[: 2 * SECTOR_BYTES - FRAME_BYTES - PREPARE_HEADER_BYTES]})
+    filled(storage, [[each] for each in prepares], **MEMBER)
+    move(storage, place(2), (segment(1), 2 * SECTOR_BYTES), SECTOR_BYTES)
+
+    _, recovery = reopen(storage, **MEMBER)
+
+    expect_never_denied(recovery, 1)
+    expect_never_denied(recovery, 2)
+
+
+def test_a_frame_in_a_payload_makes_no_tear_a_fault() -> None:
+    """Who sends commands does not know the journal id, so cannot keep a torn tail from being cut.
+
+    Else a power failure of all could leave a cluster that never serves again.
+    """
+    for journal_id, is_cut in ((b"any other journal", True), (JOURNAL_ID, False)):
+        storage = MemoryStorage()
+        frame = Frame(RecordKind.CUT, 2, 1, 0, 0, bytes(16))
+        fake = encode_record(
+            frame, b"", journal_id=journal_id[:16], segment=1, offset=2 * SECTOR_BYTES
+        )
+        fill = DENSE[: SECTOR_BYTES - FRAME_BYTES - PREPARE_HEADER_BYTES]
+        prepares = chain(2, bodies={2: fill + fake[:FRAME_BYTES] + DENSE[:600]})
+        filled(storage, [[each] for each in prepares], **MEMBER)
+        put(storage, place(1), bytes(UNIT_BYTES))
+
+        _, recovery = reopen(storage, **MEMBER, commit_max=1)
+
+        assert (recovery.cut is not None, recovery.faults == ()) == (is_cut, is_cut)
