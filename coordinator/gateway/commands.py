@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from coordinator.gateway.normalize import Normalizer, Origin
@@ -45,6 +45,8 @@ from viewstamp.routing import Method, MethodKind
 from viewstamp.tokens import AccessToken
 
 Suffixes = Sequence[Mapping[int, bytes]]  # by span, then by index
+# Another primary may have got what this one believes to be missing.
+_MISSING: Final = (Gap, AckedAhead)
 
 
 class Sequencer(Protocol):
@@ -170,8 +172,7 @@ class Commands:
                 "request number 0: the requests of a session are numbered from 1",
             )
         found = self._admission.lookup(session_id, request.number, request.acked)
-        if isinstance(found, Gap | AckedAhead):
-            # Another primary may have got what this one believes to be missing.
+        if isinstance(found, _MISSING):
             await self._confirm_leading()
             found = self._admission.lookup(session_id, request.number, request.acked)
         if not isinstance(found, Evicted):

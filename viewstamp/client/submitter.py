@@ -319,8 +319,8 @@ class Submitter:
     async def _leads(self, endpoint: Endpoint) -> bool:
         """Whether a replica leads: it opens a stream, and answers a linearizable read.
 
-        One that was cut off opens streams as long as it has not noticed, and knows nothing of
-        younger sessions: it would say that ours has ended. But it answers no such read.
+        One that was cut off opens streams for reads as long as it has not noticed, but answers no
+        such read.
         """
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S), endpoint.open() as channel:
