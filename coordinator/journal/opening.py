@@ -219,9 +219,10 @@ def carry_out(opened: OpenSegments, contents: Contents, plan: Plan, identity: Id
     """Repair headers, cut the tail, make what is kept durable, and say what was done."""
     for number in opened.damaged_headers:
         _rewrite_header(opened, number, identity)
+    unproven = _read_unproven(opened, plan)
     if plan.cut is not None:
         _zero_tail(opened, contents, plan)
-    rewritten_count = _rewrite_unproven(opened, plan)
+    _write_again(opened, unproven)
     faults = _faults(opened, plan.judged)
     live_headers = [entry.header for entry in plan.live.values() if entry.header is not None]
     head = live_headers[-1] if live_headers else None
@@ -241,7 +242,7 @@ def carry_out(opened: OpenSegments, contents: Contents, plan: Plan, identity: Id
             (opened.files[stray.segment].path, stray.offset)
             for stray in harmless_strays(contents.entries, contents.strays)
         ),
-        rewritten_count=rewritten_count,
+        rewritten_count=len(unproven),
     )
 
 
@@ -273,20 +274,26 @@ def _zero_tail(opened: OpenSegments, contents: Contents, plan: Plan) -> None:
         opened.files[segment].sync()
 
 
-def _rewrite_unproven(opened: OpenSegments, plan: Plan) -> int:
-    """Write the kept records once more that no later record knows to be synced."""
+def _read_unproven(opened: OpenSegments, plan: Plan) -> list[tuple[Entry, bytes]]:
+    """The kept records that no later record knows to be synced, with their bytes.
+
+    To be read before anything is blanked: zeros that the disk wrote over one of them, in place of
+    what is cut off, would leave what looks like one more torn record.
+    """
     durable_sequence = plan.evidence.durable_sequence
-    unproven = [
-        entry
+    return [
+        (entry, opened.files[entry.segment].read(entry.offset, entry.extent_bytes))
         for entry in plan.kept
         if entry.reason is None and entry.frame.sequence > durable_sequence
     ]
-    for entry in unproven:
-        file = opened.files[entry.segment]
-        file.write(entry.offset, file.read(entry.offset, entry.extent_bytes))
-    for segment in sorted({entry.segment for entry in unproven}):
+
+
+def _write_again(opened: OpenSegments, records: Sequence[tuple[Entry, bytes]]) -> None:
+    """Write records where they lie already, and have them synced."""
+    for entry, data in records:
+        opened.files[entry.segment].write(entry.offset, data)
+    for segment in sorted({entry.segment for entry, _ in records}):
         opened.files[segment].sync()
-    return len(unproven)
 
 
 def _faults(opened: OpenSegments, judged: Sequence[Judged]) -> tuple[Fault, ...]:

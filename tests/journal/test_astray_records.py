@@ -20,6 +20,7 @@ from tests.journal.builders import (
     segment,
 )
 from tests.journal.memory_storage import MemoryStorage
+from tests.simulation.disk import SimulatedDisk
 from viewstamp.format.prepare import Prepare
 from viewstamp.format.record import (
     FRAME_BYTES,
@@ -205,6 +206,24 @@ def test_what_one_that_went_astray_lies_on_is_no_tear() -> None:
 
     expect_never_denied(recovery, 1)
     expect_never_denied(recovery, 2)
+
+
+def test_zeros_of_a_cut_that_went_astray_cost_no_record() -> None:
+    """What is blanked as torn may be the acknowledged record before: it is written once more."""
+    storage = SimulatedDisk()
+    prepares = filled(storage, [[each] for each in chain(3)], **MEMBER)
+    put(storage, place(2), bytes(UNIT_BYTES))
+    put(storage, (place(2)[0], place(2)[1] + UNIT_BYTES), b"the rest of what a crash tore")
+    storage.sectors_astray = RECORDS_PER_SEGMENT - 1
+
+    for _ in range(2):
+        journal, recovery = reopen(storage, **MEMBER)
+        assert storage.sectors_astray == 0
+        assert recovery.cut is not None
+        assert recovery.cut.op == 3
+        assert list(journal.iterate(1)) == prepares[:2]
+        journal.close()
+    assert reopen(storage, **MEMBER)[1].cut is None
 
 
 def test_a_frame_in_a_payload_makes_no_tear_a_fault() -> None:
