@@ -154,9 +154,14 @@ class UnaryCalls:
         return not (is_strict and any(key == SESSION_KEY for key, _ in metadata))
 
     def _is_about_itself(self, path: str, metadata: Metadata) -> bool:
-        """Whether a call asks for this replica's own status, however old: it always has one."""
-        code = self._routes.public(path).code
-        return code in STATUS_CODES and consistency_of_metadata(metadata) == STALE
+        """Whether a call asks for this replica's own status, however old: it always has one.
+
+        A method that nobody serves yet is none of these: its service may be starting.
+        """
+        method = self._routes.named(path)
+        if method is None or method.code not in STATUS_CODES:
+            return False
+        return consistency_of_metadata(metadata) == STALE
 
     async def _command(
         self, method: Method, payload: bytes, metadata: Metadata, trace: CommandTrace | None

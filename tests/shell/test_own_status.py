@@ -22,6 +22,8 @@ from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
 from viewstamp.api.cluster.v1.cluster_service_pb2_grpc import ClusterServiceStub
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots
 from viewstamp.api.snapshots.v1.snapshots_service_pb2_grpc import SnapshotsServiceStub
+from viewstamp.api.users.v1 import users_service_pb2 as users
+from viewstamp.api.users.v1.users_service_pb2_grpc import UsersServiceStub
 from viewstamp.limits import MIB, ROOT_USER_ID
 from viewstamp.tokens import sign
 
@@ -88,6 +90,15 @@ async def test_nothing_else_is_promised(consistency: str, token: str, reason: st
         stub = ClusterServiceStub(channel)
         with pytest.raises(grpc.aio.AioRpcError, match=reason) as caught:
             await ask(stub.GetStatus, cluster.GetStatusRequest(), consistency, token)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_what_no_service_serves_yet_is_to_be_tried_again() -> None:
+    """A login at a replica that is starting is refused like all else, not as unknown."""
+    async with waiting() as channel:
+        login = users.LoginRequest(username="root", password="a password")
+        with pytest.raises(grpc.aio.AioRpcError, match="not in service") as caught:
+            await UsersServiceStub(channel).Login(login, timeout=DEADLINE_S)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
