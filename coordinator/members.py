@@ -44,8 +44,7 @@ class MemberPorts:
     `position` is how far this replica is, `client_address` where it serves clients.
     `durable_elsewhere` is told what other replicas say of snapshots, `adopted_elsewhere` from which
     generation one would restart. `unfit` is what speaks against this replica as the primary.
-    `start` runs work whose
-    failure ends the process, as `fail` does.
+    `start` runs work whose failure ends the process, as `fail` does.
     """
 
     entries: Entries
@@ -261,7 +260,7 @@ class Members:
         for kind, reasons, says in _REFUSAL_ALARMS:
             if status.state is LinkState.REFUSED and status.refusal in reasons:
                 text = f"replica {status.replica} at {status.address} {says}: {status.why}"
-                self._ports.alarms.raise_alarm(kind, text, str(status.replica))
+                self._ports.alarms.tell(kind, text, str(status.replica))
             else:
                 self._ports.alarms.clear(kind, str(status.replica))
 

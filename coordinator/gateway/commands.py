@@ -151,7 +151,8 @@ class Commands:
         turn = self._turns.get(session_id)
         if turn is None:
             if not self._normalizer.wants(request.spans):
-                # Nothing is awaited before it has its place, so nobody can overtake it.
+                # A new request has its place before anything is awaited, so nobody can overtake it.
+                # Only what seems out of place waits: until it is sure that this replica leads.
                 return await self._admit(session_id, request, principal, traces)
             turn = self._turns[session_id] = asyncio.Lock()
         async with turn:

@@ -219,9 +219,14 @@ class Link:
                 self._wake.set()
 
     def _become(self, standing: Standing) -> None:
-        """Remember where the link stands; log and tell if that is new, not every other reason."""
+        """Remember where the link stands; log and tell if that is new, not every other reason.
+
+        What a peer that refuses us says of it is told whenever it changes: people are to see it.
+        """
         before, self.standing = self.standing, standing
         if (before.state, before.refusal) == (standing.state, standing.refusal):
+            if standing.state is LinkState.REFUSED and standing.why != before.why:
+                self._changed()
             return
         level = logging.INFO if standing.state is LinkState.CONNECTED else logging.WARNING
         _log.log(

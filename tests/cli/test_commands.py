@@ -260,6 +260,12 @@ def test_up_refuses_standbys_of_a_lone_replica(stranger: CommandLine, tmp_path: 
     ("arguments", "says"),
     [
         (("debug",), "write flags behind `--`"),
+        (("--", "--log-level", "debug", "info"), "'info' is no flag"),
+        (("--", "--log-level=debug", "info"), "'info' is no flag"),
+        (("--", "--telemetry-compress", "yes"), "'yes' is no flag"),
+        (("--", "--log-level", "debug", "--", "--help"), "`--` stands once"),
+        (("--", "--help"), "`python -m coordinator --help` shows"),
+        (("--", "--log-level", "debug", "-h"), "-h starts no coordinator"),
         (("--", "--log-level", "debug", "--listen=127.0.0.1:0"), "write it before `--`"),
         (("--", "--cluster-key", "/key"), "--cluster-key cannot be passed on"),
         (("--replicas", "3", "--", "--replica-id", "7"), "--replica-id cannot be passed on"),

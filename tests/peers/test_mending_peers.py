@@ -93,12 +93,13 @@ def members(configuration: PeersConfig, alarms: Alarms) -> Members:
 
 
 async def test_others_see_that_it_mends() -> None:
-    """Alarm and status of another replica say so, until it speaks."""
+    """Alarm and status of another replica say so, and what is in its way, until it speaks."""
     addresses = free_addresses()
     alarms = Alarms(lambda: 7)
     made = members(config(addresses, 0), alarms)
     hurt = config(addresses, 1)
-    files = FilesOnly(hurt, MagicMock(), lambda: 1, lambda: "no copy of a layer is intact")
+    standing = ["no copy of a layer is intact"]
+    files = FilesOnly(hurt, MagicMock(), lambda: 1, lambda: standing[0])
     await files.start()
     await made.peers.start()
     try:
@@ -108,6 +109,8 @@ async def test_others_see_that_it_mends() -> None:
         assert f"replica 1 at {addresses[1]} cannot start yet" in alarm.message
         assert "no copy of a layer is intact" in alarm.message
         assert made.status()[0].link == "refused: mending"
+        standing[0] += "; all peers are away"
+        await until(lambda: "all peers are away" in alarms.all()[0].message)
         await files.stop()
         async with serving(hurt):
             await until(lambda: alarms.all() == [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.config import ConfigError, parse, parser
-from viewstamp.cluster.passed_on import CHOSEN, OF_ONE_REPLICA, OWN_OPTIONS
+from viewstamp.cluster.passed_on import CHOSEN, OF_ONE_REPLICA, OWN_OPTIONS, SWITCHES
 
 SERVICES = [f"--service={name}=unix:/{name}" for name in ("users", "streams", "consumer_groups")]
 GOOD = ["--data-directory=/data", *SERVICES]
@@ -67,3 +67,11 @@ def test_passed_on_flags_are_known_ones() -> None:
     """The flags that `viewstamp up` keeps to itself are flags of the coordinator."""
     known = {flag for action in parser()._actions for flag in action.option_strings}
     assert known >= OWN_OPTIONS | CHOSEN | OF_ONE_REPLICA
+
+
+def test_flags_without_a_value() -> None:
+    """`viewstamp up` knows behind which flags a word is no value."""
+    switches = {
+        flag for action in parser()._actions for flag in action.option_strings if action.nargs == 0
+    }
+    assert switches - {"-h", "--help"} == SWITCHES

@@ -25,6 +25,9 @@ OF_ONE_REPLICA: Final = frozenset(
         *("--peer-tls-certificate", "--peer-tls-key", "--peer-tls-ca"),
     }
 )
+# No word behind these is their value.
+SWITCHES: Final = frozenset({"--telemetry-compress"})
+_HELP: Final = frozenset({"-h", "--help"})
 
 
 def check_passed_on(arguments: Sequence[str], replica_count: int) -> None:
@@ -32,19 +35,34 @@ def check_passed_on(arguments: Sequence[str], replica_count: int) -> None:
 
     What they themselves make of it they say in their logs. Raises PreflightError.
     """
-    if arguments and not arguments[0].startswith("--"):
-        raise PreflightError(
-            f"{arguments[0]!r} is no flag of the coordinator: write flags behind `--`, as in"
-            " `viewstamp up -- --log-level debug`"
-        )
+    takes_value = False
     for argument in arguments:
-        flag = argument.partition("=")[0]
-        if flag in OWN_OPTIONS:
-            raise PreflightError(f"{flag} is an option of `viewstamp up`: write it before `--`")
-        if flag in CHOSEN:
-            raise PreflightError(f"{flag} cannot be passed on: `viewstamp up` chooses its value")
-        if flag in OF_ONE_REPLICA and replica_count > 1:
+        flag, has_value, _ = argument.partition("=")
+        if flag in _HELP:
             raise PreflightError(
-                f"{flag} would be the same for all {replica_count} replicas, and each needs"
-                " another value: start coordinators by hand for that"
+                f"{flag} starts no coordinator: `python -m coordinator --help` shows its flags"
             )
+        if argument == "--":
+            raise PreflightError("`--` stands once, before all flags that are passed on")
+        if not argument.startswith("--"):
+            if not takes_value:
+                raise PreflightError(
+                    f"{argument!r} is no flag of the coordinator, and no value of one: write flags"
+                    " behind `--`, as in `viewstamp up -- --log-level debug`"
+                )
+            takes_value = False
+            continue
+        takes_value = not has_value and flag not in SWITCHES
+        _check_flag(flag, replica_count)
+
+
+def _check_flag(flag: str, replica_count: int) -> None:
+    if flag in OWN_OPTIONS:
+        raise PreflightError(f"{flag} is an option of `viewstamp up`: write it before `--`")
+    if flag in CHOSEN:
+        raise PreflightError(f"{flag} cannot be passed on: `viewstamp up` chooses its value")
+    if flag in OF_ONE_REPLICA and replica_count > 1:
+        raise PreflightError(
+            f"{flag} would be the same for all {replica_count} replicas, and each needs"
+            " another value: start coordinators by hand for that"
+        )
