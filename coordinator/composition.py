@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from coordinator import vsr
+from coordinator.clock import monotonic_ms
 from coordinator.config import Config
 from coordinator.domain_services import LinkPorts, ServiceLinks, mux_route
 from coordinator.gateway.alarms import Alarms
@@ -92,7 +92,7 @@ class Coordinator:
         self._proposals = Proposals(self.driver)
         self._services = self._connect_services()
         self._clients = self._services.clients
-        self._timers = SessionTimers(self._mux.sessions.live, self._proposals, _monotonic_ms)
+        self._timers = SessionTimers(self._mux.sessions.live, self._proposals, monotonic_ms)
         self._cluster = ClusterStage(
             self.driver,
             self.alarms,
@@ -263,7 +263,7 @@ class Coordinator:
             alarms=self.alarms,
             space=self._space,
             versions=self._services.versions.__getitem__,
-            clock_ms=_monotonic_ms,
+            clock_ms=monotonic_ms,
             start=self._start,
             watch=self._telemetry.snapshots,
             tell_primary=self._tell_primary,
@@ -302,7 +302,7 @@ class Coordinator:
             files=files,
             data_directory=config.data_directory,
             unfit=self._unfit,
-            clock_ms=_monotonic_ms,
+            clock_ms=monotonic_ms,
             alarms=self.alarms,
             start=self._start,
             fail=self._fail,
@@ -342,7 +342,7 @@ class Coordinator:
                 has_fit_peer=members.reports.has_fit_peer(),
             )
 
-        return Fitness(FitnessPorts(look, self.driver.step, self._fitness_said, _monotonic_ms))
+        return Fitness(FitnessPorts(look, self.driver.step, self._fitness_said, monotonic_ms))
 
     def _unfit(self) -> str:
         return "" if self._fitness is None else self._fitness.reason
@@ -418,7 +418,3 @@ def _core(config: Config, files: ReplicaFiles) -> vsr.Replica:
         read_founders=founders_of,
         jitter=lambda limit: random.randint(0, limit),
     )
-
-
-def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

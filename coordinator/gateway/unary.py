@@ -110,6 +110,7 @@ class UnaryCalls:
             method = self._routes.public(path)
             if method.kind is MethodKind.QUERY:
                 reply, suffix = await self._query(method, payload, metadata), b""
+                self._check_knows_caller(reply)
             else:
                 reply, suffix = await self._command(method, payload, metadata, trace)
         except Refusal as refusal:
@@ -141,6 +142,26 @@ class UnaryCalls:
                 raise
             return elsewhere.forwarding
         return None
+
+    def _check_knows_caller(self, reply: Reply) -> None:
+        """Raise the Refusal to serve instead of one that says that the caller is unknown.
+
+        Who asks a replica that has not read its log yet may be known to all others: it is to come
+        again, and not to log in again.
+        """
+        try:
+            only_result(reply)
+        except Refusal as refused:
+            if refused.reason == Reason.REASON_UNAUTHENTICATED:
+                self._check_reading()
+
+    def _check_reading(self) -> None:
+        try:
+            self._check_serving()
+        except Refusal as refusal:
+            if self._elsewhere is None or refusal.reason != Reason.REASON_NOT_PRIMARY:
+                raise
+            self._elsewhere.check_reading()
 
     def _is_read_anywhere(self, path: str, metadata: Metadata) -> bool:
         """Whether every replica can answer a call.

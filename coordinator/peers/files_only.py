@@ -6,11 +6,11 @@ for each other. Whoever wants to exchange messages is told why it has to wait.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import grpc.aio
 
+from coordinator.clock import monotonic_ms
 from coordinator.gateway.snapshot_streams import SnapshotProvider
 from coordinator.peers.agreement import agreed_limits
 from coordinator.peers.files import SnapshotFilesServer
@@ -37,7 +37,7 @@ class FilesOnly:
         self._credentials = credentials_of(config)
         self._mends = mends
         own = hello_of(config, agreed_limits())
-        listener = Listener(own, _Nobody(), _monotonic_ms, mends=self._why)
+        listener = Listener(own, _Nobody(), monotonic_ms, mends=self._why)
         files = SnapshotFilesServer(snapshots, listener.refusal_of, adopted)
         self._handlers = (listener.handlers(), files.handlers())
         self._server: grpc.aio.Server | None = None
@@ -73,7 +73,3 @@ class _Nobody:
 
     def failed(self, error: BaseException) -> None:
         raise AssertionError("no stream was accepted that could fail") from error
-
-
-def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 import grpc
 import grpc.aio
 
+from coordinator.clock import monotonic_ms
 from coordinator.config import ConfigError
 from coordinator.gateway.snapshot_streams import SnapshotProvider
 from coordinator.peers.agreement import agreed_limits, configuration_digest
@@ -73,7 +73,7 @@ class Peers:
         *,
         adopted: Callable[[], int] = lambda: 0,
         agreed: Mapping[str, int] | None = None,
-        clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+        clock_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
         """Read the certificates. `snapshots` are served to peers that need them; `adopted` is the
         generation that this replica would restart from.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from coordinator.composition import Coordinator
 from coordinator.config import parse
 from coordinator.gateway.reads import CONSISTENCY_KEY
 from coordinator.replica.bootstrap import DirectoryOptions, open_replica
-from tests.shell.in_process import KEY
+from tests.shell.in_process import KEY, surroundings
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
 from viewstamp.api.cluster.v1.cluster_service_pb2_grpc import ClusterServiceStub
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots
@@ -32,11 +32,12 @@ DEADLINE_S = 30
 
 
 @asynccontextmanager
-async def waiting() -> AsyncIterator[grpc.aio.Channel]:
-    """Run a member that has reached neither its services nor any other replica."""
+async def waiting(services: Mapping[str, str] | None = None) -> AsyncIterator[grpc.aio.Channel]:
+    """Run a member that has reached no other replica, and only these services, if any."""
     with tempfile.TemporaryDirectory(prefix="vs") as directory:
+        targets = services or {name: f"unix:{directory}/{name}" for name in SERVICES}
         flags = [f"--data-directory={directory}/data", "--listen=127.0.0.1:0", "--replica-count=3"]
-        flags += [f"--service={name}=unix:{directory}/{name}" for name in SERVICES]
+        flags += [f"--service={name}={target}" for name, target in targets.items()]
         flags += ["--peer-listen=127.0.0.1:0", "--peer=1=127.0.0.1:1", "--peer=2=127.0.0.1:2"]
         config = parse(flags)
         options = DirectoryOptions(Path(directory, "data"), 0, 3, segment_bytes=4 * MIB)
@@ -100,6 +101,24 @@ async def test_what_no_service_serves_yet_is_to_be_tried_again() -> None:
         with pytest.raises(grpc.aio.AioRpcError, match="not in service") as caught:
             await UsersServiceStub(channel).Login(login, timeout=DEADLINE_S)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_callers_who_may_be_known_to_others(tmp_path: Path) -> None:
+    """A replica without a log knows nobody but root: others come again, and do not log in again."""
+    async with surroundings(tmp_path) as around, waiting(around.config.services) as channel:
+        stub = ClusterServiceStub(channel)
+        async with asyncio.timeout(DEADLINE_S):
+            while not await is_connected(stub):
+                pass
+        with pytest.raises(grpc.aio.AioRpcError, match="not in service") as caught:
+            await ask(stub.GetStatus, cluster.GetStatusRequest(), "stale", SOMEBODY)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def is_connected(stub: Any) -> bool:
+    """Return whether the replica has reached all services."""
+    status = await ask(stub.GetStatus, cluster.GetStatusRequest(), "stale")
+    return all(service.connected for service in status.services)
 
 
 async def test_digests_of_services_that_are_away() -> None:
