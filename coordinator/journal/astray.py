@@ -43,7 +43,7 @@ class End:
 def recognize(opened: OpenSegments, contents: Contents) -> None:
     """Note of each stray whether it is a record that belongs elsewhere and is not there.
 
-    Such records inside damaged ones become strays. Raises FormatVersionError for one that a later
+    Such records inside damaged ones, or over a segment's header, become strays. Raises FormatVersionError for one that a later
     version of this software wrote.
     """
     ends = sorted(

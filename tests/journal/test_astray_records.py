@@ -28,6 +28,7 @@ from viewstamp.format.record import (
     UNIT_BYTES,
     Frame,
     RecordKind,
+    decode_segment_header,
     encode_record,
 )
 
@@ -55,9 +56,9 @@ def put(storage: MemoryStorage, where: tuple[str, int], data: bytes) -> None:
 
 
 def other_places(origin: tuple[str, int]) -> Iterator[tuple[str, int]]:
-    """Every place in the first segments where a record of one sector may land."""
+    """Every place in the first segments where a record of one sector may land, also on headers."""
     for number in (1, 2, 3):
-        for offset in range(SECTOR_BYTES, SEGMENT_BYTES, SECTOR_BYTES):
+        for offset in range(0, SEGMENT_BYTES, SECTOR_BYTES):
             if (segment(number), offset) != origin:
                 yield segment(number), offset
 
@@ -83,6 +84,8 @@ def make_good(storage: MemoryStorage, prepares: list[Prepare], following: list[P
     assert list(journal.iterate(1)) == prepares + following
     assert (recovery.faults, recovery.holes, recovery.head_uncertain) == ((), (), False)
     journal.close()
+    for number in (1, 2, 3):
+        assert decode_segment_header(storage.content(segment(number))[:SECTOR_BYTES])
 
 
 def held(journal: Journal) -> list[int]:
