@@ -55,8 +55,8 @@ class Finding:
     `op` and `checksum` are what the frame says; where there is none, counting may tell `op` for
     certain (`lost_ops`), and `is_counted` says so. `inferred_op` is the op after that of the record
     before, which is certain only for a single replica. `start` is the segment and offset where the
-    first of them began: nothing from there on belongs to a record before it. `shown_from` is the first
-    segment of those that show the loss: where it was to be, or where it went astray.
+    first of them began: nothing from there on belongs to a record before it. `shown_from` is the
+    first segment of those that show the loss: where it was to be, or where it went astray.
     """
 
     first_sequence: int

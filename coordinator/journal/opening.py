@@ -37,6 +37,7 @@ from viewstamp.format.prepare import Prepare, PrepareHeader
 from viewstamp.format.record import (
     FRAME_BYTES,
     SECTOR_BYTES,
+    UNIT_BYTES,
     BlankSectors,
     DamagedRecord,
     IntactRecord,
@@ -88,8 +89,8 @@ class Recovery:
     or in doubt. Some may lie above the head. `head_uncertain` means that there may have been ops
     above the head and all of these. `doubtful` are the holes whose entry is intact on the disk, but
     may have been replaced by a record of unknown op that was lost. Paths in `repaired_headers` had
-    a damaged segment header, which is written anew unless it tells of a lost record; `stray_sectors` are (path, offset) of garbage in space that was never
-    used.
+    a damaged segment header, which was written anew: one that tells of a lost record waits until
+    that is made good. `stray_sectors` are (path, offset) of garbage in space that was never used.
     """
 
     head: PrepareHeader | None
@@ -192,17 +193,17 @@ def _take(contents: Contents, number: int, item: ScanItem, data: bytes) -> None:
     else:
         contents.entries.append(_entry(number, item))
     if isinstance(item, DamagedRecord):
-        start, end = item.offset + SECTOR_BYTES, item.offset + item.extent_bytes
+        start, end = item.offset + UNIT_BYTES, item.offset + item.extent_bytes
         within = _frames_in(number, start, end, data, "a frame inside a damaged record")
         contents.within.extend(within)
 
 
 def _frames_in(number: int, start: int, end: int, data: bytes, reason: str) -> Iterator[Stray]:
-    """What looks like a frame, where none belongs."""
-    for offset in range(start, end, SECTOR_BYTES):
+    """The sectors with what looks like a frame where none belongs: a disk addresses units."""
+    for offset in range(start, end, UNIT_BYTES):
         head = data[offset : offset + FRAME_BYTES]
         if claimed_sequence(head) is not None:
-            yield Stray(number, offset, reason, head=head)
+            yield Stray(number, offset - offset % SECTOR_BYTES, reason, head=head)
 
 
 def _entry(number: int, item: IntactRecord | DamagedRecord) -> Entry:
@@ -221,7 +222,9 @@ def _entry(number: int, item: IntactRecord | DamagedRecord) -> Entry:
 
 def carry_out(opened: OpenSegments, contents: Contents, plan: Plan, identity: Identity) -> Recovery:
     """Repair headers, cut the tail, make what is kept durable, and say what was done."""
-    mended = [number for number in opened.damaged_headers if not _is_evidence(number, contents, plan)]
+    mended = [
+        number for number in opened.damaged_headers if not _is_evidence(number, contents, plan)
+    ]
     for number in mended:
         _rewrite_header(opened, number, identity)
     unproven = _read_unproven(opened, plan)
