@@ -48,6 +48,14 @@ def belongs(state: State, prepare: Prepare) -> bool:
     return state.log.may_be(prepare.header)
 
 
+def lacks_committed(state: State, op: int) -> bool:
+    """Whether an entry after `op` is committed and damaged here, and nothing tells which it was."""
+    return any(
+        op < faulty <= state.commit_max and state.log.checksum_of(faulty) is None
+        for faulty in state.log.faulty
+    )
+
+
 def hold(state: State, prepare: Prepare) -> None:
     """Make sure that the log has this committed entry after the last one that it has."""
     held = state.log.get(prepare.op)

@@ -162,10 +162,13 @@ def stale_start_view(state: State, message: StartViewMessage) -> bool:
 
     What it vouched for is not given up. Nor is what it caught up with before it had the log of the
     view: a restart makes it forget that this is committed. An entry proves that its view began, and
-    the primary of a view never has less of its log than it gave away.
+    the primary of a view never has less of its log than it gave away. Where it cannot tell which
+    entry is committed, as that is damaged, it believes a log alone that it asked for in this boot.
     """
     last_view = state.log.last_view
     if last_view > message.view:
+        return True
+    if message.nonce != state.boot_nonce and catch_up.lacks_committed(state, message.commit):
         return True
     return message.view in (state.log_view, last_view) and message.head_op < state.log.op
 
@@ -233,9 +236,12 @@ def log_replaced(state: State, message: CommittedMessage) -> bool:
 def head_damaged(state: State, message: CommittedMessage | RepairMessage) -> bool:
     """What the entry follows is damaged here, and comes first, unless only its place is filled."""
     log, header = state.log, message.prepare.header
-    if header.op == 1 or log.checksum_of(header.op) == header.checksum:
+    if header.op == 1:
         return False
-    if log.is_at_base and header.op == log.base_op + 1:
+    if log.checksum_of(header.op) == header.checksum:
+        fits = log.checksum_of(header.op - 1) in (None, header.parent)
+        return header.op in log.faulty and not fits
+    if 0 < log.base_op == header.op - 1 and (log.is_at_base or log.base_op not in log.faulty):
         return False
     if header.op in log.faulty and catch_up.belongs(state, message.prepare):
         return not repair.joins(state, header)

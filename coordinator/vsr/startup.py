@@ -56,6 +56,7 @@ def inherit(state: State, event: Start) -> None:
     faulty = tuple(op for op in event.faulty if op > event.base_op)
     log.inherit_faults(faulty, dict(event.faulty_checksums))
     log.head_uncertain = event.head_uncertain
+    log.base_op = event.base_op
     if state.replica_count > 1 and event.base_op > log.op:
         log.begin_after(event.base_op)
 

@@ -246,9 +246,11 @@ class State:
     def recordable_commit(self) -> int:
         """How far the superblock may say that this disk's log is committed.
 
-        What is committed may be on its way to the disk, where a crash leaves another entry.
+        What is committed may be on its way to the disk, where a crash leaves another entry; so it
+        may leave a damaged one, which may have been another.
         """
-        return min(self.commit_max, self.log.durable_op)
+        undamaged = (op - 1 for op in self.log.faulty)
+        return min(self.commit_max, self.log.durable_op, *undamaged)
 
     @property
     def may_journal(self) -> bool:
