@@ -86,7 +86,8 @@ def make_good(storage: MemoryStorage, prepares: list[Prepare], following: list[P
     assert all(offset > 0 for _, offset in recovery.stray_sectors)
     journal.close()
     for number in (1, 2, 3):
-        assert decode_segment_header(storage.content(segment(number))[:SECTOR_BYTES])
+        header = decode_segment_header(storage.content(segment(number))[:SECTOR_BYTES])
+        assert header.segment == number
 
 
 def held(journal: Journal) -> list[int]:
@@ -132,7 +133,7 @@ def test_the_last_record_is_missed_at_places_between_two_sectors(unit: int) -> N
 
 
 def test_a_header_is_written_anew_only_once_what_lies_on_it_tells_nothing_more() -> None:
-    """It is all that tells of the last record, until that is held again; the room behind is used."""
+    """It alone tells of the last record, until that is held again; the room behind is used."""
     storage = MemoryStorage()
     prepares = filled(storage, [[each] for each in chain(3)], **MEMBER)
     move(storage, place(2), (segment(2), 0), SECTOR_BYTES)
