@@ -39,6 +39,7 @@ from coordinator.snapshot.transfer import (
     RETRY_MAX_MS,
     UNKNOWN_CUT_OP,
     Fetcher,
+    NewerBuildError,
     RestartNeeded,
     StateTransfer,
     TransferPorts,
@@ -104,13 +105,14 @@ class Mending:
         self._replicas = replicas
         self._directory = directory
         self._state = damaged.superblock.state
-        # Those with whom the last attempt that began with them failed for a format's version.
+        # Those of whom an attempt found that what they have needs a newer build, unless one that
+        # began with them has ended otherwise since.
         self._too_new: set[int] = set()
 
     async def run(self, fetcher: Fetcher) -> None:
         """Return once the snapshot that the superblock names is whole.
 
-        Raises CopiesFailed, and FormatVersionError once that was in the way with each peer.
+        Raises CopiesFailed, and NewerBuildError once that was in the way with each peer.
         """
         pause_ms = RETRY_FIRST_MS
         _log.warning(
@@ -141,10 +143,9 @@ class Mending:
 
     def _is_too_new(self, replica: int, error: BaseException) -> bool:
         """Whether nobody has anything that this build can read, as far as they could be asked."""
-        if isinstance(error, FormatVersionError):
-            self._too_new.add(replica)
-        else:
-            self._too_new.discard(replica)
+        self._too_new.discard(replica)
+        if isinstance(error, NewerBuildError):
+            self._too_new |= error.replicas
         return self._too_new >= set(self._replicas)
 
     async def _mend(self, fetcher: Fetcher, first: int) -> None:
@@ -164,7 +165,7 @@ class Mending:
     async def _newer(self, fetcher: Fetcher) -> vsr.SnapshotNeeded | None:
         """Return the newer generation that a peer would restart from, if there is one.
 
-        Raises FormatVersionError if this build reads none of them.
+        Raises NewerBuildError if this build reads none of them.
         """
         too_new: list[FormatVersionError] = []
         for replica in self._replicas:
@@ -178,10 +179,11 @@ class Mending:
                 if manifest.generation > self._state.generation:
                     return vsr.SnapshotNeeded(replica, manifest.generation, manifest.cut_op)
         if len(too_new) == len(self._replicas):
-            raise FormatVersionError(
+            raise NewerBuildError(
                 f"a file of snapshot {self._state.generation} has no intact copy here, and all"
                 " peers would restart from one that only a newer build reads: start one here, the"
-                f" data directory is good ({too_new[0]})"
+                f" data directory is good ({too_new[0]})",
+                self._replicas,
             ) from too_new[0]
         return None
 

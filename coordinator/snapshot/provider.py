@@ -11,9 +11,11 @@ from coordinator.gateway.snapshot_streams import CopyVerdicts, PinnedGeneration,
 from coordinator.snapshot import pinned
 from coordinator.snapshot.errors import AllCopiesBad, GenerationDamaged
 from coordinator.snapshot.files import SnapshotFiles
+from coordinator.snapshot.layout import manifest_file
 from coordinator.snapshot.verify import FileVerdict
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
+from viewstamp.format.manifest import encode_manifest
 
 T = TypeVar("T")
 
@@ -62,12 +64,20 @@ class StoredGeneration:
 
     async def read(self, file: SnapshotFile, chunk_bytes: int) -> AsyncGenerator[bytes]:
         """Yield a file in chunks. Raises Refusal if no copy is good."""
-        chunks = self._held.chunks(self._stored[file.name], chunk_bytes)
+        chunks = self._chunks(file.name, chunk_bytes)
         try:
             while (chunk := await asyncio.to_thread(_next, chunks)) is not None:
                 yield chunk
         except AllCopiesBad as error:
             raise _unreadable(error, self._held.manifest.generation) from error
+
+    def _chunks(self, name: str, chunk_bytes: int) -> Iterator[bytes]:
+        manifest = self._held.manifest
+        if name != manifest_file(manifest.generation):
+            return self._held.chunks(self._stored[name], chunk_bytes)
+        # It was read whole when it was pinned. Its copies are not looked at again: a replica that
+        # mends its snapshot may be replacing them, and a repair would bring the old one back.
+        return _parts(encode_manifest(manifest), chunk_bytes)
 
     async def verify(self) -> AsyncGenerator[CopyVerdicts]:
         """Look at every copy of every file, and repair what can be repaired."""
@@ -88,6 +98,11 @@ def _told(verdict: FileVerdict) -> CopyVerdicts:
     copies = tuple(map(str, verdict.copies))
     bad = (str(copy) for copy in verdict.copies if not copy.is_intact)
     return CopyVerdicts(verdict.name, copies, tuple(f"{verdict.name}: {what}" for what in bad))
+
+
+def _parts(data: bytes, chunk_bytes: int) -> Iterator[bytes]:
+    for begin in range(0, len(data), chunk_bytes):
+        yield data[begin : begin + chunk_bytes]
 
 
 def _next(items: Iterator[T]) -> T | None:

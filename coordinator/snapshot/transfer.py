@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,6 @@ from coordinator import vsr
 from coordinator.peers.fetch import PeerFileUnavailable
 from coordinator.snapshot.copies import NO_SPACE_ERRORS
 from coordinator.snapshot.errors import (
-    ConflictingManifest,
     CopiesFailed,
     SnapshotFilesError,
     TransferFailed,
@@ -38,8 +37,8 @@ from coordinator.snapshot.incoming import IncomingGeneration
 from coordinator.snapshot.work import in_thread
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
 from viewstamp.format import FormatError, FormatVersionError
-from viewstamp.format.layer import file_digest
-from viewstamp.format.manifest import decode_manifest
+from viewstamp.format.layer import LayerReader, file_digest
+from viewstamp.format.manifest import check_layer_belongs, decode_manifest, sections
 from viewstamp.limits import MIB
 from viewstamp.telemetry import fields
 
@@ -56,6 +55,14 @@ _log = logging.getLogger(__name__)
 
 class RestartNeeded(Exception):  # noqa: N818  How a process ends in good order.
     """The superblock names a newer snapshot: this process is to be started again, at once."""
+
+
+class NewerBuildError(FormatVersionError):
+    """What `replicas` have of a snapshot can be read by a newer build only."""
+
+    def __init__(self, text: str, replicas: Collection[int]) -> None:
+        super().__init__(text)
+        self.replicas = frozenset(replicas)
 
 
 class Fetcher(Protocol):
@@ -83,10 +90,10 @@ class TransferPorts:
 
     `committed_op` is how far this replica has committed entries, executed or not; `own_cut_op`
     where the snapshot was cut that it would restart from, `adopted` its generation, both 0 for
-    none. `record` makes (generation,
-    cut op) durable in the superblock; it blocks. `say` shows people where the transfer is, `ended`
-    that there is none any more. With `replaces` files here of the generation may be damaged: then
-    the layers that the peer has are brought, though it may have merged its chains otherwise.
+    none. `record` makes (generation, cut op) durable in the superblock; it blocks. `say` shows
+    people where the transfer is, `ended` that there is none any more. With `replaces` files here of
+    the generation may be damaged: then the layers that the peer has are brought, though it may have
+    merged its chains otherwise.
     """
 
     fetcher: Fetcher
@@ -113,6 +120,8 @@ class StateTransfer:
         self._is_for_damage = False
         self._changed = asyncio.Event()
         self._fetched_bytes = 0
+        # Whose manifest is followed; None for one that an earlier process has fetched.
+        self._source: int | None = None
 
     def needed(self, effect: vsr.SnapshotNeeded) -> None:
         """Bring this generation, or a newer one; one that is being brought is not given up."""
@@ -201,7 +210,7 @@ class StateTransfer:
         if self._is_for_damage and self._ports.own_cut_op() >= target.cut_op:
             raise RestartNeeded("restart from the own snapshot, which covers what is damaged")
         manifest = await self._manifest(target)
-        is_here = not self._is_moot(manifest) and await self._take_in(manifest, target)
+        is_here = not self._is_moot(manifest) and await self._tried(manifest, target)
         await self._remove_directory()
         if not is_here:
             return
@@ -215,9 +224,33 @@ class StateTransfer:
         )
         raise RestartNeeded(f"restart from snapshot {target.generation}, fetched from peers")
 
+    async def _tried(self, manifest: SnapshotManifest, target: vsr.SnapshotNeeded) -> bool:
+        """Return what `_take_in` does. What fails is not begun again with the same manifest.
+
+        Another peer may have it otherwise: layered otherwise since, in a form that this build
+        reads, or not diverged.
+        """
+        try:
+            return await self._take_in(manifest, target)
+        except FormatVersionError as error:
+            await self._forget_manifest()
+            known = () if self._source is None else (self._source,)
+            raise NewerBuildError(
+                f"snapshot {target.generation} has files that only a newer build reads: start one"
+                f" here, the data directory is good ({error})",
+                known,
+            ) from error
+        except (PeerFileUnavailable, FormatError, SnapshotFilesError):
+            await self._forget_manifest()
+            raise
+
     async def _take_in(self, manifest: SnapshotManifest, target: vsr.SnapshotNeeded) -> bool:
         """Return whether the superblock names the generation now; if not it was not needed."""
-        incoming = await self._incoming(manifest)
+        incoming = await in_thread(
+            lambda: self._files.incoming(
+                manifest, self._ports.adopted(), replaces=self._ports.replaces
+            )
+        )
         try:
             if not await self._fill(incoming, target):
                 return False
@@ -228,17 +261,6 @@ class StateTransfer:
         finally:
             await in_thread(incoming.close)
         return True
-
-    async def _incoming(self, manifest: SnapshotManifest) -> IncomingGeneration:
-        try:
-            return await in_thread(
-                lambda: self._files.incoming(
-                    manifest, self._ports.adopted(), replaces=self._ports.replaces
-                )
-            )
-        except ConflictingManifest:
-            await self._forget_manifest()  # perhaps it is that peer which has diverged
-            raise
 
     def _is_moot(self, manifest: SnapshotManifest) -> bool:
         """Whether the log has come as far by itself: some peer still had the entries."""
@@ -273,12 +295,14 @@ class StateTransfer:
                 too_new += [replica] if isinstance(error, FormatVersionError) else []
             else:
                 self._fetched_bytes += len(data)
+                self._source = replica
                 return data, manifest
         found = "; ".join(failures)
         if len(too_new) == len(failures):
-            raise FormatVersionError(
+            raise NewerBuildError(
                 f"all peers have snapshot {target.generation} in a form that only a newer build"
-                f" reads: start one here, the data directory is good ({found})"
+                f" reads: start one here, the data directory is good ({found})",
+                too_new,
             )
         raise TransferFailed(f"no peer has a manifest that can be used: {found}")
 
@@ -344,6 +368,7 @@ class StateTransfer:
                 f"layer {reference.digest.hex()} came with the digest {found.hex()}: it is fetched"
                 " anew"
             )
+        await in_thread(_check_layer, partial, reference, incoming.manifest)
         await in_thread(lambda: incoming.add_layer(reference, _chunks(partial)))
         await in_thread(partial.unlink)
         _log.info(
@@ -369,16 +394,11 @@ class StateTransfer:
         chunks = self._ports.fetcher.layer(
             peers, target.generation, reference.digest, reference.size_bytes, offset
         )
-        try:
-            async with aclosing(chunks):
-                async for data in chunks:
-                    await in_thread(_append, partial, data)
-                    offset += len(data)
-                    self._fetched_bytes += len(data)
-        except PeerFileUnavailable:
-            # The peers may have layered it otherwise since: the next manifest says how.
-            await self._forget_manifest()
-            raise
+        async with aclosing(chunks):
+            async for data in chunks:
+                await in_thread(_append, partial, data)
+                offset += len(data)
+                self._fetched_bytes += len(data)
         return offset - begun
 
     async def _forget_manifest(self) -> None:
@@ -404,6 +424,25 @@ def _opened_bytes(path: Path, size_bytes: int) -> int:
 def _append(path: Path, data: bytes) -> None:
     with path.open("ab") as file:
         file.write(data)
+
+
+def _check_layer(path: Path, reference: LayerReference, manifest: SnapshotManifest) -> None:
+    """Raise FormatError unless a layer can be read, and is what the manifest says of it.
+
+    Its digest is right; but its peer may run a newer build, and a manifest that names layers which
+    nobody here can read is not to take the place of one.
+    """
+    with path.open("rb") as file:
+
+        def read(offset: int, size_bytes: int) -> bytes:
+            file.seek(offset)
+            return file.read(size_bytes)
+
+        layer = LayerReader(read, reference.size_bytes)
+    for stage, section in sections(manifest):
+        for named in section.layers:
+            if named.digest == reference.digest:
+                check_layer_belongs(manifest, stage, named, layer)
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

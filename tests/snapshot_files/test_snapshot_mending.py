@@ -22,6 +22,7 @@ from coordinator.replica.bootstrap import (
 )
 from coordinator.snapshot.errors import AllCopiesBad
 from coordinator.snapshot.layout import layer_file, manifest_file
+from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.storage import FileStorage
 from tests.journal.builders import CLUSTER_ID, SEGMENT_BYTES
 from tests.snapshot_files.generation_builders import (
@@ -32,9 +33,15 @@ from tests.snapshot_files.generation_builders import (
     memory,
     open_files,
 )
-from tests.snapshot_files.transfer_trial import NEWEST, FakeFetcher, Peer
-from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
+from tests.snapshot_files.transfer_trial import (
+    NEWEST,
+    FakeFetcher,
+    Peer,
+    layer_of_a_newer_build,
+)
+from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
 from viewstamp.format import FormatVersionError
+from viewstamp.format.layer import file_digest
 from viewstamp.format.manifest import encode_manifest, root_of, section_of
 
 SERVICES = [f"--service={name}=unix:/{name}" for name in ("users", "streams", "consumer_groups")]
@@ -125,10 +132,8 @@ async def test_bad_files_are_fetched(tmp_path: Path, spoiled: str) -> None:
         assert data == hurt.peer.manifests[NEWEST]
 
 
-async def test_a_peer_that_has_merged_the_chain(tmp_path: Path) -> None:
-    """If nobody has a layer of that name any more, the peer's layers of the same root do."""
-    hurt = Hurt(tmp_path)
-    peer = hurt.peer
+def merge_chain(peer: Peer) -> LayerReference:
+    """Have the peer's manifest name one layer for a section; return that."""
     merged = peer.files.compact(peer.manifest, STAGE)
     changed = SnapshotManifest()
     changed.CopyFrom(peer.manifest)
@@ -137,6 +142,14 @@ async def test_a_peer_that_has_merged_the_chain(tmp_path: Path) -> None:
     section.layers.append(merged)
     assert root_of(changed) == peer.manifest.root
     peer.manifests[NEWEST] = encode_manifest(changed)
+    return merged
+
+
+async def test_a_peer_that_has_merged_the_chain(tmp_path: Path) -> None:
+    """If nobody has a layer of that name any more, the peer's layers of the same root do."""
+    hurt = Hurt(tmp_path)
+    peer = hurt.peer
+    merged = merge_chain(peer)
     hurt.spoil(base_layer(hurt.manifest))
     await hurt.mend()
     assert loaded_state(hurt.files, NEWEST) == peer.sections.state
@@ -144,6 +157,35 @@ async def test_a_peer_that_has_merged_the_chain(tmp_path: Path) -> None:
     stored = hurt.files.stored_manifest(NEWEST)
     assert stored is not None
     assert [each.digest for each in section_of(stored, STAGE).layers] == [merged.digest]
+
+
+async def test_a_peer_that_reads_the_manifest_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets what it has pinned, and does not take the new copies for damaged ones."""
+    hurt = Hurt(tmp_path)
+    merge_chain(hurt.peer)
+    hurt.spoil(base_layer(hurt.manifest))
+    loop, rename = asyncio.get_running_loop(), hurt.storage.rename
+    received: list[bytes] = []
+
+    async with StoredSnapshots(hurt.files).pinned(NEWEST) as held:
+
+        async def read() -> bytes:
+            return b"".join([chunk async for chunk in held.read(held.files[-1], 100)])
+
+        def renamed(source: str, target: str) -> None:
+            rename(source, target)
+            if target.endswith(manifest_file(NEWEST)):
+                received.append(asyncio.run_coroutine_threadsafe(read(), loop).result())
+
+        monkeypatch.setattr(hurt.storage, "rename", renamed)
+        await hurt.mend()
+    assert received == [encode_manifest(hurt.manifest)] * len(COPY_DIRECTORIES)
+    for directory in COPY_DIRECTORIES:
+        data = hurt.storage.content(f"{directory}/{manifest_file(NEWEST)}")
+        assert data == hurt.peer.manifests[NEWEST]
+    assert loaded_state(hurt.files, NEWEST) == hurt.peer.sections.state
 
 
 async def test_a_generation_that_no_peer_has_any_more(tmp_path: Path) -> None:
@@ -239,6 +281,52 @@ async def test_a_peer_that_is_not_too_new_is_waited_for(tmp_path: Path) -> None:
     hurt.fetcher.gone = set()
     await hurt.mend()
     assert loaded_state(hurt.files, NEWEST) == hurt.peer.sections.state
+
+
+def newer_layers(peer: Peer) -> bytes:
+    """Return a manifest of which the peer has a layer that only a newer build reads."""
+    changed = SnapshotManifest()
+    changed.CopyFrom(peer.manifest)
+    layer = section_of(changed, STAGE).layers[0]
+    data = layer_of_a_newer_build(peer.layer(layer.digest))
+    layer.digest = file_digest([data])
+    peer.storage.replace(f"{COPY_DIRECTORIES[0]}/{layer_file(layer.digest)}", data)
+    return encode_manifest(changed)
+
+
+async def test_a_peer_whose_layers_are_too_new(tmp_path: Path) -> None:
+    """Nothing of it takes the place of what is here, and the other peer is waited for."""
+    hurt = Hurt(tmp_path)
+    hurt.fetcher.others, hurt.fetcher.gone = {0: newer_layers(hurt.peer)}, {1}
+    hurt.spoil(base_layer(hurt.manifest))
+    await hurt.mend_until(lambda: [each[0] for each in hurt.fetcher.asked].count("layer") > 4)
+    assert hurt.files.stored_manifest(NEWEST) == hurt.manifest
+    hurt.fetcher.gone = set()
+    await hurt.mend()
+    assert loaded_state(hurt.files, NEWEST) == hurt.peer.sections.state
+    assert hurt.files.stored_manifest(NEWEST) == hurt.peer.manifest
+
+
+async def test_the_other_peer_is_asked_at_once(tmp_path: Path) -> None:
+    """What failed with one peer's manifest is not tried again with it, though it was fetched."""
+    hurt = Hurt(tmp_path)
+    hurt.fetcher.others = {0: newer_layers(hurt.peer)}
+    hurt.spoil(base_layer(hurt.manifest))
+    await hurt.mend()
+    asked = [each[1] for each in hurt.fetcher.asked if each[0] == "manifest" and each[2] == NEWEST]
+    assert asked == [(0,), (1,)]
+
+
+async def test_peers_of_which_the_layers_are_all_too_new(tmp_path: Path) -> None:
+    """The start ends as it does with manifests that are too new; the damage is no other than it
+    was."""
+    hurt = Hurt(tmp_path)
+    hurt.fetcher.others = dict.fromkeys((0, 1), newer_layers(hurt.peer))
+    hurt.spoil(base_layer(hurt.manifest))
+    with pytest.raises(FormatVersionError, match="newer build reads: start one here"):
+        await hurt.mend()
+    with pytest.raises(AllCopiesBad):
+        hurt.files.load(NEWEST)
 
 
 def test_only_members_have_somebody_to_ask() -> None:

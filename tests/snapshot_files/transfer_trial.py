@@ -25,11 +25,14 @@ from tests.snapshot_files.generation_builders import (
     memory,
     open_files,
 )
+from viewstamp.format import CHECKSUM_BYTES
 from viewstamp.format.digest import DIGEST_BYTES
+from viewstamp.format.layer_parts import HEADER_BYTES, LAYER_VERSION
 from viewstamp.format.manifest import (
     MANIFEST_VERSION,
     sections,
 )
+from viewstamp.format.prepare import checksum_of
 
 CHUNK_BYTES = 700
 NEWEST = 2
@@ -72,6 +75,14 @@ def of_a_newer_build(data: bytes) -> bytes:
     return blake3(framed).digest() + framed
 
 
+def layer_of_a_newer_build(data: bytes) -> bytes:
+    """Return a layer file whose header has the next version of the format."""
+    place = CHECKSUM_BYTES + 4
+    version = (LAYER_VERSION + 1).to_bytes(2, "little")
+    header = data[CHECKSUM_BYTES:place] + version + data[place + 2 : HEADER_BYTES]
+    return checksum_of(header) + header + data[HEADER_BYTES:]
+
+
 @dataclass
 class FakeFetcher:
     """Reads from one peer's disk whoever is asked; `chunks_left` sends fail once they are used."""
@@ -82,6 +93,7 @@ class FakeFetcher:
     chunks_left: int = 1_000_000
     gone: set[int] = field(default_factory=set)  # replicas without a manifest
     too_new: set[int] = field(default_factory=set)  # replicas whose builds write other manifests
+    others: dict[int, bytes] = field(default_factory=dict)  # replicas with another newest manifest
     flipped: set[bytes] = field(default_factory=set)  # layers that come damaged, once
     before_layer: Callable[[], None] = lambda: None
 
@@ -91,6 +103,8 @@ class FakeFetcher:
         if replica in self.gone or generation not in self.peer.manifests:
             raise PeerFileUnavailable(f"replica {replica}: SNAPSHOT_NOT_FOUND")
         data = self.peer.manifests[generation]
+        if generation == NEWEST:
+            data = self.others.get(replica, data)
         return of_a_newer_build(data) if replica in self.too_new else data
 
     async def layer(
