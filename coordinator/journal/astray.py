@@ -43,8 +43,9 @@ class End:
 def recognize(opened: OpenSegments, contents: Contents) -> None:
     """Note of each stray whether it is a record that belongs elsewhere and is not there.
 
-    Such records inside damaged ones become strays. Raises FormatVersionError for one that a later
-    version of this software wrote.
+    Such records inside damaged ones, or over a segment's header, become strays. Of several in one
+    sector the newest counts: it tells that those before it are lost. Raises FormatVersionError for
+    one that a later version of this software wrote.
     """
     ends = sorted(
         End(entry.frame.sequence, entry.segment, entry.offset + entry.extent_bytes)

@@ -55,7 +55,8 @@ class Finding:
     `op` and `checksum` are what the frame says; where there is none, counting may tell `op` for
     certain (`lost_ops`), and `is_counted` says so. `inferred_op` is the op after that of the record
     before, which is certain only for a single replica. `start` is the segment and offset where the
-    first of them began: nothing from there on belongs to a record before it.
+    first of them began: nothing from there on belongs to a record before it. `shown_from` is the
+    first segment of those that show the loss: where it was to be, or where it went astray.
     """
 
     first_sequence: int
@@ -68,6 +69,7 @@ class Finding:
     reason: str
     torn: bool
     start: tuple[int, int]
+    shown_from: int
     is_counted: bool = False
 
 
@@ -115,6 +117,7 @@ def _missing(
     elsewhere = _astray(strays, first_sequence, last_sequence)
     if elsewhere:
         reason = f"the record was written to segment {elsewhere[0].segment}, {elsewhere[0].offset}"
+    start = _end(previous, first_segment)
     return Finding(
         first_sequence=first_sequence,
         last_sequence=last_sequence,
@@ -125,7 +128,8 @@ def _missing(
         offset=offset,
         reason=reason,
         torn=not elsewhere and _begins_blank(previous, following, strays, first_segment),
-        start=_end(previous, first_segment),
+        start=start,
+        shown_from=min((start[0], *(stray.segment for stray in elsewhere))),
     )
 
 
@@ -213,6 +217,7 @@ def _damaged(entry: Entry, reason: str, *, torn: bool) -> Finding:
         reason=reason,
         torn=torn,
         start=(entry.segment, entry.offset),
+        shown_from=entry.segment,
     )
 
 

@@ -37,6 +37,7 @@ from viewstamp.format.prepare import Prepare, PrepareHeader
 from viewstamp.format.record import (
     FRAME_BYTES,
     SECTOR_BYTES,
+    UNIT_BYTES,
     BlankSectors,
     DamagedRecord,
     IntactRecord,
@@ -88,8 +89,8 @@ class Recovery:
     or in doubt. Some may lie above the head. `head_uncertain` means that there may have been ops
     above the head and all of these. `doubtful` are the holes whose entry is intact on the disk, but
     may have been replaced by a record of unknown op that was lost. Paths in `repaired_headers` had
-    a damaged segment header; `stray_sectors` are (path, offset) of garbage in space that was never
-    used.
+    a damaged segment header, which was written anew: one that tells of a lost record waits until
+    that is made good. `stray_sectors` are (path, offset) of garbage in space that was never used.
     """
 
     head: PrepareHeader | None
@@ -167,6 +168,9 @@ def scan(opened: OpenSegments, identity: Identity) -> Contents:
     contents = Contents()
     for number, file in opened.files.items():
         data = read_segment(file)
+        if number in opened.damaged_headers:
+            within = _frames_in(number, 0, SECTOR_BYTES, data, "a frame in the header's place")
+            contents.within.extend(within)
         try:
             for item in scan_segment(data, journal_id=opened.journal_id, segment=number):
                 _take(contents, number, item, data)
@@ -189,16 +193,17 @@ def _take(contents: Contents, number: int, item: ScanItem, data: bytes) -> None:
     else:
         contents.entries.append(_entry(number, item))
     if isinstance(item, DamagedRecord):
-        contents.within.extend(_frames_within(number, item, data))
+        start, end = item.offset + UNIT_BYTES, item.offset + item.extent_bytes
+        within = _frames_in(number, start, end, data, "a frame inside a damaged record")
+        contents.within.extend(within)
 
 
-def _frames_within(number: int, damaged: DamagedRecord, data: bytes) -> Iterator[Stray]:
-    """What looks like a frame in a damaged record, behind its own."""
-    end = damaged.offset + damaged.extent_bytes
-    for offset in range(damaged.offset + SECTOR_BYTES, end, SECTOR_BYTES):
+def _frames_in(number: int, start: int, end: int, data: bytes, reason: str) -> Iterator[Stray]:
+    """The sectors with what looks like a frame where none belongs: a disk addresses units."""
+    for offset in range(start, end, UNIT_BYTES):
         head = data[offset : offset + FRAME_BYTES]
         if claimed_sequence(head) is not None:
-            yield Stray(number, offset, "a frame inside a damaged record", head=head)
+            yield Stray(number, offset - offset % SECTOR_BYTES, reason, head=head)
 
 
 def _entry(number: int, item: IntactRecord | DamagedRecord) -> Entry:
@@ -217,7 +222,10 @@ def _entry(number: int, item: IntactRecord | DamagedRecord) -> Entry:
 
 def carry_out(opened: OpenSegments, contents: Contents, plan: Plan, identity: Identity) -> Recovery:
     """Repair headers, cut the tail, make what is kept durable, and say what was done."""
-    for number in opened.damaged_headers:
+    mended = [
+        number for number in opened.damaged_headers if not _is_evidence(number, contents, plan)
+    ]
+    for number in mended:
         _rewrite_header(opened, number, identity)
     unproven = _read_unproven(opened, plan)
     if plan.cut is not None:
@@ -237,12 +245,27 @@ def carry_out(opened: OpenSegments, contents: Contents, plan: Plan, identity: Id
         holes=holes(plan.live, known, identity.replay_op),
         doubtful=tuple(sorted(plan.doubtful)),
         cut=_cut(opened, plan),
-        repaired_headers=tuple(opened.files[number].path for number in opened.damaged_headers),
+        repaired_headers=tuple(opened.files[number].path for number in mended),
         stray_sectors=tuple(
             (opened.files[stray.segment].path, stray.offset)
             for stray in harmless_strays(contents.entries, contents.strays)
+            if stray.offset > 0
         ),
         rewritten_count=len(unproven),
+    )
+
+
+def _is_evidence(number: int, contents: Contents, plan: Plan) -> bool:
+    """Whether what lies in place of a segment's header tells of a record that is lost.
+
+    Once the loss is made good or cut off it tells nothing more.
+    """
+    astray = [s.astray for s in contents.strays if (s.segment, s.offset) == (number, 0)]
+    lost = [verdict.finding for verdict in plan.judged if verdict.decision in FAULTY]
+    return any(
+        frame is not None and finding.first_sequence <= frame.sequence <= finding.last_sequence
+        for frame in astray
+        for finding in lost
     )
 
 
@@ -266,7 +289,7 @@ def _zero_tail(opened: OpenSegments, contents: Contents, plan: Plan) -> None:
     behind += [
         (stray.segment, stray.offset, SECTOR_BYTES)
         for stray in contents.strays
-        if plan.is_cut(stray)
+        if plan.is_cut(stray) and stray.offset > 0  # a header is written anew instead
     ]
     for segment, offset, extent_bytes in behind:
         opened.files[segment].write(offset, bytes(extent_bytes))
@@ -336,7 +359,7 @@ class Recovered:
         sequence = max(sequences, default=0) + 1
         ends = [(each.segment, each.offset + each.extent_bytes) for each in plan.kept]
         end = max(ends, default=(min(self.opened.files), SECTOR_BYTES))
-        strays = [s for s in self.contents.strays if not plan.is_cut(s)]
+        strays = [s for s in self.contents.strays if not plan.is_cut(s) and s.offset > 0]
         last = max(((stray.segment, stray.offset) for stray in strays), default=(0, 0))
         if last >= end:
             # What lies there is evidence, and not to be trusted with new records.

@@ -49,8 +49,8 @@ class OpenSegments:
 class Contents:
     """What scanning the segments gave, in file order.
 
-    `within` are the sectors inside damaged records that look like frames: one may have gone astray
-    and lie on them.
+    `within` are the sectors of damaged records, of strays and of damaged headers that hold what
+    looks like a frame, anywhere in them: one may have gone astray and lie there.
     """
 
     entries: list[Entry] = field(default_factory=list)

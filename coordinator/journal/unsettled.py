@@ -29,7 +29,7 @@ class Unsettled:
         self.missing = set(holes)
         self._first_segment = min(
             (
-                finding.start[0]
+                finding.shown_from
                 for finding in lost
                 if finding.op is None or finding.op in self.missing
             ),

@@ -28,6 +28,7 @@ from viewstamp.format.record import (
     UNIT_BYTES,
     Frame,
     RecordKind,
+    decode_segment_header,
     encode_record,
 )
 
@@ -55,9 +56,9 @@ def put(storage: MemoryStorage, where: tuple[str, int], data: bytes) -> None:
 
 
 def other_places(origin: tuple[str, int]) -> Iterator[tuple[str, int]]:
-    """Every place in the first segments where a record of one sector may land."""
+    """Every place in the first segments where a record of one sector may land, also on headers."""
     for number in (1, 2, 3):
-        for offset in range(SECTOR_BYTES, SEGMENT_BYTES, SECTOR_BYTES):
+        for offset in range(0, SEGMENT_BYTES, SECTOR_BYTES):
             if (segment(number), offset) != origin:
                 yield segment(number), offset
 
@@ -82,7 +83,11 @@ def make_good(storage: MemoryStorage, prepares: list[Prepare], following: list[P
     journal, recovery = reopen(storage, **MEMBER)
     assert list(journal.iterate(1)) == prepares + following
     assert (recovery.faults, recovery.holes, recovery.head_uncertain) == ((), (), False)
+    assert all(offset > 0 for _, offset in recovery.stray_sectors)
     journal.close()
+    for number in (1, 2, 3):
+        header = decode_segment_header(storage.content(segment(number))[:SECTOR_BYTES])
+        assert header.segment == number
 
 
 def held(journal: Journal) -> list[int]:
@@ -107,6 +112,93 @@ def test_the_last_record_is_missed_wherever_it_went(count: int) -> None:
             expect_never_denied(recovery, count)
 
         make_good(storage, prepares, chain(1, after=prepares[-1]))
+
+
+@pytest.mark.parametrize("unit", [1, 5, 7])
+def test_the_last_record_is_missed_at_places_between_two_sectors(unit: int) -> None:
+    """A disk addresses units of 512 bytes, so a record can lie at any of them, on a header too."""
+    origin = place(2)
+    for path, sector in other_places(origin):
+        storage = MemoryStorage()
+        prepares = filled(storage, [[each] for each in chain(3)], **MEMBER)
+        offset = sector + unit * UNIT_BYTES
+        move(storage, origin, (path, offset), min(SECTOR_BYTES, SEGMENT_BYTES - offset))
+
+        for _ in range(2):
+            journal, recovery = reopen(storage, **MEMBER)
+            journal.close()
+            expect_never_denied(recovery, 3)
+
+        make_good(storage, prepares, chain(1, after=prepares[-1]))
+
+
+def test_a_header_is_written_anew_only_once_what_lies_on_it_tells_nothing_more() -> None:
+    """It alone tells of the last record, until that is held again; the room behind is used."""
+    storage = MemoryStorage()
+    prepares = filled(storage, [[each] for each in chain(3)], **MEMBER)
+    move(storage, place(2), (segment(2), 0), SECTOR_BYTES)
+    astray = storage.content(segment(2))
+
+    for _ in range(2):
+        journal, recovery = reopen(storage, **MEMBER)
+        journal.close()
+        assert recovery.repaired_headers == ()
+        assert storage.content(segment(2)) == astray
+
+    make_good(storage, prepares, chain(1, after=prepares[-1]))
+    assert any(storage.content(segment(2))[SECTOR_BYTES:])
+    assert reopen(storage, **MEMBER)[1].repaired_headers == ()
+
+
+@pytest.mark.parametrize("replica_count", [1, 3])
+def test_a_copy_of_a_record_that_is_there_costs_only_the_header(replica_count: int) -> None:
+    """Written twice, once over a header: nothing is lost, and the header is back at once."""
+    storage = MemoryStorage()
+    prepares = filled(storage, [[each] for each in chain(3)], replica_count=replica_count)
+    path, offset = place(2)
+    put(storage, (segment(2), 0), storage.content(path)[offset : offset + SECTOR_BYTES])
+
+    journal, recovery = reopen(storage, replica_count=replica_count)
+
+    assert (recovery.faults, recovery.cut, recovery.stray_sectors) == ((), None, ())
+    assert recovery.repaired_headers == (segment(2),)
+    assert list(journal.iterate(1)) == prepares
+
+
+def test_a_torn_group_of_which_a_part_went_over_a_header_is_cut_for_good() -> None:
+    """Its sync never returned, so nothing of it is missed; the header is there from then on."""
+    storage = MemoryStorage()
+    prepares = chain(3, bodies={2: DENSE[:900]})
+    filled(storage, [prepares[:1], prepares[1:]], **MEMBER)
+    put(storage, (place(1)[0], place(1)[1] + UNIT_BYTES), bytes(UNIT_BYTES))
+    move(storage, place(2), (segment(2), 0), SECTOR_BYTES)
+
+    journal, recovery = reopen(storage, **MEMBER)
+    journal.close()
+    assert recovery.cut is not None
+    assert recovery.cut.op == 2
+    assert recovery.repaired_headers == (segment(2),)
+
+    journal, recovery = reopen(storage, **MEMBER)
+    assert (recovery.faults, recovery.cut, recovery.repaired_headers) == ((), None, ())
+    assert list(journal.iterate(1)) == prepares[:1]
+
+
+def test_a_segment_that_alone_shows_a_loss_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though a snapshot covers all that belongs there: the last record was written over it."""
+    monkeypatch.setattr("coordinator.journal.journal.PREPARES_KEPT_MIN", 1)
+    storage = MemoryStorage()
+    filled(storage, [[each] for each in chain(7, commit=6)], **MEMBER)
+    move(storage, place(6), (segment(1), 0), SECTOR_BYTES)
+
+    journal, recovery = reopen(storage, **MEMBER)
+    expect_never_denied(recovery, 7)
+    assert recovery.head is not None
+    assert recovery.head.op == 5
+    assert journal.truncate_before(5) == 0
+    journal.close()
+
+    expect_never_denied(reopen(storage, **MEMBER)[1], 7)
 
 
 @pytest.mark.parametrize("shift", [1, 2, 4])
@@ -214,7 +306,7 @@ def test_zeros_of_a_cut_that_went_astray_cost_no_record() -> None:
     prepares = filled(storage, [[each] for each in chain(3)], **MEMBER)
     put(storage, place(2), bytes(UNIT_BYTES))
     put(storage, (place(2)[0], place(2)[1] + UNIT_BYTES), b"the rest of what a crash tore")
-    storage.sectors_astray = RECORDS_PER_SEGMENT - 1
+    storage.sectors_astray = RECORDS_PER_SEGMENT
 
     for _ in range(2):
         journal, recovery = reopen(storage, **MEMBER)

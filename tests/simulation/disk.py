@@ -77,7 +77,7 @@ class SimulatedDisk(MemoryStorage):
 
 
 class SimulatedFile(MemoryFile):
-    """A file whose writes may go astray, within the file and never over its first sector."""
+    """A file whose writes may go astray, within the file, also over its header."""
 
     def __init__(self, disk: SimulatedDisk, path: str, inode: Inode) -> None:
         super().__init__(disk, path, inode)
@@ -89,7 +89,7 @@ class SimulatedFile(MemoryFile):
         is_record = SEGMENT_NAME.search(self.path) is not None and offset > 0
         if sectors and is_record:
             self._disk.sectors_astray = 0
-            places = self.size() // SECTOR_BYTES - 1
-            at = 1 + (offset // SECTOR_BYTES - 1 + sectors) % places
+            places = self.size() // SECTOR_BYTES
+            at = (offset // SECTOR_BYTES + sectors) % places
             offset = min(at * SECTOR_BYTES, self.size() - len(data))
         super().write(offset, data)
