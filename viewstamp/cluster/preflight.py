@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import random
 import secrets
 import socket
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -75,17 +77,31 @@ def write_secret(path: Path, text: str) -> None:
         os.fsync(descriptor)
 
 
+# Below those that systems give to connections (RFC 6335, and Linux from 32768 on): a port of theirs
+# may be gone before the server binds it.
+FREE_PORTS: Final = range(10_000, 32_768)
+FREE_PORTS_TRIED: Final = 64
+
+
 def free_address(listen: str) -> str:
     """Return `listen` with a port that is free now in place of 0. Raises PreflightError."""
     host, separator, port = listen.rpartition(":")
     if not (separator and host and port.isdecimal()):
         raise PreflightError(f"--listen {listen!r} is no address: write HOST:PORT")
+    if int(port) == 0:
+        for chosen in random.sample(FREE_PORTS, FREE_PORTS_TRIED):
+            with suppress(PreflightError):
+                return _bound_once(listen, host, chosen)
+    return _bound_once(listen, host, int(port))
+
+
+def _bound_once(listen: str, host: str, port: int) -> str:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         # As servers do: connections of the past do not stand in the way, listeners do.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host.strip("[]"), int(port)))
+            probe.bind((host.strip("[]"), port))
         except (OSError, OverflowError) as error:
             raise PreflightError(_address_trouble(listen, error)) from error
         return f"{host}:{probe.getsockname()[1]}"
