@@ -48,9 +48,10 @@ from viewstamp.client import connect
 from viewstamp.client.methods import method_of
 from viewstamp.client.tracing import ClientTracing
 from viewstamp.cluster import LocalCluster
+from viewstamp.telemetry.otlp import Lines
 from viewstamp.telemetry.sampling import Sampler
 from viewstamp.telemetry.settings import Telemetry, TelemetrySettings, arguments_of
-from viewstamp.telemetry.spans import Notes, Recorder, encode_line
+from viewstamp.telemetry.spans import Notes, Recorder, texts_of
 
 MODES: Final[dict[str, float | None]] = {"off": None, "1 %": 0.01, "100 %": 1.0}
 MEASURED: Final = ("create_concurrent", "create_unary", "create_sequential")
@@ -253,12 +254,13 @@ class _Kept:
 
     def __init__(self) -> None:
         self._notes: list[Notes] = []
+        self._lines = Lines()
 
     def put(self, notes: Notes) -> None:
         self._notes.append(notes)
 
     def encode(self) -> None:
-        encode_line({}, self._notes)
+        self._lines.line_of({}, texts_of(self._notes)).release()
         self._notes.clear()
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from coordinator.gateway.routes import Routes
 from coordinator.replica.batcher import Reply
-from coordinator.telemetry.commands import CommandTrace, Ended
+from coordinator.telemetry.commands import NO_REFUSALS, CommandTrace, Ended
 from coordinator.telemetry.metrics import ReplicaMetrics
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
@@ -17,6 +17,8 @@ from viewstamp.telemetry import rpc
 from viewstamp.telemetry.sampling import (
     Sampler,
     TraceContext,
+    are_plain,
+    context_in,
     new_trace_id,
     parse_trace_parent,
     sampled_parent,
@@ -28,6 +30,15 @@ Traces = Sequence[CommandTrace]
 _Calls = tuple[int, int]  # the code of a span, and how many calls are in it
 # Of a call: its first command in the request, how many commands it has, what it is below.
 _Sampled = tuple[int, int, TraceContext]
+
+
+class _Place(NamedTuple):
+    """Where a command is in its request: `span_index` in `span`, with `left` of it to the end."""
+
+    span: int
+    span_index: int
+    left: int
+    code: int
 
 
 class GatewayWatch:
@@ -107,30 +118,44 @@ class GatewayWatch:
         user_id: int,
     ) -> Traces:
         calls, count = _calls_of(spans)
-        sampled = []
-        for trace in said[:count]:
-            parent = sampled_parent(trace.trace_parent)
-            if parent is not None:
-                sampled.append((trace.index, trace.count or 1, parent))
+        said = said[:count]
+        texts = [trace.trace_parent for trace in said]
+        if are_plain(texts):  # as our own client makes them
+            found: Iterable[TraceContext | None] = map(context_in, texts)
+        else:
+            found = map(sampled_parent, texts)
+        sampled = [
+            (trace.index, trace.count or 1, parent)
+            for trace, parent in zip(said, found, strict=True)
+            if parent is not None
+        ]
         return self._begun(calls, sampled, user_id)
 
     def _begun(
         self, calls: Sequence[_Calls], sampled: Iterable[_Sampled], user_id: int
     ) -> list[CommandTrace]:
-        """Begin the spans of calls, but for those that are none, or that nobody serves."""
+        """Begin the spans of calls, but for those that are none, or that nobody serves.
+
+        Calls of one command each that follow each other in one span are begun together.
+        """
         now_ns = time.time_ns()
-        begun = []
+        begun: list[CommandTrace] = []
+        next_index = last_index = 0  # of the call that would go on with the last of `begun`
         for index, count, parent in sampled:
-            span_index = index
-            for span, (code, calls_of_span) in enumerate(calls):
-                if span_index < calls_of_span:
-                    method = self._routes.find(code)
-                    if method is not None:
-                        names = rpc.rpc_names(method.full_name)
-                        place = index, count, span, span_index
-                        begun.append(CommandTrace(*parent, names, now_ns, user_id, *place))
-                    break
-                span_index -= calls_of_span
+            if index == next_index < last_index and count == 1:
+                begun[-1].trace_ids.append(parent.trace_id)
+                begun[-1].parent_ids.append(parent.span_id)
+                next_index += 1
+                continue
+            place = _place_of(index, calls)
+            method = None if place is None else self._routes.find(place.code)
+            if place is None or method is None:
+                continue
+            names = rpc.rpc_names(method.full_name)
+            at = index, count, place.span, place.span_index
+            begun.append(CommandTrace(*parent, names, now_ns, user_id, *at))
+            next_index = index + 1
+            last_index = index + place.left if count == 1 else 0
         return begun
 
     def answered(self, traces: Traces, reply: Reply) -> None:
@@ -140,16 +165,17 @@ class GatewayWatch:
 
     def _answered(self, trace: CommandTrace, reply: Reply) -> None:
         outcome: errors_pb2.Reason.ValueType | str = rpc.OK
+        refusals: Mapping[int, errors_pb2.Reason.ValueType] = NO_REFUSALS
         refused = 0
         if reply.error is not None:
             outcome = reply.error.reason
         elif trace.count == 1:
-            error = _error_at(reply, trace)
-            outcome = rpc.OK if error is None else error.reason
+            errors = reply.spans[trace.span].errors
+            refusals = _refusals_of(trace, errors) if errors else NO_REFUSALS
         else:
             refused = sum(len(span.errors) for span in reply.spans)
         revision = reply.first_revision + trace.index
-        self._record(Ended(trace, time.time_ns(), reply.op, revision, refused, outcome))
+        self._record(Ended(trace, time.time_ns(), reply.op, revision, refused, outcome, refusals))
 
     def refused(self, traces: Traces, refusal: Refusal) -> None:
         """Record the spans of calls that were refused before the log, and count the refusal."""
@@ -183,9 +209,19 @@ def _calls_of(spans: Iterable[submit_pb2.Span]) -> tuple[list[_Calls], int]:
     return calls, total
 
 
-def _error_at(reply: Reply, trace: CommandTrace) -> errors_pb2.Error | None:
-    """Return the error of a call, None if it was not refused."""
-    for error in reply.spans[trace.span].errors:
-        if error.index == trace.span_index:
-            return error.error
+def _place_of(index: int, calls: Iterable[_Calls]) -> _Place | None:
+    """Return where the call is whose first command has that index, None if there is none."""
+    for span, (code, count) in enumerate(calls):
+        if index < count:
+            return _Place(span, index, count - index, code)
+        index -= count
     return None
+
+
+def _refusals_of(
+    trace: CommandTrace, errors: Iterable[errors_pb2.IndexedError]
+) -> Mapping[int, errors_pb2.Reason.ValueType]:
+    """Return the reasons of those calls of one command that were refused, by their place."""
+    calls = trace.calls
+    found = ((error.index - trace.span_index, error.error.reason) for error in errors)
+    return {call: reason for call, reason in found if call in calls}

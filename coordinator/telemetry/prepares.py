@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import Batch
-from coordinator.telemetry.commands import SERVER_NUMBER, CommandTrace
+from coordinator.telemetry.commands import (
+    IDS,
+    PARENT_ID,
+    REVISION,
+    SERVER_NUMBER,
+    STEPS_NUMBERED_MAX,
+    TRACE_ID,
+    CommandTrace,
+)
 from viewstamp.format.prepare import Prepare
 from viewstamp.telemetry import otlp
-from viewstamp.telemetry.sampling import new_root_bits, numbered_id, numbered_ids, root_of
+from viewstamp.telemetry.sampling import new_root_bits, root_of
 from viewstamp.telemetry.spans import AttributeValue, Kind, Span
 
 STEPS: Final = ("queue", "journal", "replicate", "commit", "retire")
-# Ids of a command's spans: the SERVER span has the first, the steps the next, then its stages.
-_FIRST_STEP_NUMBER: Final = SERVER_NUMBER + 1
-_FIRST_STAGE_NUMBER: Final = _FIRST_STEP_NUMBER + len(STEPS)
+_FIRST_STEP_NUMBER: Final = SERVER_NUMBER + 1  # of those of a call
+_FIRST_STAGE_NUMBER: Final = STEPS_NUMBERED_MAX  # of those of all calls: behind the others
 _STAGES: Final = {stage: {"viewstamp.stage": stage.name.lower()} for stage in mux_types.Stage}
 _STAGE_SPANS: Final = {stage: f"stage {stage.name.lower()}" for stage in mux_types.Stage}
 
 # The same as OTLP JSON, but for what `%` puts in.
 _INTERNAL: Final = int(Kind.INTERNAL)
 _CLIENT: Final = int(Kind.CLIENT)
-_SERVER_DIGITS: Final = f"{SERVER_NUMBER:04x}"
+_SERVER_ID: Final = f"{IDS}{SERVER_NUMBER:x}"
 _STAGE_PATTERNS: Final = {stage: otlp.pattern_of(name) for stage, name in _STAGE_SPANS.items()}
 _PLACE: Final = otlp.integers_of("viewstamp.op", "viewstamp.revision")
 _STAGE_ATTRIBUTES: Final = {
@@ -32,10 +40,19 @@ _STAGE_ATTRIBUTES: Final = {
 _PREPARE_KEYS: Final = ("viewstamp.op", "viewstamp.view", "viewstamp.commands", "viewstamp.bytes")
 _PREPARE: Final = f"[{otlp.integers_of(*_PREPARE_KEYS)}]"
 _PREPARE_PATTERN: Final = otlp.pattern_of("prepare")
+_LINK: Final = f'{{"traceId":"{TRACE_ID}","spanId":"{_SERVER_ID}"}}'
+
+
+class Concerned(NamedTuple):
+    """Calls of `trace` that a batch is about; their spans are the `number`-th and those behind."""
+
+    trace: CommandTrace
+    calls: range
+    number: int
 
 
 class Visit:
-    """A batch at a stage, with the sampled commands in it, each with the number of its span."""
+    """A batch at a stage, with the sampled calls in it, each with the number of its span."""
 
     __slots__ = ("stage", "notes", "sent_ns", "answered_ns", "concerned")
 
@@ -44,7 +61,7 @@ class Visit:
         stage: mux_types.Stage,
         notes: PrepareNotes,
         sent_ns: int,
-        concerned: Sequence[tuple[CommandTrace, int]],
+        concerned: Sequence[Concerned],
     ) -> None:
         self.stage = stage
         self.notes = notes
@@ -92,14 +109,30 @@ class PrepareNotes:
         """Note that a batch was sent which is about these ranges of revisions."""
         concerned = []
         for trace in self.traces:
-            first = self.header.first_revision + trace.offset
-            last = first + trace.count
-            for start, stop in revisions:
-                if start < last and first < stop:
-                    concerned.append((trace, _FIRST_STAGE_NUMBER + self.stage_spans))
-                    self.stage_spans += 1
-                    break
+            for calls in self._concerned(trace, revisions):
+                number = _FIRST_STAGE_NUMBER + self.stage_spans
+                concerned.append(Concerned(trace, calls, number))
+                self.stage_spans += len(calls)
         return Visit(stage, self, sent_ns, concerned)
+
+    def _concerned(
+        self, trace: CommandTrace, revisions: Sequence[tuple[int, int]]
+    ) -> Sequence[range]:
+        """Return which calls these ranges of revisions are about, without overlap."""
+        first = self.header.first_revision + trace.offset
+        last = first + trace.command_count
+        is_one_call = len(trace.trace_ids) == 1
+        found: list[range] = []
+        for start, stop in sorted(revisions):
+            if start >= last or stop <= first:
+                continue
+            if is_one_call:
+                return (range(1),)
+            calls = range(max(start, first) - first, min(stop, last) - first)
+            if found and calls.start <= found[-1].stop:
+                calls = range(found[-1].start, max(found.pop().stop, calls.stop))
+            found.append(calls)
+        return found
 
     def retire(self, now_ns: int) -> None:
         """Note the end; nothing is noted after it."""
@@ -110,64 +143,70 @@ class PrepareNotes:
     @property
     def span_count(self) -> int:
         """The span of the prepare, and all of its sampled commands."""
-        count = 1 + len(STEPS) * len(self.traces)
+        count = 1
+        for trace in self.traces:
+            count += len(STEPS) * len(trace.trace_ids)
         for visit in self.visits:
-            count += len(visit.concerned)
+            for concerned in visit.concerned:
+                count += len(concerned.calls)
         return count
 
     def spans(self) -> Iterable[Span]:
         """Yield the spans of the commands, then that of the prepare."""
-        visited = self._visited()
-        for trace in self.traces:
-            parent_id = numbered_id(trace.id_base, SERVER_NUMBER)
-            place = self._place(trace)
-            visits = visited.get(id(trace), ())
-            steps = zip(STEPS, self._times(trace, visits), strict=True)
-            for number, (name, times) in enumerate(steps, _FIRST_STEP_NUMBER):
-                context = trace.numbered(number)
-                yield Span(name, Kind.INTERNAL, context, parent_id, *times, place)
-            for visit, number in visits:
-                context = trace.numbered(number)
-                name, at_stage = _STAGE_SPANS[visit.stage], place | _STAGES[visit.stage]
-                times = visit.sent_ns, visit.answered_ns
-                yield Span(name, Kind.CLIENT, context, parent_id, *times, at_stage)
+        for trace, calls, visits in self._alike():
+            steps = list(zip(STEPS, self._times(trace, visits), strict=True))
+            for call in calls:
+                for number, (name, times) in enumerate(steps, _FIRST_STEP_NUMBER):
+                    context, place = trace.step(call, number), self._place(trace, call)
+                    parent_id = trace.step(call, SERVER_NUMBER).span_id
+                    yield Span(name, Kind.INTERNAL, context, parent_id, *times, place)
+            for visit, first in visits:
+                name, times = _STAGE_SPANS[visit.stage], (visit.sent_ns, visit.answered_ns)
+                for number, call in enumerate(calls, first):
+                    context, parent_id = (
+                        trace.numbered(call, number),
+                        trace.step(call, SERVER_NUMBER).span_id,
+                    )
+                    at_stage = self._place(trace, call) | _STAGES[visit.stage]
+                    yield Span(name, Kind.CLIENT, context, parent_id, *times, at_stage)
         yield self._prepare()
 
     def encoded(self) -> Iterable[str]:
         """Yield the same spans as OTLP JSON."""
-        visited = self._visited()
-        for trace in self.traces:
-            visits = visited.get(id(trace), ())
-            ids = numbered_ids(trace.id_base)
-            parent_id = ids + _SERVER_DIGITS
-            place = _PLACE % (self.header.op, self.header.first_revision + trace.offset)
-            head = otlp.shared(trace.trace_id, parent_id, _INTERNAL, f"[{place}]")
-            yield self._encoded_steps(f'{head}"spanId":"{ids}', self._times(trace, visits))
+        place = _PLACE % (self.header.op, REVISION)
+        steps = otlp.shared(TRACE_ID, _SERVER_ID, _INTERNAL, f"[{place}]")
+        for trace, calls, visits in self._alike():
+            trace_ids, ids = trace.trace_ids[calls.start : calls.stop], trace.ids(calls)
+            first = self.header.first_revision + trace.offset + calls.start
+            revisions = list(map(str, range(first, first + len(calls))))
+            text = self._encoded_steps(f'{steps}"spanId":"{IDS}', self._times(trace, visits))
+            yield from otlp.rows_of(text, trace_ids, (), ids, revisions)
             for visit, number in visits:
                 attributes = f"[{place},{_STAGE_ATTRIBUTES[visit.stage]}]"
-                head = otlp.shared(trace.trace_id, parent_id, _CLIENT, attributes)
-                span_id = numbered_id(trace.id_base, number)
-                pattern = _STAGE_PATTERNS[visit.stage]
-                yield pattern % (head, span_id, visit.sent_ns, visit.answered_ns)
+                head = otlp.shared(TRACE_ID, _SERVER_ID, _CLIENT, attributes)
+                times = visit.sent_ns, visit.answered_ns
+                text = _STAGE_PATTERNS[visit.stage] % (head, PARENT_ID, *times)
+                own_ids = trace.numbered_ids(number, len(calls))
+                yield from otlp.rows_of(text, trace_ids, own_ids, ids, revisions)
         yield self._encoded_prepare()
 
     @staticmethod
     def _encoded_steps(head: str, times: Sequence[tuple[int, int]]) -> str:
-        """Return the steps; `head` is all before the last four digits of their ids.
+        """Return the steps; `head` is all before the last digit of their ids.
 
         They are most of what is written, and made at once: in a loop they take twice the time.
         """
         (queued, admitted), (_, durable), (replicating, committed), (_, over), (last, end) = times
         return (
-            f'{head}0002","name":"queue",'
+            f'{head}2","name":"queue",'
             f'"startTimeUnixNano":"{queued}","endTimeUnixNano":"{admitted}"}},'
-            f'{head}0003","name":"journal",'
+            f'{head}3","name":"journal",'
             f'"startTimeUnixNano":"{admitted}","endTimeUnixNano":"{durable}"}},'
-            f'{head}0004","name":"replicate",'
+            f'{head}4","name":"replicate",'
             f'"startTimeUnixNano":"{replicating}","endTimeUnixNano":"{committed}"}},'
-            f'{head}0005","name":"commit",'
+            f'{head}5","name":"commit",'
             f'"startTimeUnixNano":"{committed}","endTimeUnixNano":"{over}"}},'
-            f'{head}0006","name":"retire",'
+            f'{head}6","name":"retire",'
             f'"startTimeUnixNano":"{last}","endTimeUnixNano":"{end}"}}'
         )
 
@@ -176,21 +215,41 @@ class PrepareNotes:
         attributes = _PREPARE % (header.op, header.view, header.command_count, header.size)
         head = otlp.shared(context.trace_id, "", _INTERNAL, attributes)
         if self.traces:
-            head += otlp.links_of([trace.context for trace in self.traces])
+            links: list[str] = []
+            for trace in self.traces:
+                links += otlp.rows_of(_LINK, trace.trace_ids, (), trace.ids(trace.calls))
+            head += f'"links":[{",".join(links)}],'
         return _PREPARE_PATTERN % (head, context.span_id, self.admitted_ns, self.retired_ns)
 
-    def _visited(self) -> Mapping[int, Sequence[tuple[Visit, int]]]:
-        """Return the visits of each trace with the numbers of their spans, in order."""
-        found: dict[int, list[tuple[Visit, int]]] = {}
-        for visit in self.visits:
-            for trace, number in visit.concerned:
-                found.setdefault(id(trace), []).append((visit, number))
-        return found
+    def _alike(
+        self,
+    ) -> Iterable[tuple[CommandTrace, range, Sequence[tuple[Visit, int]]]]:
+        """Yield calls that took the same steps at the same times, which is nearly always all.
 
-    def _place(self, trace: CommandTrace) -> dict[str, AttributeValue]:
+        Each time a trace, some calls in a row of it, and their visits in order with the number of
+        the first call's span.
+        """
+        visited: dict[int, list[tuple[Visit, Concerned]]] = {}
+        for visit in self.visits:
+            for concerned in visit.concerned:
+                visited.setdefault(id(concerned.trace), []).append((visit, concerned))
+        for trace in self.traces:
+            concerning = visited.get(id(trace), ())
+            ends = {0, len(trace.trace_ids)}
+            for _, concerned in concerning:
+                ends |= {concerned.calls.start, concerned.calls.stop}
+            for start, stop in pairwise(sorted(ends)):
+                visits = [
+                    (visit, concerned.number + start - concerned.calls.start)
+                    for visit, concerned in concerning
+                    if start in concerned.calls
+                ]
+                yield trace, range(start, stop), visits
+
+    def _place(self, trace: CommandTrace, call: int) -> dict[str, AttributeValue]:
         return {
             "viewstamp.op": self.header.op,
-            "viewstamp.revision": self.header.first_revision + trace.offset,
+            "viewstamp.revision": self.header.first_revision + trace.offset + call,
         }
 
     def _times(
@@ -220,5 +279,5 @@ class PrepareNotes:
             self.admitted_ns,
             self.retired_ns,
             dict(zip(_PREPARE_KEYS, values, strict=True)),
-            [trace.context for trace in self.traces],
+            [trace.step(call, SERVER_NUMBER) for trace in self.traces for call in trace.calls],
         )

@@ -112,7 +112,10 @@ class ReplicaWatch:
         revisions = _revisions(batch) if is_sampled else ()
         visit = notes.visit(stage, time.time_ns(), revisions)
         self._visits[stage, batch.sequence] = visit
-        return [trace.trace_parent(number) for trace, number in visit.concerned]
+        trace_parents: list[str] = []
+        for trace, calls, number in visit.concerned:
+            trace_parents += trace.trace_parents(calls, number)
+        return trace_parents
 
     def answered(self, stage: mux_types.Stage, sequence: int) -> None:
         """The answer to a batch has come."""

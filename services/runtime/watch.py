@@ -18,9 +18,14 @@ from viewstamp.telemetry.metrics import LatencyHistogram
 from viewstamp.telemetry.sampling import (
     CURRENT_SPAN,
     TraceContext,
+    are_plain,
+    context_in,
+    format_trace_parent,
     new_id_base,
     numbered_id,
     sampled_parent,
+    span_ids_in,
+    trace_ids_in,
 )
 from viewstamp.telemetry.settings import Telemetry
 from viewstamp.telemetry.spans import AttributeValue, Kind, Span
@@ -96,34 +101,39 @@ class _Applied(NamedTuple):
 
     def encoded(self) -> Iterable[str]:
         """Yield the spans as OTLP JSON."""
-        name = f"apply {self.stage}"
-        text, pattern = otlp.attributes_of(self._attributes()), otlp.pattern_of(name)
-        for number, parent in self._parents():
-            head = otlp.shared(parent.trace_id, parent.span_id, Kind.SERVER, text)
-            span_id = numbered_id(self.id_base, number)
-            yield pattern % (head, span_id, self.begun_ns, self.ended_ns)
+        parents = self._parents()
+        if not parents:
+            return ()
+        trace_id, parent_id, span_id = otlp.COLUMNS[:3]
+        attributes = otlp.attributes_of(self._attributes())
+        head = otlp.shared(trace_id, parent_id, Kind.SERVER, attributes)
+        pattern = otlp.pattern_of(f"apply {self.stage}")
+        text = pattern % (head, span_id, self.begun_ns, self.ended_ns)
+        first = self.id_base + 1
+        ids = [f"{id_:016x}" for id_ in range(first, first + len(parents))]
+        return otlp.rows_of(text, trace_ids_in(parents), span_ids_in(parents), ids)
 
     def spans(self) -> Iterable[Span]:
         """Yield the spans."""
         attributes, name = self._attributes(), f"apply {self.stage}"
-        for number, parent in self._parents():
-            context = TraceContext(parent.trace_id, numbered_id(self.id_base, number))
+        for number, text in enumerate(self._parents(), 1):
+            parent = context_in(text)
             yield Span(
                 name,
                 Kind.SERVER,
-                context,
+                TraceContext(parent.trace_id, numbered_id(self.id_base, number)),
                 parent.span_id,
                 self.begun_ns,
                 self.ended_ns,
                 attributes,
             )
 
-    def _parents(self) -> Iterable[tuple[int, TraceContext]]:
-        """Yield the number of each span, and its parent."""
-        for number, text in enumerate(self.trace_parents, 1):
-            parent = sampled_parent(text)
-            if parent is not None:
-                yield number, parent
+    def _parents(self) -> Sequence[str]:
+        """Return the traceparents without those that are malformed, or not sampled."""
+        if are_plain(self.trace_parents):
+            return self.trace_parents
+        found = map(sampled_parent, self.trace_parents)
+        return [format_trace_parent(parent) for parent in found if parent is not None]
 
     def _attributes(self) -> Mapping[str, AttributeValue]:
         return {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from viewstamp.telemetry.otlp import Lines
 from viewstamp.telemetry.sampling import TraceContext, new_root
-from viewstamp.telemetry.spans import Kind, Notes, Span, encoded_each
+from viewstamp.telemetry.spans import Attributes, Kind, Notes, Span, encoded_each, texts_of
 
 
 def made_span(name: str = "a span", context: TraceContext | None = None, **more: Any) -> Span:
@@ -20,6 +21,11 @@ def made_span(name: str = "a span", context: TraceContext | None = None, **more:
         "attributes": {},
     } | more
     return Span(name, fields.pop("kind", Kind.INTERNAL), context or new_root(), **fields)
+
+
+def encode_line(resource: Attributes, notes: Iterable[Notes]) -> bytes:
+    """Return the spans of notes as one line of OTLP JSON, with its end."""
+    return bytes(Lines().line_of(resource, texts_of(notes)))
 
 
 class Kept:

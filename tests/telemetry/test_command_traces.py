@@ -108,6 +108,18 @@ async def live(directory: Path) -> Recorded:
             streams.CreateTopicRequest(stream=Identifier(name="secret-name"), name=f"t{number}")
             for number in range(3)
         )
+        await asyncio.gather(
+            *(
+                client.call(
+                    streams.CreatePartitionsRequest(
+                        stream=Identifier(name="secret-name"),
+                        topic=Identifier(name=f"t{number}"),
+                        partitions_count=1,
+                    )
+                )
+                for number in range(3)
+            )
+        )
         await client.groups.create("secret-name", "t1", "readers")
         with pytest.raises(Refusal, match="already"):
             await client.groups.create("secret-name", "t1", "readers")
@@ -171,6 +183,25 @@ def test_batch_is_one_call(recorded: Recorded) -> None:
                 3,
                 0,
             )
+
+
+def test_calls_sent_together_have_a_trace_each(recorded: Recorded) -> None:
+    """Calls that travel in one message are sampled together, and told apart in every process."""
+    name = STREAMS + "CreatePartitions"
+    roots = [span for span in recorded.spans if span.name == name and not span.parent_id]
+    traces = [[span for span in recorded.spans if span.trace_id == root.trace_id] for root in roots]
+    assert [shape(trace) for trace in traces] == 3 * [expected(name, "streams")]
+    places = [
+        {
+            (span.attributes["viewstamp.op"], span.attributes.get("viewstamp.revision"))
+            for span in own
+        }
+        for own in traces
+    ]
+    revisions = [{revision for _, revision in told} - {None} for told in places]
+    first = min(map(min, revisions))
+    assert sorted(revisions, key=min) == [{first}, {first + 1}, {first + 2}]
+    assert len({op for told in places for op, _ in told}) == 1
 
 
 def test_read_has_two_spans(recorded: Recorded) -> None:

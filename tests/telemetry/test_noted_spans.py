@@ -134,8 +134,8 @@ async def test_call_alone_ends_with_its_block() -> None:
     assert outcomes == ["ok", "STREAM_EXISTS", "CANCELLED"]
     assert metadata == (("traceparent", format_trace_parent(kept.spans[0].context)),)
     current = CURRENT_SPAN.set(TraceContext(32 * "c", 16 * "d"))
-    with traced(tracing, METHOD, ()):
-        pass
+    with traced(tracing, METHOD, ()) as (_, answered):
+        answered(taken(3, 9))
     CURRENT_SPAN.reset(current)
     assert (kept.spans[-1].context.trace_id, kept.spans[-1].parent_id) == (32 * "c", 16 * "d")
 

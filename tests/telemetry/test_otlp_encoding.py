@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
+import tracemalloc
 
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from tests.telemetry.spans_for_tests import made_span, plain
+from tests.telemetry.spans_for_tests import encode_line, made_span, plain
+from viewstamp.telemetry.otlp import COLUMNS, KEPT_BYTES_MAX, ROWS_TOGETHER, Lines, rows_of
 from viewstamp.telemetry.sampling import TraceContext
-from viewstamp.telemetry.spans import Attributes, Kind, Span, Status, encode_line
+from viewstamp.telemetry.spans import Attributes, Kind, Span, Status, texts_of
 
 RESOURCE: Attributes = {"service.name": "viewstamp-echo", "viewstamp.replica_id": 2}
 U63 = st.integers(0, 2**63 - 1)
@@ -85,3 +87,36 @@ def test_opentelemetry_reads_it() -> None:
         "double_value",
     ]
     assert values[0].int_value == 2**62
+
+
+@given(st.lists(st.lists(SPANS, min_size=1, max_size=3), min_size=1, max_size=4))
+def test_memory_of_lines_is_used_again(lines: list[list[Span]]) -> None:
+    """A line has nothing of the one before it in the same memory, however long that was."""
+    kept = Lines()
+    for spans in lines:
+        with kept.line_of(RESOURCE, texts_of(spans)) as line:
+            assert bytes(line) == encode_line(RESOURCE, spans)
+
+
+def test_memory_of_long_lines_is_given_back() -> None:
+    """What a line took that was longer than most is not kept behind the next one."""
+    tracemalloc.start()
+    kept = Lines()
+    kept.line_of({}, ["x" * (KEPT_BYTES_MAX + 1)]).release()
+    kept.line_of({}, ["y"]).release()
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < KEPT_BYTES_MAX
+
+
+ROWS = st.lists(st.tuples(st.text("ab", max_size=2), st.text("cd", max_size=2)), min_size=1)
+
+
+@given(ROWS, st.integers(1, 3 * ROWS_TOGETHER))
+def test_rows_are_the_text_with_their_values(rows: list[tuple[str, str]], times: int) -> None:
+    """Rows made together are those that are made one by one, with commas between them."""
+    first, _, third, _ = COLUMNS
+    text = f"<{first}|{third}|{first}>"
+    rows *= times
+    made = ",".join(rows_of(text, [row[0] for row in rows], (), [row[1] for row in rows]))
+    assert made == ",".join(f"<{one}|{two}|{one}>" for one, two in rows)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -15,12 +16,14 @@ from viewstamp.errors import Refusal
 from viewstamp.telemetry import otlp, rpc
 from viewstamp.telemetry.sampling import (
     CURRENT_SPAN,
+    SPAN_ID_PLACE,
+    TRACE_ID_PLACE,
     CallSampler,
     Sampler,
     TraceContext,
     context_in,
     format_trace_parent,
-    new_root,
+    new_root_trace_parent,
     new_span_id,
 )
 from viewstamp.telemetry.spans import (
@@ -113,13 +116,11 @@ class CallTrace:
 
     def encoded(self) -> Iterable[str]:
         """Return it as OTLP JSON."""
-        context = self._context()
-        if self.outcome is not rpc.OK or self.op == NOT_TAKEN or self.count > 1:
+        if self.outcome is not rpc.OK or self.op == NOT_TAKEN or self.count > 1 or self.parent_id:
             return encoded_each(self.spans())
-        names = rpc.rpc_names(self.full_name)
-        attributes = names.encoded + _OK_END % (self.op, self.revision)
-        head = otlp.shared(context.trace_id, self.parent_id, Kind.CLIENT, attributes)
-        return (names.pattern % (head, context.span_id, self.started_ns, self.ended_ns),)
+        pattern, text = _root_pattern(self.full_name), self.trace_parent
+        place = text[TRACE_ID_PLACE], self.op, self.revision, text[SPAN_ID_PLACE]
+        return (pattern % (*place, self.started_ns, self.ended_ns),)
 
     def spans(self) -> Iterable[Span]:
         """Yield the CLIENT span."""
@@ -157,6 +158,15 @@ class CallTrace:
         return rpc.refused_status(self.outcome)
 
 
+@cache  # as many as there are methods
+def _root_pattern(full_name: str) -> str:
+    """Return what `%` makes the span of a root call that went well of."""
+    names = rpc.rpc_names(full_name)
+    attributes = names.encoded.replace("%", "%%") + _OK_END
+    head = otlp.shared("%s", "", Kind.CLIENT, attributes)
+    return names.pattern.replace("%s", head, 1)
+
+
 class ClientTracing:
     """Decides which calls are sampled, and records how they ended."""
 
@@ -178,8 +188,7 @@ class ClientTracing:
             calls.left -= 1
             if not calls.is_kept:
                 return None
-            trace_parent = format_trace_parent(new_root())
-            return CallTrace(trace_parent, "", full_name, count, time.time_ns())
+            return CallTrace(new_root_trace_parent(), "", full_name, count, time.time_ns())
         context = TraceContext(parent.trace_id, new_span_id())
         trace_parent = format_trace_parent(context)
         return CallTrace(trace_parent, parent.span_id, full_name, count, time.time_ns())

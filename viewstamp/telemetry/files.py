@@ -18,7 +18,8 @@ from typing import Final
 import zstandard
 
 from viewstamp.limits import MIB
-from viewstamp.telemetry.spans import Attributes, Notes, encode_line
+from viewstamp.telemetry.otlp import Lines
+from viewstamp.telemetry.spans import Attributes, Notes, texts_of
 
 FILE_BYTES_MAX: Final = 64 * MIB
 # Beside the newest: half a gigabyte for each process.
@@ -58,6 +59,7 @@ class TraceFiles:
         """
         self._directory = directory
         self._resource = resource
+        self._lines = Lines()
         self._file_bytes_max = file_bytes_max
         self._rotated_files_max = rotated_files_max
         self._compresses = compresses
@@ -74,10 +76,10 @@ class TraceFiles:
 
     def write(self, notes: Sequence[Notes]) -> None:
         """Append a line. Raises OSError."""
-        line = encode_line(self._resource(), notes)
-        if self._size and self._size + len(line) > self._file_bytes_max:
-            self._rotate()
-        self._append(line)
+        with self._lines.line_of(self._resource(), texts_of(notes)) as line:
+            if self._size and self._size + len(line) > self._file_bytes_max:
+                self._rotate()
+            self._append(line)
 
     def close(self) -> None:
         """Close the file and leave the directory to others."""
@@ -91,8 +93,8 @@ class TraceFiles:
         last = os.pread(self._descriptor, 1, self._size - 1) if self._size else _END_OF_LINE
         self._is_cut = last != _END_OF_LINE
 
-    def _append(self, line: bytes) -> None:
-        data = _END_OF_LINE + line if self._is_cut else line
+    def _append(self, line: memoryview) -> None:
+        data: bytes | memoryview = _END_OF_LINE + line if self._is_cut else line
         written = os.write(self._descriptor, data)
         self._size += written
         self._is_cut = written < len(data)

@@ -92,9 +92,10 @@ def encoded_each(spans: Iterable[Span]) -> Iterable[str]:
     return [text for span in spans for text in span.encoded()]
 
 
-def encode_line(resource: Attributes, notes: Iterable[Notes]) -> bytes:
-    """Return the spans of notes as one line of OTLP JSON, with its end."""
-    return otlp.line_of(resource, [text for one in notes for text in one.encoded()])
+def texts_of(notes: Iterable[Notes]) -> Iterable[str]:
+    """Yield the spans of notes as OTLP JSON, in texts of one or several."""
+    for one in notes:
+        yield from one.encoded()
 
 
 class SpanTaker(Protocol):
