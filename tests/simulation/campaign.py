@@ -13,7 +13,7 @@ import multiprocessing
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import fields
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ from tests.simulation.figures import WHOLE_SEEDS, markdown, shortfalls, total
 from tests.simulation.fingerprint import fingerprint
 from tests.simulation.options import Scale, draw
 from tests.simulation.outcome import Outcome, run_seed
+from tests.simulation.workers import pool
 
 CHUNK_SEEDS: Final = 5
 # A seed ends by itself long before (`outcome.SEED_CPU_S_MAX`), unless the machine stands still.
@@ -110,9 +111,8 @@ def _finished(seeds: Sequence[int], scale: Scale, processes: int) -> Iterator[li
         for chunk in chunks:
             yield run_chunk(chunk, scale)
         return
-    # Spawned, not forked: a fork of a process that has threads (gRPC, pytest-xdist) may hang.
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(run_chunk, chunk, scale): chunk for chunk in chunks}
+    with pool(processes) as workers:
+        waiting = {workers.submit(run_chunk, chunk, scale): chunk for chunk in chunks}
         while waiting:
             for future in _first_done(waiting, processes):
                 del waiting[future]

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -21,6 +20,7 @@ from tests.simulation.fingerprint import fingerprint
 from tests.simulation.plant import Plant, Verdict, look
 from tests.simulation.planted_bugs import PLANTS
 from tests.simulation.planted_guards import GUARDS
+from tests.simulation.workers import pool
 
 ALL: Final = (*GUARDS, *PLANTS)
 CORE: Final = {"InvariantViolation": "the core's own invariants"}
@@ -54,8 +54,8 @@ def verdicts(
     left = {key(plant): plant for plant in plants}
     for name in [name for name in left if name in known]:
         yield left.pop(name), known[name]
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        running = {pool.submit(run_plant, name): name for name in left}
+    with pool(processes) as workers:
+        running = {workers.submit(run_plant, name): name for name in left}
         for done in as_completed(running):
             verdict = done.result()
             save(state, running[done], verdict)
