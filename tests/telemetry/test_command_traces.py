@@ -189,19 +189,17 @@ def test_calls_sent_together_have_a_trace_each(recorded: Recorded) -> None:
     """Calls that travel in one message are sampled together, and told apart in every process."""
     name = STREAMS + "CreatePartitions"
     roots = [span for span in recorded.spans if span.name == name and not span.parent_id]
-    traces = [[span for span in recorded.spans if span.trace_id == root.trace_id] for root in roots]
-    assert [shape(trace) for trace in traces] == 3 * [expected(name, "streams")]
-    places = [
-        {
-            (span.attributes["viewstamp.op"], span.attributes.get("viewstamp.revision"))
-            for span in own
-        }
-        for own in traces
-    ]
-    revisions = [{revision for _, revision in told} - {None} for told in places]
-    first = min(map(min, revisions))
-    assert sorted(revisions, key=min) == [{first}, {first + 1}, {first + 2}]
-    assert len({op for told in places for op, _ in told}) == 1
+    revisions, ops = [], set()
+    for root in roots:
+        trace = [span for span in recorded.spans if span.trace_id == root.trace_id]
+        # Groups hear of new partitions.
+        assert shape(trace) == expected(name, "streams", "consumer_groups")
+        own = {span.attributes.get("viewstamp.revision") for span in trace} - {None}
+        assert own == {root.attributes["viewstamp.revision"]}
+        revisions.append(root.attributes["viewstamp.revision"])
+        ops |= {span.attributes["viewstamp.op"] for span in trace}
+    first = min(revisions)
+    assert sorted(revisions) == [first, first + 1, first + 2] and len(ops) == 1
 
 
 def test_read_has_two_spans(recorded: Recorded) -> None:
