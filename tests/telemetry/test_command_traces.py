@@ -199,7 +199,8 @@ def test_calls_sent_together_have_a_trace_each(recorded: Recorded) -> None:
         revisions.append(root.attributes["viewstamp.revision"])
         ops |= {span.attributes["viewstamp.op"] for span in trace}
     first = min(revisions)
-    assert sorted(revisions) == [first, first + 1, first + 2] and len(ops) == 1
+    assert sorted(revisions) == [first, first + 1, first + 2]
+    assert len(ops) < len(roots), "a request of the client has half of the calls that wait"
 
 
 def test_read_has_two_spans(recorded: Recorded) -> None:
