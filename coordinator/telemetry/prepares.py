@@ -38,8 +38,9 @@ _STAGE_ATTRIBUTES: Final = {
     stage: otlp.attributes_of(told)[1:-1] for stage, told in _STAGES.items()
 }
 _PREPARE_KEYS: Final = ("viewstamp.op", "viewstamp.view", "viewstamp.commands", "viewstamp.bytes")
-_PREPARE: Final = f"[{otlp.integers_of(*_PREPARE_KEYS)}]"
-_PREPARE_PATTERN: Final = otlp.pattern_of("prepare")
+_PREPARE: Final = otlp.pattern_of("prepare").replace(
+    "%s", otlp.shared("%s", "", _INTERNAL, f"[{otlp.integers_of(*_PREPARE_KEYS)}]") + "%s", 1
+)
 _LINK: Final = f'{{"traceId":"{TRACE_ID}","spanId":"{_SERVER_ID}"}}'
 
 
@@ -106,7 +107,7 @@ class PrepareNotes:
         sent_ns: int,
         revisions: Sequence[tuple[int, int]],
     ) -> Visit:
-        """Note that a batch was sent which is about these ranges of revisions."""
+        """Note that a batch was sent which is about these ranges of revisions, in order."""
         concerned = []
         for trace in self.traces:
             for calls in self._concerned(trace, revisions):
@@ -123,7 +124,7 @@ class PrepareNotes:
         last = first + trace.command_count
         is_one_call = len(trace.trace_ids) == 1
         found: list[range] = []
-        for start, stop in sorted(revisions):
+        for start, stop in revisions:
             if start >= last or stop <= first:
                 continue
             if is_one_call:
@@ -173,6 +174,11 @@ class PrepareNotes:
 
     def encoded(self) -> Iterable[str]:
         """Yield the same spans as OTLP JSON."""
+        if self.traces:
+            yield from self._encoded_commands()
+        yield self._encoded_prepare()
+
+    def _encoded_commands(self) -> Iterable[str]:
         place = _PLACE % (self.header.op, REVISION)
         steps = otlp.shared(TRACE_ID, _SERVER_ID, _INTERNAL, f"[{place}]")
         for trace, calls, visits in self._alike():
@@ -188,7 +194,6 @@ class PrepareNotes:
                 text = _STAGE_PATTERNS[visit.stage] % (head, PARENT_ID, *times)
                 own_ids = trace.numbered_ids(number, len(calls))
                 yield from otlp.rows_of(text, trace_ids, own_ids, ids, revisions)
-        yield self._encoded_prepare()
 
     @staticmethod
     def _encoded_steps(head: str, times: Sequence[tuple[int, int]]) -> str:
@@ -212,14 +217,15 @@ class PrepareNotes:
 
     def _encoded_prepare(self) -> str:
         header, context = self.header, root_of(self.random_bits)
-        attributes = _PREPARE % (header.op, header.view, header.command_count, header.size)
-        head = otlp.shared(context.trace_id, "", _INTERNAL, attributes)
+        links = ""
         if self.traces:
-            links: list[str] = []
+            rows: list[str] = []
             for trace in self.traces:
-                links += otlp.rows_of(_LINK, trace.trace_ids, (), trace.ids(trace.calls))
-            head += f'"links":[{",".join(links)}],'
-        return _PREPARE_PATTERN % (head, context.span_id, self.admitted_ns, self.retired_ns)
+                rows += otlp.rows_of(_LINK, trace.trace_ids, (), trace.ids(trace.calls))
+            links = f'"links":[{",".join(rows)}],'
+        counted = header.op, header.view, header.command_count, header.size
+        ends = self.admitted_ns, self.retired_ns
+        return _PREPARE % (context.trace_id, *counted, links, context.span_id, *ends)
 
     def _alike(
         self,

@@ -168,7 +168,7 @@ class WatchedLink:
 
 
 def _revisions(batch: domain_pb2.Batch) -> list[tuple[int, int]]:
-    """Return the first and the one after the last revision that each item is about."""
+    """Return the first and the one after the last revision that each item is about, in order."""
     found = []
     for item in batch.items:
         command = item.command
@@ -182,4 +182,5 @@ def _revisions(batch: domain_pb2.Batch) -> list[tuple[int, int]]:
             found.append((resolve.first_revision, resolve.first_revision + resolve.count))
         elif kind == "effect":
             found.append((item.effect.revision, item.effect.revision + 1))
+    found.sort()
     return found

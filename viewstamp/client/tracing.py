@@ -40,6 +40,7 @@ TRACE_PARENT_KEY: Final = "traceparent"
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 NOT_TAKEN: Final = -1
+_current_span: Final = CURRENT_SPAN.get
 _CANCELLED: Final = "CANCELLED"
 # What follows the names of a method where one command went well, as OTLP JSON.
 _OK_END: Final = f",{rpc.OUTCOME_OK},{otlp.integers_of('viewstamp.op', 'viewstamp.revision')}]"
@@ -180,7 +181,7 @@ class ClientTracing:
 
         `full_name` is that of its method, as in `Method.full_name`.
         """
-        parent = CURRENT_SPAN.get()
+        parent = _current_span()
         if parent is None:
             calls = self._calls
             if not calls.left:
