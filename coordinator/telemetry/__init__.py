@@ -1,6 +1,6 @@
 """What the coordinator tells about its work: traces of commands, prepares and snapshots; metrics.
 
-    commands   one sampled command on its way, a few timestamps
+    commands   a sampled command on its way, or several in a row: a few timestamps
     prepares   one prepare on its way, and the spans that are made of both
     gateway    where traces come in or begin, and the SERVER spans
     watch      the hooks in the replica: from the journal to retirement, stage by stage

@@ -17,8 +17,9 @@ from viewstamp.telemetry.spans import Notes
 # About 20 MB; at 10,000 spans per second more than three seconds of a disk that stands still.
 SPANS_WAITING_MAX: Final = 32_768
 FLUSH_INTERVAL_MS: Final = 250
-# Encoded in one go, and what the last notes have more: about a quarter of a millisecond, for which
-# the event loop of the process may have to wait for the interpreter.
+# Encoded in one go, and what the last notes have more: a tenth of a millisecond for spans of
+# prepares, half of one where 128 commands were sampled together. So long the event loop of the
+# process may have to wait for the interpreter.
 SPANS_PER_GROUP_MIN: Final = 64
 # Between two groups. To let the interpreter go for a moment is not enough: whoever waits for it is
 # not awake before this thread has it again, and then waits for the interpreter's whole interval.
