@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -29,8 +29,8 @@ WATCHED_STAGES: Final = (
     mux_types.Stage.CONSUMER_GROUPS,
 )
 
-# Commands are counted for so many prepares at a time, which takes a third of what it takes one by
-# one; or sooner, since their bodies are kept so long.
+# So many prepares are counted at a time, which takes a third of what it takes one by one; or fewer,
+# since their bodies are kept so long.
 COUNTED_TOGETHER: Final = 32
 UNCOUNTED_BYTES_MAX: Final = MIB
 
@@ -45,6 +45,26 @@ class Gauge(NamedTuple):
     help: str
     label: str
     values: Callable[[], Iterable[tuple[str, float]]]
+
+
+class Answered(Protocol):
+    """A batch that was answered by its stage (`prepares.Visit`); times in nanoseconds."""
+
+    @property
+    def stage(self) -> mux_types.Stage:
+        """The stage."""
+
+    @property
+    def sent_ns(self) -> int:
+        """When it was sent."""
+
+    @property
+    def answered_ns(self) -> int:
+        """When the answer came."""
+
+
+# Batch, what became of it, its time from admission to retirement, until it was durable, its visits.
+_Uncounted: TypeAlias = tuple[Batch, mux_types.Retired, int, int, Sequence[Answered]]
 
 
 class ReplicaMetrics:
@@ -64,7 +84,7 @@ class ReplicaMetrics:
         self._prepare_bytes = 0
         self._commands: dict[tuple[int, str], int] = {}
         self._refusals: dict[str, int] = {}
-        self._uncounted: deque[tuple[Batch, mux_types.Retired]] = deque()
+        self._uncounted: deque[_Uncounted] = deque()
         self._uncounted_bytes = 0
         self._counting = threading.Lock()
         self._name_of = name_of
@@ -74,42 +94,54 @@ class ReplicaMetrics:
         name = reason_name(reason)
         self._refusals[name] = self._refusals.get(name, 0) + 1
 
-    def retired(self, batch: Batch, retired: mux_types.Retired, duration_ns: int) -> None:
-        """Count a prepare and, together with those of others, its commands."""
-        size = len(batch.body)
-        self._prepares += 1
-        self._prepare_bytes += size
-        self._prepare_latency.observe(duration_ns)
-        self._uncounted.append((batch, retired))
-        self._uncounted_bytes += size
+    def retired(
+        self,
+        batch: Batch,
+        retired: mux_types.Retired,
+        duration_ns: int,
+        sync_ns: int = 0,
+        visits: Sequence[Answered] = (),
+    ) -> None:
+        """Count a prepare together with others; `sync_ns` is 0 where it is not yet durable here."""
+        self._uncounted.append((batch, retired, duration_ns, sync_ns, visits))
+        self._uncounted_bytes += len(batch.body)
         if len(self._uncounted) >= COUNTED_TOGETHER or self._uncounted_bytes >= UNCOUNTED_BYTES_MAX:
             self._uncounted_bytes = 0
-            self._count_commands()
+            self._count()
 
-    def _count_commands(self) -> None:
-        """Count the commands of prepares that were not counted yet."""
+    def _count(self) -> None:
+        """Count the prepares that were not counted yet."""
         with self._counting:  # the loop, or the page's thread
             while self._uncounted:
-                self._count_commands_of(*self._uncounted.popleft())
+                batch, retired, duration_ns, sync_ns, visits = self._uncounted.popleft()
+                self._prepares += 1
+                self._prepare_bytes += len(batch.body)
+                self._prepare_latency.observe(duration_ns)
+                if sync_ns:
+                    self.journal_sync.observe(sync_ns)
+                for visit in visits:
+                    self.stages[visit.stage].observe(visit.answered_ns - visit.sent_ns)
+                self._count_commands_of(batch, retired)
 
     def _count_commands_of(self, batch: Batch, retired: mux_types.Retired) -> None:
         for request, reply in zip(batch.requests, retired.replies, strict=True):
             whole = "" if reply.error is None else _reason_in(reply.error)
             for position, span in enumerate(request.spans):
                 if whole:
-                    self._count(span.code, whole, span.count)
+                    self._add(span.code, whole, span.count)
                     continue
                 errors = reply.spans[position].errors
                 for error in errors:
-                    self._count(span.code, _reason_in(error.error), 1)
+                    self._add(span.code, _reason_in(error.error), 1)
                 if len(errors) < span.count:
-                    self._count(span.code, OK, span.count - len(errors))
+                    self._add(span.code, OK, span.count - len(errors))
 
-    def _count(self, code: int, outcome: str, count: int) -> None:
+    def _add(self, code: int, outcome: str, count: int) -> None:
         self._commands[code, outcome] = self._commands.get((code, outcome), 0) + count
 
     def families(self) -> Iterable[Metric]:
         """Yield everything, for the page."""
+        self._count()
         yield from self._counters()
         yield from self._histograms()
         for gauge in self.gauges:
@@ -127,7 +159,6 @@ class ReplicaMetrics:
         requests.add_metric(["submit"], self.packed_requests)
         requests.add_metric(["files"], self.file_requests)
         yield requests
-        self._count_commands()
         commands = CounterMetricFamily(
             "viewstamp_commands", "Commands that retired here.", labels=["rpc", "outcome"]
         )

@@ -95,7 +95,7 @@ class PrepareNotes:
         self.header = prepare.header
         self.batch: Batch | None = batch  # until it has retired
         self.traces = batch.traces
-        self.visits: list[Visit] = []  # that were answered, with a sampled command
+        self.visits: list[Visit] = []  # that were answered
         self.stage_spans = 0
         self.random_bits = 0
         self.admitted_ns = now_ns

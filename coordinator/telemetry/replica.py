@@ -64,6 +64,14 @@ class ReplicaTelemetry:
             self._watch = ReplicaWatch(
                 self._recorder, self._metrics, prepares, is_alone=replica_count == 1
             )
+        # The steps of a prepare, as `ReplicaWatch` has them; without one there is nobody to tell.
+        told: ReplicaWatch | _Nobody = _Nobody() if self._watch is None else self._watch
+        self.persisting = told.persisting
+        self.persisted = told.persisted
+        self.committed = told.committed
+        self.handed_over = told.handed_over
+        self.answered = told.answered
+        self.retired = told.retired
         self.snapshots = SnapshotWatch(self._recorder, self._metrics)
         self._left_normal_ns = 0
 
@@ -81,38 +89,6 @@ class ReplicaTelemetry:
     def link(self, stage: mux_types.Stage, client: StageClient) -> StageClient | WatchedLink:
         """Return the way to a service, past the watch if there is one."""
         return client if self._watch is None else WatchedLink(self._watch, stage, client)
-
-    def persisting(
-        self, prepares: Sequence[Prepare], batch_of: Callable[[int], Batch | None]
-    ) -> None:
-        """Prepares were admitted and go to the journal."""
-        if self._watch is not None:
-            self._watch.persisting(prepares, batch_of)
-
-    def persisted(self, prepares: Sequence[Prepare]) -> None:
-        """They are durable here."""
-        if self._watch is not None:
-            self._watch.persisted(prepares)
-
-    def committed(self, op: int) -> None:
-        """A quorum has it."""
-        if self._watch is not None:
-            self._watch.committed(op)
-
-    def handed_over(self, op: int) -> None:
-        """The mux has it."""
-        if self._watch is not None:
-            self._watch.handed_over(op)
-
-    def answered(self, stage: mux_types.Stage, sequence: int) -> None:
-        """A stage has answered a batch."""
-        if self._watch is not None:
-            self._watch.answered(stage, sequence)
-
-    def retired(self, retired: mux_types.Retired) -> None:
-        """A prepare has retired."""
-        if self._watch is not None:
-            self._watch.retired(retired)
 
     def cut_taken(self, taken: mux_types.CutTaken) -> None:
         """All stages are frozen."""
@@ -144,6 +120,30 @@ class ReplicaTelemetry:
     def _name_of(self, code: int) -> str:
         method = self._routes.find(code)
         return str(code) if method is None else method.name
+
+
+class _Nobody:
+    """What is told of prepares where nobody wants to know."""
+
+    def persisting(
+        self, prepares: Sequence[Prepare], batch_of: Callable[[int], Batch | None]
+    ) -> None:
+        pass
+
+    def persisted(self, prepares: Sequence[Prepare]) -> None:
+        pass
+
+    def committed(self, op: int) -> None:
+        pass
+
+    def handed_over(self, op: int) -> None:
+        pass
+
+    def answered(self, stage: mux_types.Stage, sequence: int) -> None:
+        pass
+
+    def retired(self, retired: mux_types.Retired) -> None:
+        pass
 
 
 def gauges(sources: Sources) -> tuple[Gauge, ...]:

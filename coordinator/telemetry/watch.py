@@ -75,11 +75,8 @@ class ReplicaWatch:
         now_ns = time.time_ns()
         for prepare in prepares:
             times = self._prepares.get(prepare.op)
-            if times is None:
-                continue
-            times.durable_ns = now_ns
-            if self._metrics is not None:
-                self._metrics.journal_sync.observe(now_ns - times.admitted_ns)
+            if times is not None:
+                times.durable_ns = now_ns
 
     def committed(self, op: int) -> None:
         """A quorum has it."""
@@ -106,11 +103,12 @@ class ReplicaWatch:
         notes = self._prepares.get(batch.op) if batch.sequence else None
         if notes is None:
             return ()
-        is_sampled = self._recorder is not None and notes.traces
-        if not is_sampled and self._metrics is None:
+        now_ns = time.time_ns()
+        if self._recorder is None or not notes.traces:
+            if self._metrics is not None:
+                self._visits[stage, batch.sequence] = Visit(stage, notes, now_ns, ())
             return ()
-        revisions = _revisions(batch) if is_sampled else ()
-        visit = notes.visit(stage, time.time_ns(), revisions)
+        visit = notes.visit(stage, now_ns, _revisions(batch))
         self._visits[stage, batch.sequence] = visit
         trace_parents: list[str] = []
         for trace, calls, number in visit.concerned:
@@ -123,10 +121,7 @@ class ReplicaWatch:
         if visit is None:
             return
         visit.answered_ns = time.time_ns()
-        if self._metrics is not None:
-            self._metrics.stages[stage].observe(visit.answered_ns - visit.sent_ns)
-        if visit.concerned:
-            visit.notes.visits.append(visit)
+        visit.notes.visits.append(visit)
 
     # --- At the end ---
 
@@ -138,7 +133,9 @@ class ReplicaWatch:
         now_ns = time.time_ns()
         if self._metrics is not None:
             assert notes.batch is not None, "it has retired before"
-            self._metrics.retired(notes.batch, retired, now_ns - notes.admitted_ns)
+            sync_ns = max(0, notes.durable_ns - notes.admitted_ns)
+            duration_ns = now_ns - notes.admitted_ns
+            self._metrics.retired(notes.batch, retired, duration_ns, sync_ns, notes.visits)
         if self._recorder is not None and (notes.traces or self._keeps_prepare(now_ns)):
             notes.retire(now_ns)
             self._recorder.record(notes)

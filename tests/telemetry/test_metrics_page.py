@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 import urllib.request
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +18,17 @@ from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import Batch
 from coordinator.telemetry.metrics import ReplicaMetrics
 from coordinator.telemetry.replica import gauges
+from coordinator.telemetry.watch import ReplicaWatch
 from services.runtime.watch import ApplyWatch
+from tests.telemetry.spans_for_tests import Kept
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
-from viewstamp.telemetry.metrics import LATENCY_BOUNDS_NS, MetricsPage
+from viewstamp.telemetry.metrics import LATENCY_BOUNDS_NS, NANOSECONDS_PER_SECOND, MetricsPage
+from viewstamp.telemetry.sampling import Sampler
 from viewstamp.telemetry.settings import Telemetry, TelemetrySettings
+from viewstamp.telemetry.spans import Recorder
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "telemetry.md"
 STAGES = ("users", "streams", "consumer_groups")
@@ -127,6 +133,52 @@ def test_retired_commands_are_counted_by_outcome() -> None:
         ("Method201", "STREAM_EXISTS"): 2,
     }
     assert families["viewstamp_prepare_bytes"].samples[0].value == 5
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+@pytest.mark.parametrize("is_durable", [True, False])
+def test_times_of_a_prepare_are_counted(
+    is_recorded: bool, is_durable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step of a prepare counts once, at its stage, whether spans are recorded or not.
+
+    The clock goes on by a second whenever it is asked. What is not durable here when it retires,
+    since others were faster, has no time of a sync.
+    """
+    seconds = count(1_700_000_000)
+    monkeypatch.setattr(time, "time_ns", lambda: next(seconds) * NANOSECONDS_PER_SECOND)
+    metrics = replica_metrics()
+    recorder = Recorder([Kept()]) if is_recorded else None
+    watch = ReplicaWatch(recorder, metrics, Sampler(1.0), is_alone=False)
+    header = SimpleNamespace(op=5, view=0, first_revision=9, command_count=1, size=1)
+    prepares: list[Any] = [SimpleNamespace(op=5, header=header)]
+    watch.persisting(prepares, lambda _: Batch(b"12345", 1, [], []))
+    if is_durable:
+        watch.persisted(prepares)
+    watch.committed(5)
+    watch.handed_over(5)
+    for sequence, stage in ((1, mux_types.Stage.STREAMS), (2, mux_types.Stage.CONSUMER_GROUPS)):
+        assert not watch.sent(stage, pb.Batch(sequence=sequence, op=5))
+        watch.answered(stage, sequence)
+    watch.retired(mux_types.Retired(5, 0, 9, (), ()))
+    monkeypatch.undo()
+    told = {
+        (sample.name.removeprefix("viewstamp_"), sample.labels.get("stage", "")): sample.value
+        for family in page_of(metered(), metrics.families).values()
+        for sample in family.samples
+        if sample.name.endswith(("_seconds_sum", "_seconds_count")) and sample.value
+    }
+    expected = {
+        ("prepare_seconds_count", ""): 1,
+        ("prepare_seconds_sum", ""): 7 + is_durable,
+        ("stage_seconds_count", "streams"): 1,
+        ("stage_seconds_sum", "streams"): 1,
+        ("stage_seconds_count", "consumer_groups"): 1,
+        ("stage_seconds_sum", "consumer_groups"): 1,
+    }
+    if is_durable:
+        expected |= {("journal_sync_seconds_count", ""): 1, ("journal_sync_seconds_sum", ""): 1}
+    assert told == expected
 
 
 def test_histogram_buckets_are_cumulative() -> None:
