@@ -122,6 +122,7 @@ def machine() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "memory_bytes": psutil.virtual_memory().total,
         "system": platform.platform(),
+        "python": " ".join([platform.python_version(), *platform.python_build()]),
         "load_average": [round(load, 2) for load in os.getloadavg()],
     }
 

@@ -13,7 +13,7 @@ import random
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from coordinator import vsr
+from coordinator import vsr, yielding
 from coordinator.clock import monotonic_ms
 from coordinator.config import Config
 from coordinator.domain_services import LinkPorts, ServiceLinks, mux_route
@@ -113,6 +113,7 @@ class Coordinator:
         self._face = self._make_face(Authenticator(cluster_key, wall_clock_us))
         self._standing = self._make_standing()
         self._fitness = self._make_fitness()
+        self._yielding = self._make_yielding()
         orchestrator = self._snapshots.orchestrator
         self._telemetry.serve(
             Sources(self.driver, self._clients, self.alarms, self._mux, orchestrator)
@@ -166,6 +167,8 @@ class Coordinator:
             self._start(self._members.run())
         if self._fitness is not None:
             self._start(self._fitness.run())
+        if self._yielding is not None:
+            self._start(self._yielding.run())
 
     async def _stop(self, grace_ms: int) -> None:
         await self._face.stop(grace_ms)
@@ -354,6 +357,17 @@ class Coordinator:
         else:
             self.alarms.clear(kind)
 
+    def _make_yielding(self) -> yielding.Yielding | None:
+        if not self._config.shares_machine:
+            return None
+
+        def look() -> yielding.Seen:
+            progress = self.driver.progress
+            follows = progress.status is vsr.Status.NORMAL and not self.driver.is_serving
+            return yielding.Seen(follows, progress.op, progress.retired_op)
+
+        return yielding.Yielding(yielding.YieldingPorts(look, yielding.say, monotonic_ms))
+
     def _make_face(self, authenticator: Authenticator) -> PublicFace:
         ports = FacePorts(
             cluster_id=self._files.cluster_id,
@@ -385,6 +399,8 @@ class Coordinator:
     # --- Replica ---
 
     def _status_changed(self, changed: vsr.StatusChanged) -> None:
+        if self._yielding is not None:
+            self._yielding.look()  # a new primary asks for its share before anything else
         self._telemetry.status_changed(changed)
         self._standing.status_changed(changed)
 

@@ -9,7 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
@@ -17,6 +17,7 @@ import pytest
 
 from coordinator import __main__ as coordinator_main
 from viewstamp.cluster import ClusterFailed, LocalCluster, PreflightError, Program
+from viewstamp.cluster.precedence import Precedence
 from viewstamp.cluster.process import EXIT_DIVERGED, EXIT_RESTART, FAILED_STARTS_MAX
 
 READY = "import json, signal, time; print(json.dumps({'ready': True}), flush=True)"
@@ -152,6 +153,39 @@ async def test_stubborn_process_is_killed(tmp_path: Path) -> None:
     pids = running.pids
     await running.stop()
     assert not any(psutil.pid_exists(pid) for pid in pids.values())
+
+
+async def test_a_replica_that_yields_comes_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the coordinator says counts for the services of its replica, until it dies."""
+    settled: list[tuple[set[int], bool]] = []
+
+    def settle(_: Precedence, pids: Iterable[int], *, yields: bool) -> None:
+        settled.append((set(pids), yields))
+
+    monkeypatch.setattr(Precedence, "settle", settle)
+    yielding = READY.replace("signal, time;", "signal; print(json.dumps({'yields': True}));")
+    async with cluster(tmp_path, users=SERVE, coordinator=f"{yielding}; signal.pause()") as running:
+        first = {running.pids["users"]}
+        await until(lambda: (first, True) in settled)
+        running.kill("users")
+        await running.wait_ready()
+        second = {running.pids["users"]}
+        assert settled[-1] == (second, True)
+        settled.clear()
+        running.kill("coordinator")
+        await until(lambda: settled[-1:] == [(second, True)])
+        assert (second, False) in settled
+
+
+async def test_a_full_disk_keeps_no_line_from_the_supervisor(tmp_path: Path) -> None:
+    """A process is ready though its log cannot be written: a replica serves on a full disk."""
+    running = cluster(tmp_path, coordinator=SERVE)
+    running.log_path("coordinator").parent.mkdir(mode=0o700, parents=True)
+    running.log_path("coordinator").symlink_to("/dev/full")
+    async with running:
+        assert running.restarts == {"coordinator": 0}
 
 
 async def test_paused_process_is_woken_to_end_by_itself(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 
 from viewstamp.cluster.errors import ClusterFailed
 from viewstamp.cluster.lifecycle import READY_TIMEOUT_S, Lifecycle
+from viewstamp.cluster.precedence import Precedence
 from viewstamp.cluster.preflight import (
     KEY_FILE,
     DirectoryLock,
@@ -67,6 +68,7 @@ class LocalCluster(Lifecycle):
         self._sockets: Path | None = None
         self._supervised: dict[str, Supervised] = {}
         self._changed = asyncio.Event()
+        self._precedence = Precedence()
         self._stopped = False
 
     @property
@@ -115,7 +117,7 @@ class LocalCluster(Lifecycle):
         programs = self._programs if self._programs is not None else self._real_programs()
         for program in map(self._adapt, programs):
             supervised = Supervised(
-                program, self.data_directory / "log", self._child_environment(), self._changed.set
+                program, self.data_directory / "log", self._child_environment(), self._tell_changed
             )
             self._supervised[program.name] = supervised
             supervised.start()
@@ -145,6 +147,7 @@ class LocalCluster(Lifecycle):
     async def stop(self) -> None:
         """Stop the coordinator, then the services: SIGTERM, and SIGKILL after the grace period."""
         self._stopped = True
+        self._precedence.stop()
         coordinator = self._supervised.get(COORDINATOR)
         if coordinator is not None:
             await coordinator.stop(self._stop_grace_s)
@@ -179,6 +182,14 @@ class LocalCluster(Lifecycle):
         paths = [str(_PACKAGES), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         return environment
+
+    def _tell_changed(self) -> None:
+        coordinator = self._supervised.get(COORDINATOR)
+        yields = coordinator is not None and coordinator.yields
+        if not self._stopped:
+            services = [pid for name, pid in self.pids.items() if name != COORDINATOR]
+            self._precedence.settle(services, yields=yields)
+        self._changed.set()
 
     async def _until_ready(self) -> None:
         while not all(one.is_ready for one in self._supervised.values()):

@@ -16,6 +16,7 @@ CHOSEN: Final = frozenset(
     {
         *("--service", "--cluster-key", "--cluster-id", "--telemetry-directory"),
         *("--replica-id", "--replica-count", "--peer-listen", "--peer", "--standby"),
+        "--shares-machine",
     }
 )
 # Of several replicas each needs another value.
@@ -26,7 +27,7 @@ OF_ONE_REPLICA: Final = frozenset(
     }
 )
 # No word behind these is their value.
-SWITCHES: Final = frozenset({"--telemetry-compress"})
+SWITCHES: Final = frozenset({"--telemetry-compress", "--shares-machine"})
 _HELP: Final = frozenset({"-h", "--help"})
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from viewstamp.cluster.errors import ClusterFailed
 
@@ -41,7 +41,8 @@ _HARMLESS: Final = frozenset({signal.SIGSTOP, signal.SIGCONT})
 class Program:
     """A program: its name among its fellows, and its command line, absolute path first.
 
-    It is ready once it prints a line on stdout that is a JSON object with a true `ready`.
+    It is ready once it prints a line on stdout that is a JSON object with a true `ready`. With
+    `yields`, true or false, it says whether others on this machine may come first from now on.
     """
 
     name: str
@@ -49,7 +50,11 @@ class Program:
 
 
 class Supervised:
-    """A program kept running. `changed` is called whenever it becomes ready, dies, or fails."""
+    """A program kept running.
+
+    `changed` is called whenever it is started, becomes ready, yields or no longer does, dies, or
+    fails.
+    """
 
     def __init__(
         self,
@@ -62,6 +67,7 @@ class Supervised:
         self.log_path = log_directory / f"{program.name}.log"
         self.restarts = 0
         self.is_ready = False
+        self.yields = False
         self.failure: ClusterFailed | None = None
         self.has_diverged = False
         self._environment = dict(environment)
@@ -112,7 +118,7 @@ class Supervised:
         try:
             while not self._stopping:
                 exit_code = await self._run_once()
-                self._process, self.is_ready = None, False
+                self._process, self.is_ready, self.yields = None, False, False
                 self._changed()
                 if self._stopping or self._stays_down(exit_code) or self._gave_up(exit_code):
                     return
@@ -157,10 +163,22 @@ class Supervised:
                 continue
             if not line:
                 return
+            self._keep(line, log)
+            self._take(_said_on(line))
+
+    def _keep(self, line: bytes, log: IO[bytes]) -> None:
+        try:
             log.write(line)
-            if not self.is_ready and _says_ready(line):
-                self.is_ready = self._was_ready_now = self._has_been_ready = True
-                self._changed()
+        except OSError as error:  # of a full disk, on which a replica still serves
+            logger.warning("%s: a line is missing: %s", self.log_path, error)
+
+    def _take(self, said: dict[str, Any]) -> None:
+        if not self.is_ready and said.get("ready") is True:
+            self.is_ready = self._was_ready_now = self._has_been_ready = True
+            self._changed()
+        if isinstance(yields := said.get("yields"), bool):
+            self.yields = yields
+            self._changed()
 
     def _stays_down(self, exit_code: int) -> bool:
         """Whether it has diverged: no failure of the cluster, since the other replicas go on."""
@@ -208,12 +226,13 @@ def _open_log(path: Path) -> IO[bytes]:
     return open(descriptor, "ab", buffering=0)
 
 
-def _says_ready(line: bytes) -> bool:
+def _said_on(line: bytes) -> dict[str, Any]:
+    """Return the JSON object on a line; empty if there is none."""
     try:
         message = json.loads(line)
     except ValueError:
-        return False
-    return isinstance(message, dict) and message.get("ready") is True
+        return {}
+    return message if isinstance(message, dict) else {}
 
 
 def _said(exit_code: int) -> str:

@@ -36,8 +36,9 @@ class LocalReplicas(Lifecycle):
     The next `standbys`, in directories and at addresses that follow on theirs, have no vote.
     Replica `i` listens for clients at the port of `listen` plus `i`, for its peers 100 above that;
     with port 0 free ones are taken and kept. They share one cluster key and one cluster id, which
-    are made at the first start. `adapt` changes each program of each replica. `async with` starts
-    them, waits until each is ready, and stops them.
+    are made at the first start. Backups that keep up yield the processors to the primary. `adapt`
+    changes each program of each replica. `async with` starts them, waits until each is ready, and
+    stops them.
     """
 
     def __init__(
@@ -126,6 +127,8 @@ class LocalReplicas(Lifecycle):
         for other, address in enumerate(peers[: self._count]):
             if other != replica_id:
                 arguments += ["--peer", f"{other}={address}"]
+        if len(peers) > 1:
+            arguments.append("--shares-machine")
         for standby, address in enumerate(peers[self._count :], start=self._count):
             arguments += ["--standby", f"{standby}={address}"]
         # One page for Prometheus cannot be served by all; each replica has one if it may choose.
