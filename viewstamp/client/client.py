@@ -24,7 +24,7 @@ from viewstamp.client.snapshots import Snapshots
 from viewstamp.client.streaming import ServerStreams
 from viewstamp.client.streams import Streams, Topics
 from viewstamp.client.submitter import Submitter
-from viewstamp.client.tracing import CallTrace, ClientTracing
+from viewstamp.client.tracing import CallTrace, ClientTracing, current_span
 from viewstamp.client.transport import Credentials, Endpoints, Identity
 from viewstamp.client.users import Tokens, Users
 from viewstamp.errors import Refusal
@@ -150,8 +150,13 @@ class Client:
         method = self._methods.get(type(request)) or method_of(request)
         future = self._loop.create_future()
         call = Call(method, encode(method, request), future, self._deadline(timeout_s))
-        if self._tracing is not None:
-            call.trace = self._tracing.begin(method.full_name)
+        if (tracing := self._tracing) is not None:
+            calls = tracing.calls
+            # What `begin` does for nearly all calls, here: to call it takes 1 % of a client's time.
+            if calls.left and not calls.is_kept and current_span() is None:
+                calls.left -= 1
+            else:
+                call.trace = tracing.begin(method.full_name)
         if method.kind is MethodKind.COMMAND:
             self._submitter.add_command(call)
         else:

@@ -40,7 +40,7 @@ TRACE_PARENT_KEY: Final = "traceparent"
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 NOT_TAKEN: Final = -1
-_current_span: Final = CURRENT_SPAN.get
+current_span: Final = CURRENT_SPAN.get
 _CANCELLED: Final = "CANCELLED"
 # What follows the names of a method where one command went well, as OTLP JSON.
 _OK_END: Final = f",{rpc.OUTCOME_OK},{otlp.integers_of('viewstamp.op', 'viewstamp.revision')}]"
@@ -174,16 +174,16 @@ class ClientTracing:
     def __init__(self, recorder: Recorder, sampler: Sampler) -> None:
         """Calls within a span that is current belong to its trace; `sampler` is for the others."""
         self._recorder = recorder
-        self._calls = CallSampler(sampler.ratio)
+        self.calls = CallSampler(sampler.ratio)
 
     def begin(self, full_name: str, count: int = 1) -> CallTrace | None:
         """Begin the span of a call if it is sampled; whoever gets it has to `end` it.
 
         `full_name` is that of its method, as in `Method.full_name`.
         """
-        parent = _current_span()
+        parent = current_span()
         if parent is None:
-            calls = self._calls
+            calls = self.calls
             if not calls.left:
                 calls.begin_group()
             calls.left -= 1
@@ -196,7 +196,7 @@ class ClientTracing:
 
     def sent(self) -> None:
         """What began so far is sent together; what begins from now on is sampled by itself."""
-        self._calls.end_group()
+        self.calls.end_group()
 
     def end(self, trace: CallTrace, future: asyncio.Future[Any]) -> None:
         """End the span of a call: its future is done, or nobody waits for it any more."""
