@@ -30,6 +30,8 @@ class Plant(NamedTuple):
     """The seeds that can meet the bug. The others are counted, too: there it is never reached."""
     redundant: str = ""
     """Why nobody finds it: another guard does what this one does, or it only saves time."""
+    story: str = ""
+    """The scenario that ends badly with the bug, where no seed does."""
 
     @property
     def is_of_pitfall(self) -> bool:

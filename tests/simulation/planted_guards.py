@@ -35,6 +35,7 @@ from coordinator.vsr.log import Entry
 from coordinator.vsr.state import State
 from coordinator.vsr.timeouts import TimeoutName
 from tests.simulation.disk import SimulatedDisk
+from tests.simulation.figures import WHOLE_SEEDS
 from tests.simulation.machine import JOURNAL, SUPERBLOCK
 from tests.simulation.options import OF_STORED_DATA, FaultKind, Leaning, Options
 from tests.simulation.plant import Plant
@@ -430,7 +431,9 @@ GUARDS: Final = (
     Plant("P1", truncate_when_behind, seed=1),
     Plant("P2", ignore_later_views),
     Plant("P3", wish_once),
-    Plant("P3", vote_once, where=leans(Leaning.FORGOTTEN_VIEW, FaultKind.CRASH)),
+    Plant(
+        "P3", vote_once, seeds_max=WHOLE_SEEDS, where=leans(Leaning.FORGOTTEN_VIEW, FaultKind.CRASH)
+    ),
     Plant("P4", ask_once),
     Plant("P4", take_any_log, where=leans(Leaning.ECHOES, FaultKind.DUPLICATION)),
     Plant("P5", wait_for_a_primary, seed=1),
@@ -441,12 +444,7 @@ GUARDS: Final = (
     Plant("P10", act_before_log_view_is_durable),
     Plant("P11", vouch_after_voting, where=leans(Leaning.DOZING, FaultKind.PAUSE)),
     Plant("P12", take_hearsay_for_held, seed=1),
-    Plant(
-        "P12",
-        vote_with_hearsay,
-        seeds_max=40,
-        redundant="what is named is committed, and is caught up with",
-    ),
+    Plant("P12", vote_with_hearsay, seed=4),
     Plant("P13", deny_what_is_damaged, seed=44, where=cornered(FaultKind.ROT)),
     Plant("P14", cut_at_the_chosen_head),
     Plant("P14", question_the_commit_point),
@@ -455,11 +453,19 @@ GUARDS: Final = (
         never_forfeit,
         seeds_max=40,
         redundant="it only saves time; a story shows that it does",
+        story="p15_far_behind_is_no_primary",
     ),
     Plant("P16", never_abdicate, where=has_deaf_part),
-    Plant("P16", leave_alone, where=has_part_alone),
+    Plant(
+        "P16",
+        leave_alone,
+        seeds_max=WHOLE_SEEDS,
+        where=has_part_alone,
+        redundant="who hears nobody disturbs the others, who go on in between; a story shows it",
+        story="p16_isolated_backup_disturbs_nobody",
+    ),
     Plant("P17", register_twice, seed=1, where=has_real_stages),
     Plant("P18", fetch_by_op, where=is_of_many_with_returns),
-    Plant("P19", vote_without_memory, where=cornered(FaultKind.LOST_DISK)),
+    Plant("P19", vote_without_memory, seeds_max=WHOLE_SEEDS, where=cornered(FaultKind.LOST_DISK)),
     Plant("P20", count_snapshots_early, seed=16, where=has_snapshots_and_power_cuts),
 )

@@ -7,6 +7,7 @@ seed finds within seconds; where the core has changed since, the search goes on 
 from __future__ import annotations
 
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,11 @@ from tests.simulation.guards import ALL, key, problem
 from tests.simulation.plant import PITFALLS, Plant, Verdict, look
 from tests.simulation.planted_bugs import PLANTS
 from tests.simulation.planted_guards import GUARDS
+from tests.simulation.scenario import Scenario
+from tests.simulation.simulation import Failure
 
 SEEDS_MAX = 40
+STORIES = Path(__file__).parent / "scenarios"
 QUICK = [plant for plant in ALL if plant.seed]
 
 
@@ -26,6 +30,16 @@ def test_planted_bug_is_found(plant: Plant) -> None:
     verdict = look(plant, chain([plant.seed], range(1, SEEDS_MAX)))
 
     assert verdict.found_by, f"{key(plant)} was not found in {verdict.seeds} seeds"
+
+
+@pytest.mark.parametrize("plant", [plant for plant in ALL if plant.redundant], ids=key)
+def test_a_story_ends_badly_with_a_bug_that_no_seed_finds(plant: Plant) -> None:
+    """A guard that no seed needs is there for something, and a story shows what for."""
+    story = Scenario((STORIES / f"{plant.story}.txt").read_text())
+
+    with pytest.MonkeyPatch.context() as planting, pytest.raises(Failure):
+        plant.bug(planting)
+        story.play()
 
 
 def test_every_checker_and_every_pitfall_has_a_bug() -> None:
