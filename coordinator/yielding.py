@@ -48,7 +48,8 @@ class LagWatch:
 
     def look(self, seen: Seen, now_ms: int) -> int:
         """Return for how many milliseconds the marked op has waited, 0 if it waits no more."""
-        if seen.retired_op >= self._marked_op:
+        is_gone = seen.op < self._marked_op  # discarded, with its view
+        if seen.retired_op >= self._marked_op or is_gone:
             self._marked_op, self._marked_ms = seen.op, now_ms
         return now_ms - self._marked_ms
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -50,6 +50,7 @@ class CommandTrace:
         "span",
         "span_index",
         "offset",
+        "is_read",
         "started_ns",
         "queued_ns",
     )
@@ -80,6 +81,7 @@ class CommandTrace:
         self.span = span
         self.span_index = span_index
         self.offset = 0
+        self.is_read = False  # all reads of a request have one revision, commands one each
         self.started_ns = started_ns
         self.queued_ns = 0
 
@@ -172,9 +174,14 @@ class Ended(NamedTuple):
         head = otlp.shared(TRACE_ID, parent_id, Kind.SERVER, attributes)
         text = trace.names.pattern % (head, _SERVER_ID, trace.started_ns, self.ended_ns)
         calls = trace.calls
-        revisions = list(map(str, range(self.revision, self.revision + len(calls))))
+        revisions = [str(self.revision + call) for call in self._steps()]
         columns = trace.trace_ids, trace.parent_ids, trace.ids(calls), revisions
         return otlp.rows_of(text, *columns)
+
+    def _steps(self) -> Sequence[int]:
+        """Return by how much the revision of each call is above that of the first."""
+        calls = self.trace.calls
+        return [0] * len(calls) if self.trace.is_read else calls
 
     def spans(self) -> Iterable[Span]:
         """Yield the SERVER span of each call."""
@@ -200,7 +207,7 @@ class Ended(NamedTuple):
         attributes: dict[str, AttributeValue] = dict(trace.names.attributes)
         if self.op:
             attributes["viewstamp.op"] = self.op
-            attributes["viewstamp.revision"] = self.revision + call
+            attributes["viewstamp.revision"] = self.revision + self._steps()[call]
         if isinstance(outcome, str):
             attributes["viewstamp.outcome"] = outcome
             if self.op and trace.count > 1:

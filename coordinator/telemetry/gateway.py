@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from coordinator.gateway.routes import Routes
@@ -13,6 +14,7 @@ from coordinator.telemetry.metrics import ReplicaMetrics
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
+from viewstamp.routing import MethodKind
 from viewstamp.telemetry import rpc
 from viewstamp.telemetry.sampling import (
     Sampler,
@@ -109,7 +111,7 @@ class GatewayWatch:
             return ()
         calls, count = _calls_of(request.spans)
         root = TraceContext(new_trace_id(), "")
-        return self._begun(calls, [(0, count, root)], user_id)
+        return self._begun(calls, count, [(0, count, root)], user_id)
 
     def _followed(
         self,
@@ -129,31 +131,37 @@ class GatewayWatch:
             for trace, parent in zip(said, found, strict=True)
             if parent is not None
         ]
-        return self._begun(calls, sampled, user_id)
+        sampled.sort(key=itemgetter(0))
+        return self._begun(calls, count, sampled, user_id)
 
     def _begun(
-        self, calls: Sequence[_Calls], sampled: Iterable[_Sampled], user_id: int
+        self, calls: Sequence[_Calls], total: int, sampled: Iterable[_Sampled], user_id: int
     ) -> list[CommandTrace]:
         """Begin the spans of calls, but for those that are none, or that nobody serves.
 
-        Calls of one command each that follow each other in one span are begun together.
+        `sampled` are in order; of those that overlap only the first is a call, so that no request
+        makes more spans than it has commands. Calls of one command each that follow each other in
+        one span are begun together.
         """
         now_ns = time.time_ns()
         begun: list[CommandTrace] = []
         next_index = last_index = 0  # of the call that would go on with the last of `begun`
+        free = 0  # the first command of which no call is known
         for index, count, parent in sampled:
             if index == next_index < last_index and count == 1:
                 begun[-1].trace_ids.append(parent.trace_id)
                 begun[-1].parent_ids.append(parent.span_id)
-                next_index += 1
+                free = next_index = index + 1
                 continue
             place = _place_of(index, calls)
             method = None if place is None else self._routes.find(place.code)
-            if place is None or method is None:
+            if place is None or method is None or index < free or index + count > total:
                 continue
+            free = index + count
             names = rpc.rpc_names(method.full_name)
             at = index, count, place.span, place.span_index
             begun.append(CommandTrace(*parent, names, now_ns, user_id, *at))
+            begun[-1].is_read = method.kind is MethodKind.QUERY
             next_index = index + 1
             last_index = index + place.left if count == 1 else 0
         return begun
@@ -174,7 +182,7 @@ class GatewayWatch:
             refusals = _refusals_of(trace, errors) if errors else NO_REFUSALS
         else:
             refused = sum(len(span.errors) for span in reply.spans)
-        revision = reply.first_revision + trace.index
+        revision = reply.first_revision + (0 if trace.is_read else trace.index)
         self._record(Ended(trace, time.time_ns(), reply.op, revision, refused, outcome, refusals))
 
     def refused(self, traces: Traces, refusal: Refusal) -> None:

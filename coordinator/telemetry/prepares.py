@@ -55,17 +55,12 @@ class Concerned(NamedTuple):
 class Visit:
     """A batch at a stage, with the sampled calls in it, each with the number of its span."""
 
-    __slots__ = ("stage", "notes", "sent_ns", "answered_ns", "concerned")
+    __slots__ = ("stage", "sent_ns", "answered_ns", "concerned")
 
     def __init__(
-        self,
-        stage: mux_types.Stage,
-        notes: PrepareNotes,
-        sent_ns: int,
-        concerned: Sequence[Concerned],
+        self, stage: mux_types.Stage, sent_ns: int, concerned: Sequence[Concerned] = ()
     ) -> None:
         self.stage = stage
-        self.notes = notes
         self.sent_ns = sent_ns
         self.answered_ns = 0
         self.concerned = concerned
@@ -114,7 +109,7 @@ class PrepareNotes:
                 number = _FIRST_STAGE_NUMBER + self.stage_spans
                 concerned.append(Concerned(trace, calls, number))
                 self.stage_spans += len(calls)
-        return Visit(stage, self, sent_ns, concerned)
+        return Visit(stage, sent_ns, concerned)
 
     def _concerned(
         self, trace: CommandTrace, revisions: Sequence[tuple[int, int]]
@@ -244,13 +239,14 @@ class PrepareNotes:
             ends = {0, len(trace.trace_ids)}
             for _, concerned in concerning:
                 ends |= {concerned.calls.start, concerned.calls.stop}
-            for start, stop in pairwise(sorted(ends)):
-                visits = [
-                    (visit, concerned.number + start - concerned.calls.start)
-                    for visit, concerned in concerning
-                    if start in concerned.calls
-                ]
-                yield trace, range(start, stop), visits
+            bounds = sorted(ends)
+            places = {start: place for place, start in enumerate(bounds)}
+            visits: list[list[tuple[Visit, int]]] = [[] for _ in bounds]
+            for visit, (_, calls, number) in concerning:
+                for place in range(places[calls.start], places[calls.stop]):
+                    visits[place].append((visit, number + bounds[place] - calls.start))
+            for place, (start, stop) in enumerate(pairwise(bounds)):
+                yield trace, range(start, stop), visits[place]
 
     def _place(self, trace: CommandTrace, call: int) -> dict[str, AttributeValue]:
         return {

@@ -54,7 +54,8 @@ class ReplicaWatch:
         self._is_drawn = prepares.ratio < 1.0
         self._is_alone = is_alone
         self._prepares: dict[int, PrepareNotes] = {}
-        self._visits: dict[tuple[mux_types.Stage, int], Visit] = {}
+        # No visit knows of the notes that will have it: nobody collects cycles while there is load.
+        self._visits: dict[tuple[mux_types.Stage, int], tuple[PrepareNotes, Visit]] = {}
         self._second = 0
         self._spans_in_second = 0
 
@@ -69,6 +70,9 @@ class ReplicaWatch:
             batch = batch_of(prepare.op)
             if batch is not None:
                 self._prepares[prepare.op] = PrepareNotes(prepare, batch, now_ns)
+            else:
+                # Another primary's may stand where one was admitted here that did not survive.
+                self._prepares.pop(prepare.op, None)
 
     def persisted(self, prepares: Sequence[Prepare]) -> None:
         """They are durable here."""
@@ -106,10 +110,10 @@ class ReplicaWatch:
         now_ns = time.time_ns()
         if self._recorder is None or not notes.traces:
             if self._metrics is not None:
-                self._visits[stage, batch.sequence] = Visit(stage, notes, now_ns, ())
+                self._visits[stage, batch.sequence] = notes, Visit(stage, now_ns)
             return ()
         visit = notes.visit(stage, now_ns, _revisions(batch))
-        self._visits[stage, batch.sequence] = visit
+        self._visits[stage, batch.sequence] = notes, visit
         trace_parents: list[str] = []
         for trace, calls, number in visit.concerned:
             trace_parents += trace.trace_parents(calls, number)
@@ -117,11 +121,12 @@ class ReplicaWatch:
 
     def answered(self, stage: mux_types.Stage, sequence: int) -> None:
         """The answer to a batch has come."""
-        visit = self._visits.pop((stage, sequence), None)
-        if visit is None:
+        found = self._visits.pop((stage, sequence), None)
+        if found is None:
             return
+        notes, visit = found
         visit.answered_ns = time.time_ns()
-        visit.notes.visits.append(visit)
+        notes.visits.append(visit)
 
     # --- At the end ---
 

@@ -121,16 +121,25 @@ async def test_a_value_refused_for_now_comes_later(
     await until(processes, YIELDING)
 
 
-async def test_the_last_wish_counts(processes: Processes, refusals: list[int]) -> None:
-    """What was refused for now, and is no longer wanted, is not asked for again."""
-    refusals += [errno.EAGAIN]
+async def test_the_last_wish_counts(
+    processes: Processes, refusals: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another wish is tried at once, though an earlier one waits, and that is forgotten."""
     precedence = Precedence(processes.directory)
     precedence.settle(PIDS, yields=True)
+    monkeypatch.setattr(module, "RAISE_RETRY_S", TIMEOUT_S)
+    refusals += [errno.EAGAIN]
+    precedence.settle(PIDS, yields=False)
+    assert processes.nices() == YIELDING
 
     precedence.settle(PIDS, yields=False)
+    assert processes.nices() == EQUAL
 
-    async with asyncio.timeout(TIMEOUT_S):
-        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+    refusals += [errno.EAGAIN]
+    precedence.settle(PIDS, yields=True)
+    precedence.settle(PIDS, yields=False)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
     assert processes.nices() == EQUAL
 
 
@@ -178,7 +187,7 @@ def test_where_shares_cannot_be_given(
     precedence.settle(PIDS, yields=True)
     assert processes.nices() == EQUAL
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        "all replicas get equal shares of the processors"
+        "shares of the processors cannot be changed"
     ]
 
 

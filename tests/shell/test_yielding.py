@@ -95,6 +95,14 @@ def test_falling_back_slowly_is_behind() -> None:
     assert trial.said == [True, False]
 
 
+def test_an_entry_that_is_gone_is_waited_for_no_more() -> None:
+    """A view may discard what a backup journaled: it is idle then, and not behind."""
+    trial = Trial()
+    trial.sees(seen(op=12))
+    trial.sees(seen(op=9), 2 * BEHIND_MS)
+    assert trial.said == [True]
+
+
 def test_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     """The supervisor reads a line of JSON."""
     say(True)

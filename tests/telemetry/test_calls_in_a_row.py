@@ -84,13 +84,10 @@ def test_calls_in_a_row_are_begun_together() -> None:
 
 
 def test_nothing_is_joined_to_a_batch() -> None:
-    """A call that claims a command of a batch is no part of it, though it stands behind its first.
-
-    Only a wrong client says so; whoever reads the spans must be able to tell.
-    """
+    """A call that claims a command of a batch is none, though it stands behind its first."""
     said = [(0, 3, new_root_trace_parent()), (1, 1, new_root_trace_parent())]
-    begun = gateway_of(Kept()).packed(asked([(END_CODE, 3)], said), user_id=7)
-    assert places(begun) == [(0, 0, 0, 1), (1, 0, 1, 1)]
+    begun = gateway_of(Kept()).packed(asked([(END_CODE, 4)], [*said, (3, 1, said[0][2])]), 7)
+    assert places(begun) == [(0, 0, 0, 1), (3, 0, 3, 1)]
 
 
 def test_nothing_is_joined_to_what_nobody_serves() -> None:

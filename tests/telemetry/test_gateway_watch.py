@@ -22,6 +22,7 @@ from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
+from viewstamp.routing import MethodKind
 from viewstamp.telemetry.rpc import rpc_names
 from viewstamp.telemetry.sampling import Sampler, format_trace_parent, new_root, new_trace_id
 from viewstamp.telemetry.spans import Kind, Recorder, Status
@@ -96,9 +97,19 @@ def test_calls_of_a_request_are_followed() -> None:
 
 
 def test_no_more_traces_than_calls() -> None:
-    """A request cannot ask for more spans than it has calls."""
-    traces = [(0, 1, PARENT + "-01")] * 50
-    assert len(watch(0.0)[0].packed(request(*traces), user_id=7)) == 5
+    """A request cannot ask for more spans than it has calls, however often it names them."""
+    parent = PARENT + "-01"
+    traces = [(index, 1, parent) for index in (3, 0, 1, 2, 4)] * 10
+    begun = watch(0.0)[0].packed(request(*traces), user_id=7)
+    assert sum(one.command_count for one in begun) == 5
+
+    overlapping = [(0, 5, parent), (0, 5, parent), (1, 4, parent), (2, 1, parent)]
+    begun = watch(0.0)[0].packed(request(*overlapping), user_id=7)
+    assert [(one.index, one.count) for one in begun] == [(0, 5)]
+
+    too_long = [(0, 6, parent), (4, 1, parent)]
+    begun = watch(0.0)[0].packed(request(*too_long), user_id=7)
+    assert [(one.index, one.count) for one in begun] == [(4, 1)]
 
 
 def test_request_without_traces_is_one_call() -> None:
@@ -131,6 +142,21 @@ def test_answers_are_told_apart() -> None:
         (104, "INTERNAL", Status.ERROR),
     ]
     assert "secret" not in repr(kept.spans)
+
+
+def test_reads_of_a_request_have_one_revision() -> None:
+    """Commands have a revision each; reads answered together all have the one they were read at."""
+    read = next(each for each in Routes().methods() if each.kind is MethodKind.QUERY)
+    reads = submit_pb2.CommandRequest(
+        spans=[submit_pb2.Span(code=read.code, count=3)],
+        traces=[
+            submit_pb2.CallTrace(index=index, count=1, trace_parent=PARENT + "-01")
+            for index in range(3)
+        ],
+    )
+    gateway, kept = watch(0.0)
+    gateway.answered(gateway.packed(reads, user_id=7), Reply(0, 9, 1000, (SpanReply(b"", ()),)))
+    assert [span.attributes["viewstamp.revision"] for span in kept.spans] == [1000] * 3
 
 
 def test_refusals_before_the_log_are_counted() -> None:

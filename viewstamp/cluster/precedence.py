@@ -38,18 +38,24 @@ class Precedence:
         self._lowered: set[int] = set()  # those of them that come last now
         self._task: asyncio.Task[None] | None = None
         self._is_possible = (processes / "self" / "autogroup").exists()
+        self._has_warned = False
 
     def settle(self, pids: Iterable[int], *, yields: bool) -> None:
         """Give the processes the share that they have while their replica yields, or does not."""
         self._pids, self._yields = frozenset(pids), yields
         # Who is not among them has ended; another process may get its number.
         self._lowered &= self._pids
-        if self._task is None and not self._give():
+        # Whatever is waited for: another wish is tried at once.
+        self._cancel()
+        if not self._give():
             self._task = asyncio.create_task(self._give_later())
 
     def stop(self) -> None:
         """Give no more shares: the processes are about to end."""
         self._pids, self._lowered = frozenset(), set()
+        self._cancel()
+
+    def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -81,9 +87,11 @@ class Precedence:
         """Whether a share that was refused need not be asked for again."""
         if error.errno in _ENDED:
             return True
-        # Whatever the reason is: who was made to come last must not be left there.
-        if error.errno == errno.EAGAIN or is_lowered:
+        if error.errno == errno.EAGAIN:
             return False
-        self._is_possible = False
-        logger.warning("all replicas get equal shares of the processors: %s", error)
-        return True
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning("shares of the processors cannot be changed: %s", error)
+        # Whatever the reason is: who was made to come last must not be left there.
+        self._is_possible = self._is_possible and is_lowered
+        return not is_lowered

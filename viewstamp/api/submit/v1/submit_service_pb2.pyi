@@ -138,8 +138,8 @@ class CommandRequest(_message.Message):
 
     @_builtins.property
     def traces(self) -> _containers.RepeatedCompositeFieldContainer[Global___CallTrace]:
-        """The calls whose traces are sampled; the others are not mentioned. Not part of the request: a
-        retry may carry others.
+        """The calls whose traces are sampled; the others are not mentioned. Of those that overlap only the
+        first counts. Not part of the request: a retry may carry others.
         """
 
     def __init__(

@@ -1,0 +1,88 @@
+"""What a replica's watch keeps of prepares, and for how long."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+from coordinator.mux import types as mux_types
+from coordinator.replica.batcher import Batch, LooseCommand
+from coordinator.telemetry.metrics import COUNTED_TOGETHER, ReplicaMetrics
+from coordinator.telemetry.watch import ReplicaWatch
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.api.log.v1 import log_pb2
+from viewstamp.telemetry.sampling import Sampler
+
+STAGE = mux_types.Stage.STREAMS
+
+
+class Waiters(list[LooseCommand]):
+    """Who waits for a batch; unlike a plain list it can be watched going."""
+
+
+class Replica:
+    """A replica's watch that only counts, as with a page for Prometheus and no spans."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.metrics = ReplicaMetrics(str)
+        self.watch = ReplicaWatch(None, self.metrics, Sampler(1.0), is_alone=True)
+
+    def persist(self, op: int, batch: Batch | None) -> None:
+        """Journal an entry, admitted here if it has a batch."""
+        header = SimpleNamespace(op=op, view=0, first_revision=op, command_count=1, size=3)
+        prepares: list[Any] = [SimpleNamespace(op=op, header=header)]
+        self.watch.persisting(prepares, lambda _: batch)
+        self.watch.persisted(prepares)
+
+    def retire(self, op: int, *replies: mux_types.RequestReply) -> None:
+        """Lead an entry from its commit through a stage to its retirement."""
+        self.watch.committed(op)
+        self.watch.handed_over(op)
+        self.watch.sent(STAGE, domain_pb2.Batch(sequence=op, op=op))
+        self.watch.answered(STAGE, op)
+        self.watch.retired(mux_types.Retired(op, 0, op, replies, ()))
+
+    def counted(self) -> list[float]:
+        """Return how many prepares were counted, and the times at the stage."""
+        samples = [sample for family in self.metrics.families() for sample in family.samples]
+        told = {(each.name, each.labels.get("stage")): each.value for each in samples}
+        return [
+            told["viewstamp_prepares_total", None],
+            told["viewstamp_stage_seconds_count", "streams"],
+        ]
+
+
+def test_what_was_counted_is_let_go() -> None:
+    """Nothing holds a prepare once it is counted, though nobody collects cycles under load."""
+    replica = Replica()
+    waiters = Waiters()
+    gone = weakref.ref(waiters)
+    gc.collect()
+    gc.disable()
+    try:
+        replica.persist(1, Batch(b"abc", 1, [], [waiters]))
+        del waiters
+        replica.retire(1)
+        for op in range(2, 1 + COUNTED_TOGETHER):
+            assert gone() is not None, "it is counted together with others"
+            replica.persist(op, Batch(b"abc", 1, [], []))
+            replica.retire(op)
+        assert gone() is None
+    finally:
+        gc.enable()
+    assert replica.counted() == [COUNTED_TOGETHER, COUNTED_TOGETHER]
+
+
+def test_an_entry_that_another_primary_replaced() -> None:
+    """What was admitted here and did not survive is forgotten: other replies have its place."""
+    request = log_pb2.LoggedRequest(spans=[log_pb2.LoggedSpan(code=200, count=3)])
+    replica = Replica()
+    replica.persist(1, Batch(b"abc", 3, [request], []))
+
+    replica.persist(1, None)  # the new primary's
+    replica.retire(1)
+
+    assert replica.counted() == [0, 0]
