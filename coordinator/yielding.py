@@ -70,7 +70,7 @@ class Decision:
         elif lag_ms >= BEHIND_MS:
             self._behind_ms = now_ms
         keeps_up = self._behind_ms is None or now_ms - self._behind_ms >= KEEPS_UP_MS
-        self.yields = seen.follows and lag_ms < BEHIND_MS and keeps_up
+        self.yields = seen.follows and keeps_up
         return self.yields
 
 
