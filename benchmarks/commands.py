@@ -70,14 +70,8 @@ class Bench:
     async def measure(self, workload: str) -> dict[str, Any]:
         """Run one measurement; add the CPU seconds that each server process spent on it."""
         before = self._cpu_seconds(workload)
-        process = await asyncio.create_subprocess_exec(
-            *self.command(workload), stdout=asyncio.subprocess.PIPE
-        )
-        output, _ = await process.communicate()
-        if process.returncode:
-            raise RuntimeError(f"the measurement {workload} failed, see above")
+        figures = await told_by(self.command(workload))
         after = self._cpu_seconds(workload)
-        figures: dict[str, Any] = json.loads(output)
         figures["server_cpu_s"] = {name: round(after[name] - before[name], 2) for name in after}
         return figures
 
@@ -113,6 +107,16 @@ def in_turns(workloads: Sequence[str]) -> Iterator[str]:
     ]
     for turn in zip_longest(*queues):
         yield from filter(None, turn)
+
+
+async def told_by(command: Sequence[str]) -> dict[str, Any]:
+    """Run a load in a process of its own and return its figures. Raises RuntimeError."""
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    output, _ = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"a measurement failed, see above: {' '.join(command)}")
+    figures: dict[str, Any] = json.loads(output)
+    return figures
 
 
 def machine() -> dict[str, Any]:

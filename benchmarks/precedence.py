@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.commands import machine
+from benchmarks.commands import machine, told_by
 from viewstamp.cluster import LocalReplicas, Program
 
 REPLICAS: Final = 3
@@ -47,12 +47,7 @@ async def measure(cluster: LocalReplicas, workload: str, seconds: float) -> dict
     command = [sys.executable, "-m", "benchmarks.load", workload, "--seconds", str(seconds)]
     command += ["--address", cluster.addresses[0]]
     command += ["--password-file", str(cluster.root_password_path)]
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    said, _ = await process.communicate()
-    if process.returncode:
-        raise SystemExit(f"the load failed: {' '.join(command)}")
-    figures: dict[str, float] = json.loads(said)
-    return figures
+    return await told_by(command)
 
 
 async def compare(rounds: int, seconds: float, workloads: list[str]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from typing import Any, Final
 
 import psutil
 
-from benchmarks.commands import machine
+from benchmarks.commands import machine, told_by
 from benchmarks.load import WORKLOADS
 from coordinator.gateway.routes import Routes
 from coordinator.mux import types as mux_types
@@ -102,11 +102,7 @@ async def measure(
     own = settings_of(mode, cluster.data_directory.parent)
     command += arguments_of(TelemetrySettings(own.directory, own.trace_ratio))
     before_s, before_revision = cpu_seconds(cluster), await revision_of(cluster)
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    output, _ = await process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"the measurement {workload} failed, see above")
-    figures: dict[str, float] = json.loads(output)
+    figures: dict[str, float] = await told_by(command)
     spent_s = cpu_seconds(cluster) - before_s
     commands = await revision_of(cluster) - before_revision
     figures["cluster_cpu_us"] = round(spent_s / commands * 1e6, 2)

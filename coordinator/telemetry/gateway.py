@@ -145,13 +145,13 @@ class GatewayWatch:
         """
         now_ns = time.time_ns()
         begun: list[CommandTrace] = []
-        next_index = last_index = 0  # of the call that would go on with the last of `begun`
         free = 0  # the first command of which no call is known
+        row_end = 0  # while `free` is below, a call there goes on with the last of `begun`
         for index, count, parent in sampled:
-            if index == next_index < last_index and count == 1:
+            if index == free < row_end and count == 1:
                 begun[-1].trace_ids.append(parent.trace_id)
                 begun[-1].parent_ids.append(parent.span_id)
-                free = next_index = index + 1
+                free += 1
                 continue
             place = _place_of(index, calls)
             method = None if place is None else self._routes.find(place.code)
@@ -162,8 +162,7 @@ class GatewayWatch:
             at = index, count, place.span, place.span_index
             begun.append(CommandTrace(*parent, names, now_ns, user_id, *at))
             begun[-1].is_read = method.kind is MethodKind.QUERY
-            next_index = index + 1
-            last_index = index + place.left if count == 1 else 0
+            row_end = index + place.left if count == 1 else 0
         return begun
 
     def answered(self, traces: Traces, reply: Reply) -> None:

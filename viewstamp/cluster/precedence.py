@@ -92,6 +92,7 @@ class Precedence:
         if not self._has_warned:
             self._has_warned = True
             logger.warning("shares of the processors cannot be changed: %s", error)
-        # Whatever the reason is: who was made to come last must not be left there.
-        self._is_possible = self._is_possible and is_lowered
-        return not is_lowered
+        if is_lowered:  # whatever the reason is: who was made to come last must not be left there
+            return False
+        self._is_possible = False
+        return True
