@@ -147,7 +147,7 @@ async def test_who_came_last_is_not_left_there(processes: Processes, refusals: l
     """Whatever keeps a share from being taken back, it is tried until it works."""
     precedence = Precedence(processes.directory)
     precedence.settle(PIDS, yields=True)
-    refusals += [errno.EMFILE, errno.EACCES, errno.EAGAIN]
+    refusals += [errno.EAGAIN, errno.EMFILE, errno.EACCES]
 
     precedence.settle(PIDS, yields=False)
 
