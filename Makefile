@@ -27,7 +27,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help preflight preflight-analytics preflight-dev up demo test test-long lint format generate lock \
-        simulate simulate-guards crash-test cluster-test benchmark benchmark-snapshots benchmark-failover \
+        simulate simulate-guards crash-test cluster-test abuse limits benchmark benchmark-snapshots benchmark-failover \
         benchmark-analytics clean
 
 help: ## Explain the targets
@@ -113,6 +113,12 @@ crash-test: $(DEV) ## Kill processes of a loaded cluster and check what it promi
 
 cluster-test: $(DEV) ## Kill the primary of three loaded replicas, and judge what callers saw
 	PYTHONPATH=. $(PYTHON) tests/replicas/cluster_test.py
+
+abuse: $(DEV) ## Abuse three replicas with a million hostile calls beside an honest caller: ABUSE=flags
+	PYTHONPATH=. $(PYTHON) -m tests.abuse.campaign --json benchmarks/results/abuse.json --tables docs/security.md $(ABUSE)
+
+limits: $(DEV) ## Measure what each RPC costs at worst, and write docs/limits.md
+	$(PYTHON) -m benchmarks.limits
 
 benchmark: $(DEV) ## Measure commands against the peers
 	$(PYTHON) -m benchmarks.commands

@@ -1,9 +1,9 @@
 """Commands and reads against etcd, one replica and node or several: prints one JSON object.
 
 `python -m benchmarks.commands [--replicas N] [--quick] [--rounds N] [--seconds S] [--only WORKLOAD
-...]`. Both are started here, on loopback, anew for each round, with their data in one temporary
-directory, and measured in turns, so that whatever else the machine does meets both. Progress goes
-to stderr.
+...] [--without-etcd]`. Both are started here, on loopback, anew for each round, with their data in
+one temporary directory, and measured in turns, so that whatever else the machine does meets both.
+Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import zip_longest
@@ -45,7 +45,7 @@ class Pair:
 
     address: str
     password_file: Path
-    etcd: EtcdServer
+    etcd: EtcdServer | None
     pids: Callable[[], dict[str, int]]
     etcd_pids: Callable[[], dict[str, int]]
 
@@ -62,6 +62,7 @@ class Bench:
         command = [sys.executable, "-m", "benchmarks.load", workload]
         command += ["--seconds", str(self._options.seconds)]
         if workload.startswith(ETCD_PREFIX):
+            assert self._pair.etcd is not None, "measured without etcd"
             return [*command, "--address", self._pair.etcd.address]
         password = self._pair.password_file
         command += ["--address", self._pair.address, "--password-file", str(password)]
@@ -77,13 +78,15 @@ class Bench:
 
     def about(self) -> dict[str, Any]:
         """Return where, what and how was measured."""
+        etcd = self._pair.etcd
+        about_etcd = {} if etcd is None else {"etcd": portable(etcd.command)}
         return {
             "machine": machine(),
-            "versions": versions(self._pair.etcd),
+            "versions": versions(etcd),
             "commands": {
                 "benchmark": portable(sys.orig_argv),
-                "etcd": portable(self._pair.etcd.command),
-                **{workload: portable(self.command(workload)) for workload in WORKLOADS},
+                **about_etcd,
+                **{name: portable(self.command(name)) for name in self._options.only},
             },
         }
 
@@ -140,14 +143,14 @@ def _cpu_model() -> str:
     return names[0] if names else platform.machine()
 
 
-def versions(etcd: EtcdServer) -> dict[str, str]:
+def versions(etcd: EtcdServer | None) -> dict[str, str]:
     """Return what was measured with what."""
-    return {
+    ours = {
         "python": platform.python_version(),
         "grpcio": version("grpcio"),
         "protobuf": version("protobuf"),
-        "etcd": etcd.version(),
     }
+    return ours if etcd is None else ours | {"etcd": etcd.version()}
 
 
 def medians(measured: Sequence[Figures]) -> dict[str, float]:
@@ -174,22 +177,28 @@ async def both(options: argparse.Namespace) -> AsyncIterator[Bench]:
     """Start both systems with empty data directories; end them and delete the data."""
     with tempfile.TemporaryDirectory(prefix="viewstamp-benchmark-") as name:
         directory = Path(name)
-        pairs = lone_pair(directory) if options.replicas == 1 else group(directory, options)
+        pairs = (
+            lone_pair(directory, options) if options.replicas == 1 else group(directory, options)
+        )
         async with pairs as pair:
             yield Bench(pair, options)
 
 
 @asynccontextmanager
-async def lone_pair(directory: Path) -> AsyncIterator[Pair]:
+async def lone_pair(directory: Path, options: argparse.Namespace) -> AsyncIterator[Pair]:
     """Start one replica, and one node of etcd."""
     cluster = LocalCluster(directory / "viewstamp", "127.0.0.1:0")
-    async with EtcdServer(directory / "etcd") as etcd, cluster:
+    async with AsyncExitStack() as stack:
+        etcd = None
+        if not options.without_etcd:
+            etcd = await stack.enter_async_context(EtcdServer(directory / "etcd"))
+        await stack.enter_async_context(cluster)
         yield Pair(
             cluster.address,
             cluster.root_password_path,
             etcd,
             lambda: cluster.pids,
-            lambda: etcd.pids,
+            lambda: {} if etcd is None else etcd.pids,
         )
 
 
@@ -197,21 +206,25 @@ async def lone_pair(directory: Path) -> AsyncIterator[Pair]:
 async def group(directory: Path, options: argparse.Namespace) -> AsyncIterator[Pair]:
     """Start several replicas, and as many nodes of etcd. Load goes to those who lead."""
     replicas = LocalReplicas(directory / "viewstamp", options.replicas, "127.0.0.1:0")
-    etcd = EtcdCluster(directory / "etcd", options.replicas)
-    async with etcd, replicas:
+    async with AsyncExitStack() as stack:
+        etcd = None
+        if not options.without_etcd:
+            nodes = EtcdCluster(directory / "etcd", options.replicas)
+            etcd = await stack.enter_async_context(nodes)
+        await stack.enter_async_context(replicas)
         password = replicas.root_password_path.read_text().strip()
         async with await connect(replicas.addresses, username="root", password=password) as client:
             primary = (await client.status()).primary
         yield Pair(
             replicas.addresses[primary],
             replicas.root_password_path,
-            await etcd.leader(),
+            None if etcd is None else await etcd.leader(),
             lambda: {
                 f"{name}-{number}": pid
                 for number, replica in enumerate(replicas.replicas)
                 for name, pid in replica.pids.items()
             },
-            lambda: etcd.pids,
+            lambda: {} if etcd is None else etcd.pids,
         )
 
 
@@ -239,7 +252,10 @@ def parse() -> argparse.Namespace:
     add("--seconds", type=float, help=f"how long, each time (default {SECONDS})")
     add("--request-bytes", type=int, default=0, help="size of a CreateTopic (default: natural)")
     add("--only", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="WORKLOAD")
+    add("--without-etcd", action="store_true", help="Viewstamp alone, without its comparisons")
     options = parser.parse_args()
+    if options.without_etcd:
+        options.only = [name for name in options.only if not name.startswith(ETCD_PREFIX)]
     options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     options.seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
     return options

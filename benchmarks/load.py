@@ -34,6 +34,7 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client.methods import method_of
 from viewstamp.framing import frame
+from viewstamp.status import retry_delay_ms
 from viewstamp.telemetry import settings
 from viewstamp.telemetry.settings import Telemetry
 
@@ -157,11 +158,7 @@ class Target:
             stream_ids = [response.stream_id for response in map(answered, made)]
             yield client, Topics(stream_ids, self.request_bytes)
             for start in range(0, STREAMS, STREAMS_DELETED_TOGETHER):
-                for result in await client.batch(
-                    streams_pb2.DeleteStreamRequest(stream=common_pb2.Identifier(id=number))
-                    for number in stream_ids[start : start + STREAMS_DELETED_TOGETHER]
-                ):
-                    answered(result)
+                await delete_streams(client, stream_ids[start : start + STREAMS_DELETED_TOGETHER])
 
     async def token(self) -> str:
         """Return an access token of root."""
@@ -170,6 +167,27 @@ class Target:
         async with grpc.aio.insecure_channel(self.address) as channel:
             login = users_pb2.LoginRequest(username="root", password=password)
             return str((await library.unary(channel, login)).access_token)
+
+
+async def delete_streams(client: library.Client, stream_ids: Sequence[int]) -> None:
+    """Delete streams together. Full ones cost more than fits one log entry: the rest comes again.
+
+    The first one always fits, so this ends.
+    """
+    while stream_ids:
+        results = await client.batch(
+            streams_pb2.DeleteStreamRequest(stream=common_pb2.Identifier(id=number))
+            for number in stream_ids
+        )
+        left, delay_ms = [], 0
+        for number, result in zip(stream_ids, results, strict=True):
+            if isinstance(result, library.Refusal) and (told_ms := retry_delay_ms(result)):
+                left.append(number)
+                delay_ms = max(delay_ms, told_ms)
+            else:
+                answered(result)
+        stream_ids = left
+        await asyncio.sleep(delay_ms / 1000)
 
 
 def answered(result: Any) -> Any:

@@ -21,6 +21,7 @@ from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2
+from viewstamp.limits import FEATURE_LEVEL_MAX
 
 CREATE_TOPIC: Final = 210
 SPANS: Final = (1, 100, 1000)
@@ -87,7 +88,9 @@ def machine_ns(handler: Callable[[Table[int, str], Any, Call], bytes], count: in
     items = span_of(count)
 
     def run(revision: int) -> None:
-        batch = pb.Batch(sequence=machine.sequence + 1, op=revision, feature_level=1)
+        batch = pb.Batch(
+            sequence=machine.sequence + 1, op=revision, feature_level=FEATURE_LEVEL_MAX
+        )
         command = batch.items.add().command
         command.code, command.first_revision, command.count = CREATE_TOPIC, revision, count
         command.items = items

@@ -33,6 +33,7 @@ from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
 from viewstamp.format.block import compress, raw_blocks
+from viewstamp.limits import FEATURE_LEVEL_MAX
 
 CREATE_TOPIC: Final = 210
 STREAMS: Final = 100
@@ -118,7 +119,7 @@ def through_machine(all_items: list[bytes], count: int) -> None:
     prepare(machine.state, machine.undo)
     for number, items in enumerate(all_items):
         first = 1 + number * count
-        batch = pb.Batch(sequence=number + 1, op=number + 1, feature_level=1)
+        batch = pb.Batch(sequence=number + 1, op=number + 1, feature_level=FEATURE_LEVEL_MAX)
         command = batch.items.add().command
         command.code, command.first_revision, command.count = CREATE_TOPIC, first, count
         command.items, command.credential_revision, command.timestamp = items, 1, 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import sys
 from collections.abc import AsyncGenerator
@@ -24,8 +25,8 @@ from coordinator.snapshot.transfer import RestartNeeded
 from coordinator.stages.base import BaseRefusedError
 from coordinator.stages.client import FencedError, WrongServiceError
 from coordinator.storage import DirectoryInUse
-from viewstamp import event_loop
-from viewstamp.format import FormatError
+from viewstamp import event_loop, limits
+from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.garbage import collect_when_quiet
 from viewstamp.telemetry import configure_logging, fields
 from viewstamp.telemetry.settings import Telemetry
@@ -52,6 +53,7 @@ _CANNOT_START: Final = (
 )
 # A restart would end in the same way, or drive out the process that has taken over.
 _CANNOT_GO_ON: Final = (
+    FormatVersionError,
     ConfigError,
     HaltedError,
     WrongServiceError,
@@ -68,12 +70,24 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         config = parse(sys.argv[1:] if arguments is None else arguments)
         configure_logging("coordinator", config.log_level)
+        _allow_connections()
         cluster_key = read_cluster_key(config.cluster_key)
         files = _open(config)
     except _CANNOT_START as error:
         print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START
     return event_loop.run(_serve(config, files, cluster_key))
+
+
+def _allow_connections() -> None:
+    """Raise the number of files that may be open as far as it may be raised: each call needs one.
+
+    A process that ran out of them could accept nobody, and open no file of its journal either.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < min(wanted, limits.OPEN_FILES_MAX):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, limits.OPEN_FILES_MAX), hard))
 
 
 def _open(config: Config) -> ReplicaFiles:

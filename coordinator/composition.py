@@ -21,6 +21,7 @@ from coordinator.gateway.alarms import Alarms
 from coordinator.gateway.cluster import ClusterStage
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.routes import Routes
+from coordinator.gateway.session_reads import SessionReads
 from coordinator.gateway.timers import SessionTimers
 from coordinator.members import MemberPorts, Members
 from coordinator.mux import types as mux_types
@@ -50,7 +51,7 @@ from coordinator.standing import Standing, StandingPorts
 from coordinator.telemetry.replica import ReplicaTelemetry, Sources
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.format.prepare import Prepare, seal
-from viewstamp.limits import FEATURE_LEVEL
+from viewstamp.limits import FEATURE_LEVEL_MAX
 from viewstamp.telemetry import fields
 from viewstamp.telemetry.settings import Telemetry
 
@@ -80,6 +81,7 @@ class Coordinator:
         # What the coordinator serves by itself can be asked for before any service is there.
         routes = {method.code: mux_route(method) for method in self.routes.methods()}
         self._mux = Mux(routes, codec.ProtobufCodec(), restored=restored)
+        self.routes.level_in_force = lambda: self._mux.feature_level
         self._writer: Writer[vsr.SuperblockState] = Writer(files.journal, files.superblock)
         self._space = SpaceWatch(files.journal, self._became_full, self._has_room)
         self._members = self._make_members()
@@ -89,7 +91,7 @@ class Coordinator:
         if self._members is not None:
             self._members.connect(self.driver, lambda: core.marks.commit_max)
         self._founding = Founding(files.cluster_id, config.data_directory, self.driver.found)
-        self._proposals = Proposals(self.driver)
+        self._proposals = Proposals(self.driver, may_enter=self.routes.may_enter)
         self._services = self._connect_services()
         self._clients = self._services.clients
         self._timers = SessionTimers(self._mux.sessions.live, self._proposals, monotonic_ms)
@@ -106,11 +108,14 @@ class Coordinator:
         )
         self._snapshots = self._make_snapshots()
         self._cluster.add(self._snapshots.reads)
+        self._cluster.add(SessionReads(self._mux.sessions))
         self._cluster.unfit = self._unfit
+        self._cluster.level_in_force = lambda: self._mux.feature_level
+        self._cluster.level_supported = self._level_supported
         self._cluster.generation = lambda: files.superblock.state.generation
         if files.base is not None:
             files.base.close()  # everything in it was taken over
-        self._face = self._make_face(Authenticator(cluster_key, wall_clock_us))
+        self._face = self._make_face(Authenticator(cluster_key, files.cluster_id, wall_clock_us))
         self._standing = self._make_standing()
         self._fitness = self._make_fitness()
         self._yielding = self._make_yielding()
@@ -165,8 +170,7 @@ class Coordinator:
         driver.start(self._files.start)
         if self._members is not None:
             self._start(self._members.run())
-        if self._fitness is not None:
-            self._start(self._fitness.run())
+        self._start(self._fitness.run())
         if self._yielding is not None:
             self._start(self._yielding.run())
 
@@ -305,6 +309,8 @@ class Coordinator:
             files=files,
             data_directory=config.data_directory,
             unfit=self._unfit,
+            level_in_force=lambda: self._mux.feature_level,
+            level_supported=self._level_supported,
             clock_ms=monotonic_ms,
             alarms=self.alarms,
             start=self._start,
@@ -331,10 +337,15 @@ class Coordinator:
         committed_op = self.driver.progress.committed_op
         return Position(committed_op, generation, self._snapshots.cut_op(generation))
 
-    def _make_fitness(self) -> Fitness | None:
+    def _level_supported(self) -> int:
+        return min(FEATURE_LEVEL_MAX, *self._services.feature_levels.values())
+
+    def _supported_levels(self) -> dict[int, int]:
+        others = {} if self._members is None else self._members.reports.supported_levels()
+        return {self._config.replica_id: self._level_supported(), **others}
+
+    def _make_fitness(self) -> Fitness:
         members = self._members
-        if members is None:
-            return None
 
         def look() -> Seen:
             return Seen(
@@ -342,16 +353,22 @@ class Coordinator:
                 retired_op=self.driver.progress.retired_op,
                 services=self._services.states(),
                 is_full=self._space.full,
-                has_fit_peer=members.reports.has_fit_peer(),
+                has_fit_peer=members is not None and members.reports.has_fit_peer(),
             )
 
-        return Fitness(FitnessPorts(look, self.driver.step, self._fitness_said, monotonic_ms))
+        return Fitness(
+            FitnessPorts(
+                look, self.driver.step, self._fitness_said, self._standing.stalled, monotonic_ms
+            )
+        )
 
     def _unfit(self) -> str:
-        return "" if self._fitness is None else self._fitness.reason
+        return "" if self._members is None else self._fitness.reason
 
     def _fitness_said(self, reason: str) -> None:
         kind = cluster_pb2.ALARM_KIND_UNFIT
+        if self._members is None:
+            return  # it leads in any case
         if reason:
             self.alarms.tell(kind, f"{reason}: another replica leads, if one is any better")
         else:
@@ -380,6 +397,7 @@ class Coordinator:
             authenticator=authenticator,
             watch=self._telemetry.gateway,
             members=self._members,
+            supported_levels=self._supported_levels,
         )
         return PublicFace(self._config, ports)
 
@@ -388,6 +406,7 @@ class Coordinator:
             driver=self.driver,
             writer=self._writer,
             proposals=self._proposals,
+            timers=self._timers,
             snapshots=self._snapshots,
             face=self._face,
             members=self._members,
@@ -425,7 +444,7 @@ def _core(config: Config, files: ReplicaFiles) -> vsr.Replica:
         cluster_id=files.cluster_id,
         replica=config.replica_id,
         replica_count=config.replica_count,
-        feature_level=FEATURE_LEVEL,
+        feature_level=FEATURE_LEVEL_MAX,
         standby_count=config.standby_count,
     )
     return vsr.Replica(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
+from coordinator.gateway.quotas import QuotaConfig
 from coordinator.journal.journal import SEGMENT_BYTES
 from coordinator.peers import settings as peers
 from coordinator.peers.settings import PeerSettings
@@ -16,6 +17,8 @@ from viewstamp.limits import CLUSTER_ID_BYTES, MIB, REPLICAS_MAX, RETAIN_FOR_BAC
 from viewstamp.telemetry import settings as telemetry
 from viewstamp.telemetry.settings import TelemetrySettings
 
+AUDIT_BYTES: Final = 128 * limits.MIB
+AUDIT_BYTES_MIN: Final = 1 * limits.MIB
 DEFAULT_LISTEN: Final = "127.0.0.1:7400"
 # A few of the largest records must fit between one look for free space and the next.
 SEGMENT_BYTES_MIN: Final = 4 * MIB
@@ -68,6 +71,12 @@ class Config:
     peers: PeerSettings | None
     """None for a cluster of one replica."""
     shares_machine: bool
+    quotas: QuotaConfig
+    audit_bytes: int
+    """Of all files together; 0 keeps no audit log."""
+    reflection: bool
+    channelz: bool
+    connections_max: int
 
 
 def parser() -> argparse.ArgumentParser:
@@ -103,6 +112,14 @@ def parser() -> argparse.ArgumentParser:
         help="keep what a snapshot covers for another replica that was heard so lately",
     )
     _add_snapshots(result)
+    _add_quotas(result)
+    _add_disclosure(result)
+    add(
+        "--connections-max",
+        type=int,
+        default=limits.CONNECTIONS_MAX,
+        help="of clients at the same time; further ones are closed at once (default: %(default)s)",
+    )
     add("--tls-certificate", type=Path, help="PEM chain; needs --tls-key")
     add("--tls-key", type=Path, help="PEM private key; needs --tls-certificate")
     add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
@@ -152,6 +169,76 @@ def _add_snapshots(result: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_quotas(result: argparse.ArgumentParser) -> None:
+    group = result.add_argument_group(
+        "write quotas", "Rates per second; 0 is no limit. Beyond them callers are told to wait."
+    )
+    for name, default, what in (
+        ("commands-per-user", limits.QUOTA_COMMANDS_PER_USER, "commands of one user"),
+        ("bytes-per-user", limits.QUOTA_BYTES_PER_USER, "bytes of commands of one user"),
+        ("commands", 0, "commands of all users together"),
+        ("bytes", 0, "bytes of commands of all users together"),
+    ):
+        group.add_argument(
+            f"--quota-{name}", type=int, default=default, help=f"{what} (default: {default})"
+        )
+    group.add_argument(
+        "--quota-burst-ms",
+        type=int,
+        default=limits.QUOTA_BURST_MS,
+        help="what so long a pause saves up may be sent at once",
+    )
+
+
+def _add_disclosure(result: argparse.ArgumentParser) -> None:
+    group = result.add_argument_group("what is told of this replica, and kept about its callers")
+    group.add_argument(
+        "--audit-bytes",
+        type=int,
+        default=AUDIT_BYTES,
+        help="room for the audit log in the data directory, audit/; 0 keeps none"
+        f" (default: {AUDIT_BYTES})",
+    )
+    group.add_argument(
+        "--no-reflection",
+        action="store_true",
+        help="do not tell callers without a token which methods there are",
+    )
+    group.add_argument(
+        "--channelz",
+        action="store_true",
+        help="tell callers without a token about connections: addresses, counts; for debugging",
+    )
+
+
+def _audit_bytes(options: argparse.Namespace) -> int:
+    size: int = options.audit_bytes
+    if size and size < AUDIT_BYTES_MIN:
+        raise ConfigError(
+            f"--audit-bytes {size}: give at least {AUDIT_BYTES_MIN}, or 0 to keep no audit log"
+        )
+    return size
+
+
+def _connections_max(most: int) -> int:
+    if not 1 <= most <= limits.OPEN_FILES_MAX // 2:
+        raise ConfigError(
+            f"--connections-max {most}: give 1 to {limits.OPEN_FILES_MAX // 2}, half of the files"
+            " that a coordinator may open"
+        )
+    return most
+
+
+def _quotas(options: argparse.Namespace) -> QuotaConfig:
+    values = {}
+    for field in fields(QuotaConfig):
+        flag = "--quota-" + field.name.replace("_", "-")
+        values[field.name] = getattr(options, f"quota_{field.name}")
+        if values[field.name] < (1 if field.name == "burst_ms" else 0):
+            raise ConfigError(f"{flag} is {values[field.name]}: give 0 for no limit, or more")
+    return QuotaConfig(**values)
+
+
 def parse(arguments: list[str]) -> Config:
     """Return the configuration. Raises ConfigError; exits with 2 on unknown flags."""
     options = parser().parse_args(arguments)
@@ -178,6 +265,11 @@ def parse(arguments: list[str]) -> Config:
         advertise=options.advertise,
         peers=_peers(options),
         shares_machine=options.shares_machine,
+        quotas=_quotas(options),
+        audit_bytes=_audit_bytes(options),
+        reflection=not options.no_reflection,
+        channelz=options.channelz,
+        connections_max=_connections_max(options.connections_max),
     )
 
 

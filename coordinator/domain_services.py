@@ -20,6 +20,7 @@ from coordinator.stages.gathering import SectionGathering
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
 from viewstamp.routing import Method, MethodKind
 
 
@@ -39,12 +40,13 @@ class ServiceLinks:
     """One link per domain service. `targets` are their addresses, by name.
 
     `all_described` is set once every service has said what it serves; `versions` are the versions
-    of their sections.
+    of their sections, `feature_levels` the highest that each service knows.
     """
 
     def __init__(self, ports: LinkPorts, targets: Mapping[str, str], *, is_restored: bool) -> None:
         self.all_described = asyncio.Event()
         self.versions: dict[mux_types.Stage, int] = {}
+        self.feature_levels: dict[mux_types.Stage, int] = dict.fromkeys(DOMAIN_STAGES, 0)
         self._ports = ports
         self._gathering = SectionGathering(DOMAIN_STAGES if is_restored else ())
         self.clients = {
@@ -53,7 +55,7 @@ class ServiceLinks:
 
     def states(self) -> dict[str, ServiceState]:
         """Return how each service stands, by name."""
-        return {stage.name.lower(): _state_of(client) for stage, client in self.clients.items()}
+        return {stage.name.lower(): state_of(client) for stage, client in self.clients.items()}
 
     def _client(self, stage: mux_types.Stage, target: str) -> StageClient:
         events = StageEvents(
@@ -61,6 +63,8 @@ class ServiceLinks:
             deferred=lambda outcome: self._ports.driver.read_followed(codec.decode_query(outcome)),
             connected=lambda describe: self._connected(stage, describe),
             lost=lambda why: self._lost(stage, why),
+            busy=lambda ms: self._busy(stage, ms),
+            gave_up=lambda attempt: self._gave_up(stage, attempt),
         )
         return StageClient(int(stage), target, events, self._gathering)
 
@@ -76,9 +80,11 @@ class ServiceLinks:
         for outcome in reply.outcomes:
             for error in outcome.command.errors:
                 if error.error.reason == Reason.REASON_INTERNAL:
-                    message = f"service {name} took a command back: {error.error.message}"
+                    why = Refusal.from_error(error.error).message
                     alarms.raise_alarm(
-                        cluster_pb2.ALARM_KIND_COMMAND_REVERTED, message, error.error.message
+                        cluster_pb2.ALARM_KIND_COMMAND_REVERTED,
+                        f"service {name} took a command back: {why}",
+                        why,
                     )
         if self.clients[stage].item_log.dropped:
             alarms.raise_alarm(
@@ -99,6 +105,7 @@ class ServiceLinks:
         ports.mux.set_routes({m.code: mux_route(m) for m in ports.routes.methods()})
         ports.alarms.clear(cluster_pb2.ALARM_KIND_SERVICE_DOWN, stage.name.lower())
         self.versions[stage] = describe.section_version
+        self.feature_levels[stage] = describe.feature_level_max
         if self.versions.keys() >= frozenset(DOMAIN_STAGES):
             self.all_described.set()
         if ports.proposals.active:
@@ -112,11 +119,38 @@ class ServiceLinks:
         )
         self._ports.driver.stage_lost(stage)
 
+    def _busy(self, stage: mux_types.Stage, ms: int) -> None:
+        """A service lives and does not get on; `ms` is 0 once it does."""
+        name, kind = stage.name.lower(), cluster_pb2.ALARM_KIND_SERVICE_BUSY
+        if not ms:
+            self._ports.alarms.clear(kind, name)
+            return
+        self._ports.alarms.tell(
+            kind,
+            f"service {name} has been at one batch for {ms // 1000} s: what needs it waits. Should"
+            " it never get on, end its process by SIGKILL (it hears of nothing else): it is told"
+            " everything again, and what it does not survive is refused",
+            name,
+        )
 
-def _state_of(client: StageClient) -> ServiceState:
+    def _gave_up(self, stage: mux_types.Stage, attempt: domain_pb2.Attempt) -> None:
+        """A command has ended too many processes."""
+        what = f"{attempt.where} at revision {attempt.revision}"
+        self._ports.alarms.raise_alarm(
+            cluster_pb2.ALARM_KIND_COMMAND_REVERTED,
+            f"service {stage.name.lower()} dies of {what}, batch {attempt.sequence}: it is refused"
+            " as a defect, here and on every replica that meets it",
+            what,
+        )
+
+
+def state_of(client: StageClient) -> ServiceState:
+    """Return how a service stands."""
     if client.coming_back:
         return ServiceState.COMING_BACK
-    return ServiceState.UP if client.connected else ServiceState.DOWN
+    # Who is at one thing for too long answers nobody, reads neither.
+    gets_on = client.connected and not client.replaying and not client.is_busy
+    return ServiceState.UP if gets_on else ServiceState.DOWN
 
 
 def mux_route(method: Method) -> mux_types.Route:

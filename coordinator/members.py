@@ -44,6 +44,8 @@ class MemberPorts:
     `position` is how far this replica is, `client_address` where it serves clients.
     `durable_elsewhere` is told what other replicas say of snapshots, `adopted_elsewhere` from which
     generation one would restart. `unfit` is what speaks against this replica as the primary.
+    `level_in_force` is the feature level that the log has reached here, `level_supported` the
+    highest that this replica supports.
     `start` runs work whose failure ends the process, as `fail` does.
     """
 
@@ -55,6 +57,8 @@ class MemberPorts:
     files: ReplicaFiles
     data_directory: Path
     unfit: Callable[[], str]
+    level_in_force: Callable[[], int]
+    level_supported: Callable[[], int]
     clock_ms: Callable[[], int]
     alarms: Alarms
     start: Callable[[Coroutine[Any, Any, None]], None]
@@ -80,6 +84,7 @@ class Members:
             events,
             StoredSnapshots(ports.files.snapshots),
             adopted=lambda: superblock.state.generation,
+            level_in_force=ports.level_in_force,
         )
         self._others = config.others
         self._answers = PeerAnswers(
@@ -200,6 +205,7 @@ class Members:
             found.view, found.op, found.commit = report.view, report.op, report.commit
             found.retired, found.generation = report.retired, report.generation
             found.address, found.unfit = report.client_address, report.unfit
+            found.feature_level_max = report.feature_level_max
         return found
 
     def report(self) -> None:
@@ -217,6 +223,7 @@ class Members:
             generation=self._ports.position().generation,
             client_address=self._ports.client_address(),
             unfit=self._ports.unfit() or self._lack_of_vote(),
+            feature_level_max=self._ports.level_supported(),
         )
         for replica in self._others:
             self.peers.send(replica, message)

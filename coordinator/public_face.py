@@ -7,16 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator import vsr
-from coordinator.config import Config
+from coordinator.clock import monotonic_ms
+from coordinator.config import Config, ConfigError
+from coordinator.gateway.audit import Audit
 from coordinator.gateway.commands import Commands
 from coordinator.gateway.forwarding import Forwarding
 from coordinator.gateway.leading import Leading
+from coordinator.gateway.level_raising import LevelRaising
 from coordinator.gateway.normalize import Normalizer
 from coordinator.gateway.principal import Authenticator
+from coordinator.gateway.quotas import Quotas
 from coordinator.gateway.reader import MuxReader
 from coordinator.gateway.reads import Reads
+from coordinator.gateway.registration import SessionRoom
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.server import GatewayServer, server_credentials
+from coordinator.gateway.shares import Shares
 from coordinator.gateway.snapshot_streams import SnapshotStreams
 from coordinator.gateway.step_down import StepDown
 from coordinator.gateway.submit import SubmitStreams
@@ -29,11 +35,18 @@ from coordinator.replica.driver import Driver
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.stages.client import StageClient
 from coordinator.telemetry.gateway import GatewayWatch
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.audit.files import DIRECTORY
+from viewstamp.audit.log import AuditLog, open_log
+from viewstamp.errors import Refusal
 
 
 @dataclass(frozen=True, slots=True)
 class FacePorts:
-    """What callers are led to. `members` is None if this replica is alone."""
+    """What callers are led to. `members` is None if this replica is alone.
+
+    `supported_levels` are the highest feature levels by replica, 0 for one that was not heard.
+    """
 
     cluster_id: bytes
     snapshots: StoredSnapshots
@@ -45,6 +58,7 @@ class FacePorts:
     authenticator: Authenticator
     watch: GatewayWatch | None
     members: Members | None
+    supported_levels: Callable[[], Mapping[int, int]]
 
 
 class PublicFace:
@@ -58,21 +72,38 @@ class PublicFace:
         self._normalizer = Normalizer(
             ports.routes, {int(stage): client for stage, client in ports.services.items()}
         )
+        self._shares = Shares(ports.mux.replies, ports.timers.evict)
+        self._log = _audit_log(config)
+        self._audit = Audit(self._log, ports.routes, ports.authenticator)
         self._commands = Commands(
             ports.routes,
             self._normalizer,
             ports.driver,
             ports.mux.sessions,
             ports.mux.admission,
-            lambda: ports.mux.replies.replies_bytes,
+            self._shares,
+            Quotas(config.quotas, monotonic_ms),
             ports.timers.used,
             Leading(ports.driver.reads.confirm, ports.driver.check_serving).confirm,
         )
         reader = MuxReader(ports.driver, ports.mux.sessions, ports.services)
-        self._reads = Reads(ports.routes, reader)
+        self._reads = Reads(ports.routes, reader, shares=self._shares)
         self.submit = self._make_submit()
-        handlers = {**self._make_streams().handlers(), **self._step_down_handlers()}
-        self.server = GatewayServer(self._make_unary(), self.submit, handlers)
+        handlers = self._audit.administrative(
+            {
+                **self._make_streams().handlers(),
+                **self._step_down_handlers(),
+                **self._make_level_raising().handlers(),
+            }
+        )
+        self.server = GatewayServer(
+            self._make_unary(),
+            self.submit,
+            handlers,
+            reflection_is_open=config.reflection,
+            channelz_is_open=config.channelz,
+            connections_max=config.connections_max,
+        )
 
     async def start(self) -> str:
         """Listen, alive and not yet ready; return the address. Raises ConfigError."""
@@ -88,6 +119,8 @@ class PublicFace:
         """Close the connections to other replicas, once nobody is served."""
         if self._forwarding is not None:
             await self._forwarding.close()
+        if self._log is not None:
+            self._log.close()
 
     def _make_forwarding(self) -> Forwarding | None:
         """With TLS the callers' authority is unknown here: then calls are not passed on."""
@@ -108,6 +141,9 @@ class PublicFace:
             ports.driver.check_serving,
             ports.watch,
             None if ports.members is None else Elsewhere(ports.driver.check_reading, forwarding),
+            self.submit.check_no_stream,
+            SessionRoom(ports.mux.sessions, ports.timers, ports.driver.submit),
+            self._audit,
         )
 
     def _make_submit(self) -> SubmitStreams:
@@ -120,6 +156,7 @@ class PublicFace:
             ports.timers,
             ports.driver.check_serving,
             ports.watch,
+            self._audit,
         )
 
     def _make_streams(self) -> SnapshotStreams:
@@ -135,10 +172,21 @@ class PublicFace:
             ports.watch,
         )
 
+    def _make_level_raising(self) -> LevelRaising:
+        ports = self._ports
+        return LevelRaising(
+            ports.cluster_id,
+            ports.routes,
+            ports.authenticator,
+            self._commands,
+            self._reads,
+            ports.driver.check_serving,
+            self._forwarding,
+            ports.supported_levels,
+        )
+
     def _step_down_handlers(self) -> Mapping[str, Callable[..., object]]:
         ports = self._ports
-        if ports.members is None:
-            return {}
         step_down = StepDown(
             ports.cluster_id,
             ports.routes,
@@ -147,6 +195,25 @@ class PublicFace:
             self._reads,
             ports.driver.check_serving,
             self._forwarding,
-            lambda reason: ports.driver.step(vsr.Abdicate(reason)),
+            self._step_down,
         )
         return step_down.handlers()
+
+    def _step_down(self, reason: str) -> None:
+        if self._ports.members is None:
+            raise Refusal.of(Reason.REASON_NO_OTHER_REPLICA)
+        self._ports.driver.step(vsr.Abdicate(reason))
+
+
+def _audit_log(config: Config) -> AuditLog | None:
+    """Return the log that is asked for. Raises ConfigError."""
+    if not config.audit_bytes:
+        return None
+    directory = config.data_directory / DIRECTORY
+    try:
+        return open_log(directory, config.audit_bytes)
+    except OSError as error:
+        raise ConfigError(
+            f"the audit log {directory} cannot be written: {error}; make it writable, or give"
+            " --audit-bytes 0"
+        ) from error

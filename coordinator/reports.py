@@ -50,6 +50,16 @@ class Reports:
             if report is not None and report.status != cluster_pb2.REPLICA_STATUS_HALTED
         ]
 
+    def supported_levels(self) -> dict[int, int]:
+        """Return the highest feature level that each replica supports; 0 if it was not heard."""
+        return {replica: self._supported(replica) for replica in self._others}
+
+    def _supported(self, replica: int) -> int:
+        report = self._last.get(replica)
+        if report is None or report.status == cluster_pb2.REPLICA_STATUS_HALTED:
+            return 0
+        return report.feature_level_max if self._is_fresh(replica) else 0
+
     def has_fit_peer(self) -> bool:
         """Whether another replica with a vote is there, and nothing speaks against it."""
         return any(self._is_fit(replica) for replica in range(self._replica_count))
@@ -58,5 +68,8 @@ class Reports:
         report = self._last.get(replica)
         if report is None or report.unfit:
             return False
-        is_fresh = self._clock_ms() - self._heard_ms[replica] <= FRESH_REPORT_MS
-        return is_fresh and report.status == cluster_pb2.REPLICA_STATUS_NORMAL
+        is_normal = report.status == cluster_pb2.REPLICA_STATUS_NORMAL
+        return is_normal and self._is_fresh(replica)
+
+    def _is_fresh(self, replica: int) -> bool:
+        return self._clock_ms() - self._heard_ms[replica] <= FRESH_REPORT_MS

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from coordinator import vsr
+from coordinator.gateway.timers import SessionTimers
 from coordinator.members import Members
 from coordinator.mux import types as mux_types
 from coordinator.public_face import PublicFace
@@ -40,6 +41,7 @@ class StandingPorts:
     driver: Driver
     writer: Writer[vsr.SuperblockState]
     proposals: Proposals
+    timers: SessionTimers
     snapshots: Snapshots
     face: PublicFace
     members: Members | None
@@ -55,6 +57,9 @@ class Standing:
         self._ports = ports
         self._caught_up_op: int | None = None  # ready once this op has retired; None: not now
         self._has_led = False  # since the status changed last
+        self._is_caught_up = False
+        self._stalled = ""  # what does not get on, empty if nothing
+        self._level_in_force = 0
 
     def status_changed(self, changed: vsr.StatusChanged) -> None:
         """Take a new status or view."""
@@ -73,15 +78,32 @@ class Standing:
                 ports.members.settled()
         ports.snapshots.orchestrator.wake()  # the primary is told what is durable here
         if not is_normal:
-            ports.start(ports.face.server.set_ready(False))
+            self._is_caught_up = False
+            self._tell_readiness()
         self._look_whether_ready()
+
+    def stalled(self, reason: str) -> None:
+        """Stages do not get on, for this reason, or (empty) do again: is it said to be ready?"""
+        self._stalled = reason
+        log = _log.error if reason else _log.warning
+        log("stages stand still" if reason else "stages get on again", extra=fields(why=reason))
+        self._tell_readiness()
 
     def retired(self, retired: mux_types.Retired) -> None:
         """An entry went through all stages."""
         if self._caught_up_op is not None:
             self._look_whether_ready()
+        self._look_at_level()
         for session_id in retired.ended_sessions:
             self._ports.face.submit.session_ended(session_id)
+
+    def _look_at_level(self) -> None:
+        """Once the feature level is raised, have the stages tell what it kept from the log."""
+        level = self._ports.driver.feature_level
+        if level != self._level_in_force:
+            self._level_in_force = level
+            if self._ports.proposals.active:
+                self._ports.driver.ask_proposals()
 
     def stopped(self) -> None:
         """Nobody is served any more."""
@@ -90,6 +112,7 @@ class Standing:
     def _stop_leading(self) -> None:
         """Another replica is, or will be, the primary: propose nothing, and send clients there."""
         self._ports.proposals.deactivate()
+        self._ports.timers.stop()
         self._ports.snapshots.orchestrator.deactivate()
         self._ports.face.submit.end_all(
             Refusal(
@@ -103,13 +126,19 @@ class Standing:
         if self._caught_up_op is None or retired_op < self._caught_up_op:
             return
         self._caught_up_op = None
-        self._ports.start(self._ports.face.server.set_ready(True))
+        self._is_caught_up = True
+        self._tell_readiness()
         self._ports.start(self._became_ready())
+
+    def _tell_readiness(self) -> None:
+        is_ready = self._is_caught_up and not self._stalled
+        self._ports.start(self._ports.face.server.set_ready(is_ready))
 
     async def _became_ready(self) -> None:
         ports = self._ports
         if ports.driver.is_serving:
             ports.proposals.activate()
+            ports.timers.begin()
             ports.driver.ask_proposals()
             ports.snapshots.orchestrator.activate()
         ports.start(ports.snapshots.replayed())

@@ -12,9 +12,21 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from tests.tidy import import_rules, proto_rules, purity_rules, shape_rules, text_rules
+from benchmarks import limits as documented
+from coordinator.mux.catalog_decisions import Verdict
+from tests.tidy import (
+    import_rules,
+    proto_rules,
+    purity_rules,
+    shape_rules,
+    storage_rules,
+    text_rules,
+    words_rules,
+)
 from tests.tidy.tree import ROOT, PythonFile, TextFile, python_files, text_files
 from tools import generate
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.texts import table
 
 PYTHON_RULES: tuple[Callable[[PythonFile], list[str]], ...] = (
     import_rules.arrows,
@@ -27,6 +39,9 @@ PYTHON_RULES: tuple[Callable[[PythonFile], list[str]], ...] = (
     shape_rules.file_length,
     shape_rules.public_docstrings,
     shape_rules.docstrings_of_tests,
+    words_rules.no_prose,
+    words_rules.has_text,
+    storage_rules.second_ways_to_write,
 )
 TEXT_RULES: tuple[Callable[[TextFile], list[str]], ...] = (
     text_rules.leftovers,
@@ -82,6 +97,31 @@ def test_length_exemptions_are_needed() -> None:
     """An exemption from the length rules names a file that still exists."""
     known = {str(file.path) for file in python_files()}
     check([name for name in shape_rules.LENGTH_EXEMPTIONS if name.split("::")[0] not in known])
+
+
+def test_every_text_is_raised() -> None:
+    """The table holds no text that nobody needs, but for those of names, which have one check."""
+    folders = ("services", "coordinator")
+    files = [file for file in python_files() if any(map(file.within, folders))]
+    found = [raised for file in files for raised in words_rules.raised_in(file)]
+    raised = {(each.reason, each.case) for each in found}
+    verdicts = {verdict.value for verdict in Verdict if verdict.value.isupper()}
+    raised |= {(Reason.Value(f"REASON_{name}"), "") for name in verdicts}
+    open_cases = {each.reason for each in found if each.case is None}
+    unused = table.TEXTS.keys() - table.NAMES.keys() - raised
+    check(sorted(str(key) for key in unused if key[0] not in open_cases))
+
+
+def test_limits_are_documented() -> None:
+    """Every RPC of the protos and every limit, with its value, is in `docs/limits.md`."""
+    document = documented.DOCUMENT.read_text()
+    check(documented.missing(document))
+    without_one = document.replace("| `StreamsService.CreateTopic` |", "|")
+    assert documented.missing(without_one) == [
+        "viewstamp.api.streams.v1.StreamsService.CreateTopic"
+    ]
+    changed = document.replace("| `PAGE_SIZE_MAX` | 1,000 |", "| `PAGE_SIZE_MAX` | 1,001 |")
+    assert documented.missing(changed) == [documented.STALE]
 
 
 def test_every_method_has_one_route() -> None:

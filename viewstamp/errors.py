@@ -1,7 +1,7 @@
 """Refusals: why a request failed, in one documented enum.
 
 `Refusal` is raised by machines and shells alike and carried in replies as `errors.v1.Error`.
-`viewstamp.status` turns it into a gRPC status and back.
+`viewstamp.status` turns it into a gRPC status and back, `viewstamp.texts` into words for people.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from typing import Final
 
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.limits import REFUSAL_DETAIL_BYTES_MAX, REFUSAL_TEXT_BYTES_MAX
+from viewstamp.texts import clipped, render
 
 # Numeric values of gRPC status codes (grpc.StatusCode holds the same numbers); named here so that
 # pure packages need not import grpc.
+UNKNOWN: Final = 2
 INVALID_ARGUMENT: Final = 3
 DEADLINE_EXCEEDED: Final = 4
 NOT_FOUND: Final = 5
@@ -57,6 +60,7 @@ REASONS: Final = MappingProxyType(
         Reason.REASON_INVALID_OPTION: (INVALID_ARGUMENT, 4042),
         Reason.REASON_MALFORMED_REQUEST: (INVALID_ARGUMENT, 3),
         Reason.REASON_COMMAND_TOO_LARGE: (INVALID_ARGUMENT, None),
+        Reason.REASON_REQUEST_NUMBER_REUSED: (INVALID_ARGUMENT, None),
         Reason.REASON_STREAM_LIMIT: (RESOURCE_EXHAUSTED, 1020),
         Reason.REASON_TOPIC_LIMIT: (RESOURCE_EXHAUSTED, 2021),
         Reason.REASON_PARTITION_LIMIT: (RESOURCE_EXHAUSTED, 3013),
@@ -64,6 +68,8 @@ REASONS: Final = MappingProxyType(
         Reason.REASON_SESSION_LIMIT: (RESOURCE_EXHAUSTED, None),
         Reason.REASON_QUOTA_EXCEEDED: (RESOURCE_EXHAUSTED, None),
         Reason.REASON_NO_SPACE: (RESOURCE_EXHAUSTED, None),
+        Reason.REASON_COST_EXCEEDED: (RESOURCE_EXHAUSTED, None),
+        Reason.REASON_ANSWER_TOO_LARGE: (RESOURCE_EXHAUSTED, None),
         Reason.REASON_UNAUTHENTICATED: (UNAUTHENTICATED, 40),
         Reason.REASON_INVALID_CREDENTIALS: (UNAUTHENTICATED, 42),
         Reason.REASON_SESSION_EVICTED: (ABORTED, None),
@@ -73,13 +79,18 @@ REASONS: Final = MappingProxyType(
         Reason.REASON_SESSION_REQUIRED: (FAILED_PRECONDITION, None),
         Reason.REASON_SNAPSHOT_IN_PROGRESS: (FAILED_PRECONDITION, None),
         Reason.REASON_SNAPSHOT_IN_USE: (FAILED_PRECONDITION, None),
+        Reason.REASON_FEATURE_LEVEL_REQUIRED: (FAILED_PRECONDITION, None),
+        Reason.REASON_FEATURE_LEVEL_UNSUPPORTED: (FAILED_PRECONDITION, None),
         Reason.REASON_NOT_A_MEMBER: (FAILED_PRECONDITION, 5006),
         Reason.REASON_PARTITION_NOT_OWNED: (FAILED_PRECONDITION, 5009),
         Reason.REASON_FENCED_MEMBER_EPOCH: (FAILED_PRECONDITION, None),
         Reason.REASON_OFFSET_OUT_OF_RANGE: (FAILED_PRECONDITION, None),
+        Reason.REASON_NO_OTHER_REPLICA: (FAILED_PRECONDITION, None),
         Reason.REASON_REVISION_MISMATCH: (ABORTED, None),
+        Reason.REASON_FEATURE_LEVEL_MISMATCH: (ABORTED, None),
         Reason.REASON_REQUEST_TOO_OLD: (ABORTED, 59),
         Reason.REASON_REQUEST_GAP: (ABORTED, None),
+        Reason.REASON_STREAM_REPLACED: (ABORTED, None),
         Reason.REASON_REVISION_COMPACTED: (OUT_OF_RANGE, None),
         Reason.REASON_NOT_PRIMARY: (UNAVAILABLE, 57),
         Reason.REASON_VIEW_CHANGE: (UNAVAILABLE, 58),
@@ -87,52 +98,97 @@ REASONS: Final = MappingProxyType(
         Reason.REASON_NO_QUORUM: (UNAVAILABLE, None),
         Reason.REASON_OVERLOADED: (UNAVAILABLE, None),
         Reason.REASON_READ_DEADLINE: (DEADLINE_EXCEEDED, None),
+        Reason.REASON_OUTCOME_UNKNOWN: (DEADLINE_EXCEEDED, None),
         Reason.REASON_REPLICA_DIVERGED: (DATA_LOSS, None),
         Reason.REASON_SNAPSHOT_DAMAGED: (DATA_LOSS, None),
         Reason.REASON_UNIMPLEMENTED: (UNIMPLEMENTED, None),
         Reason.REASON_INTERNAL: (INTERNAL, None),
     }
 )
+_OF_A_NEWER_BUILD: Final = (UNKNOWN, None)
 
 
 class Refusal(Exception):  # noqa: N818 - an outcome that machines decide, not a fault
-    """A request is refused: `reason` says why, `message` what was wrong and what would be right.
+    """A request is refused: `reason` and `case` say why, `details` (key -> text) whom it concerns.
 
-    Every dynamic value of the message is also in `details` (key -> text), in order of mention.
+    What machines decide is made by `of` and has no message: it is logged as data, for which
+    `viewstamp.texts` has words. Who refuses at the edge may write a message, of which every dynamic
+    value is in the details, too, in order of mention. Details are clipped: none echoes a long name.
     """
 
     def __init__(self, reason: Reason.ValueType, message: str, /, **details: object) -> None:
-        super().__init__(message)
+        super().__init__(reason, message)
         self.reason = reason
-        self.message = message
-        self.details = {key: str(value) for key, value in details.items()}
+        self.case = ""
+        self.details = {
+            key: clipped(str(value), REFUSAL_DETAIL_BYTES_MAX) for key, value in details.items()
+        }
+        self._message = message
+
+    @classmethod
+    def of(cls, reason: Reason.ValueType, case: str = "", /, **details: object) -> Refusal:
+        """Return a refusal that may be logged; `viewstamp.texts.table` has its text.
+
+        `case` tells apart what the reason does not, in snake_case.
+        """
+        refusal = cls(reason, "", **details)
+        refusal.case = case
+        return refusal
+
+    def __str__(self) -> str:
+        return self.message
 
     @property
     def name(self) -> str:
         """The reason without its prefix, for example `STREAM_NOT_FOUND`."""
         return reason_name(self.reason)
 
+    @property
+    def message(self) -> str:
+        """What was wrong and what would be right, for people; rendered if none came with it."""
+        return self._message or render(self.reason, self.case, self.details)
+
+    def with_details(self, **details: object) -> Refusal:
+        """Return the same refusal with further details."""
+        refusal = Refusal(self.reason, self._message, **{**self.details, **details})
+        refusal.case = self.case
+        return refusal
+
     def to_error(self) -> errors_pb2.Error:
-        """Return the refusal as it travels inside replies."""
+        """Return the refusal as it is logged and kept: as data, without any message."""
         details = [errors_pb2.ErrorDetail(key=k, value=v) for k, v in self.details.items()]
-        return errors_pb2.Error(reason=self.reason, message=self.message, details=details)
+        return errors_pb2.Error(reason=self.reason, details=details, case=self.case)
+
+    def to_answer(self) -> errors_pb2.Error:
+        """Return the refusal as callers get it inside replies: with its message."""
+        error = self.to_error()
+        error.message = clipped(self.message, REFUSAL_TEXT_BYTES_MAX)
+        return error
 
     @classmethod
     def from_error(cls, error: errors_pb2.Error) -> Refusal:
-        """Return the refusal that an error message carries."""
-        return cls(error.reason, error.message, **{d.key: d.value for d in error.details})
+        """Return the refusal that an error carries; one without a message is rendered here."""
+        refusal = cls(error.reason, error.message, **details_of(error))
+        refusal.case = error.case
+        return refusal
+
+
+def details_of(error: errors_pb2.Error) -> dict[str, str]:
+    """Return the details of an error by key."""
+    return {detail.key: detail.value for detail in error.details}
 
 
 def reason_name(reason: Reason.ValueType) -> str:
-    """Return the reason's name without its prefix, as ErrorInfo carries it."""
-    return Reason.Name(reason).removeprefix("REASON_")
+    """Return the reason's name without its prefix, as ErrorInfo carries it; else its number."""
+    known = Reason.DESCRIPTOR.values_by_number.get(reason)
+    return str(reason) if known is None else known.name.removeprefix("REASON_")
 
 
 def status_code(reason: Reason.ValueType) -> int:
-    """Return the numeric gRPC status code of a reason."""
-    return REASONS[reason][0]
+    """Return the numeric gRPC status code of a reason; UNKNOWN for those of newer builds."""
+    return REASONS.get(reason, _OF_A_NEWER_BUILD)[0]
 
 
 def iggy_code(reason: Reason.ValueType) -> int | None:
     """Return Apache Iggy's number for the same failure, or None."""
-    return REASONS[reason][1]
+    return REASONS.get(reason, _OF_A_NEWER_BUILD)[1]

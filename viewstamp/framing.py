@@ -79,3 +79,15 @@ def unframe(blob: bytes) -> list[bytes]:
             )
         items.append(blob[start:offset])
     return items
+
+
+def first_frame(blob: bytes) -> bytes:
+    """Return the first item of a blob, empty if there is none. Raises FramingError."""
+    if not blob:
+        return b""
+    if blob[0] != FRAME_TAG:
+        raise FramingError(f"expected frame tag 0x0A at byte 0, got {blob[0]:#04x}")
+    length, start = decode_varint(blob, 1)
+    if start + length > len(blob):
+        raise FramingError(f"frame at byte {start} wants {length} bytes, {len(blob) - start} left")
+    return blob[start : start + length]

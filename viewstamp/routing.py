@@ -39,6 +39,8 @@ class Method:
     sets_grants: bool
     internal: bool
     public: bool
+    since_level: int  # at least 1
+    alone: bool
     request: type[Message]
     response: type[Message]
 
@@ -84,6 +86,8 @@ def _method(descriptor: MethodDescriptor) -> Method | None:
             sets_grants=command.sets_grants,
             internal=command.internal,
             public=False,
+            since_level=max(1, command.since_level),
+            alone=command.alone,
             request=request,
             response=response,
         )
@@ -101,6 +105,8 @@ def _method(descriptor: MethodDescriptor) -> Method | None:
             sets_grants=False,
             internal=False,
             public=query.public,
+            since_level=max(1, query.since_level),
+            alone=False,
             request=request,
             response=response,
         )

@@ -5,15 +5,22 @@ from __future__ import annotations
 from typing import Final
 
 import grpc
-from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal, iggy_code, status_code
+from viewstamp.limits import REFUSAL_METADATA_BYTES_MAX, REFUSAL_TEXT_BYTES_MAX
+from viewstamp.texts import clipped
 
 ERROR_DOMAIN: Final = "viewstamp"
 STATUS_DETAILS_KEY: Final = "grpc-status-details-bin"
+# Keys of the metadata beside the details.
+CASE_KEY: Final = "case"
+IGGY_CODE_KEY: Final = "iggy_code"
+# Detail of a refusal that time cures; the status has a google.rpc.RetryInfo then, too.
+RETRY_DELAY_KEY: Final = "retry_delay_ms"
+_DELAY_DIGITS_MAX: Final = 9
 
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -25,25 +32,62 @@ def grpc_code(refusal: Refusal) -> grpc.StatusCode:
 
 def trailing_details(refusal: Refusal) -> tuple[str, bytes]:
     """Return the trailing metadata entry that carries the refusal as a google.rpc.Status."""
-    metadata = dict(refusal.details)
-    number = iggy_code(refusal.reason)
-    if number is not None:
-        metadata.setdefault("iggy_code", str(number))  # a machine may know a closer one
-    info = error_details_pb2.ErrorInfo(reason=refusal.name, domain=ERROR_DOMAIN, metadata=metadata)
-    detail = any_pb2.Any()
-    detail.Pack(info)
-    status = status_pb2.Status(
-        code=status_code(refusal.reason), message=refusal.message, details=[detail]
+    info = error_details_pb2.ErrorInfo(
+        reason=refusal.name, domain=ERROR_DOMAIN, metadata=_metadata(refusal)
     )
+    status = status_pb2.Status(code=status_code(refusal.reason), message=status_message(refusal))
+    status.details.add().Pack(info)
+    delay_ms = retry_delay_ms(refusal)
+    if delay_ms:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(delay_ms)
+        status.details.add().Pack(retry)
     return STATUS_DETAILS_KEY, status.SerializeToString()
 
 
+def retry_delay_ms(refusal: Refusal) -> int:
+    """Return after how long there may be room again, as the details say it; 0: they do not."""
+    text = refusal.details.get(RETRY_DELAY_KEY, "")
+    is_number = len(text) <= _DELAY_DIGITS_MAX and text.isascii() and text.isdecimal()
+    return int(text) if is_number else 0
+
+
+def status_message(refusal: Refusal) -> str:
+    """Return the refusal's message, short enough for the metadata of every client."""
+    return clipped(refusal.message, REFUSAL_TEXT_BYTES_MAX)
+
+
 def refusal_of(error: grpc.RpcError) -> Refusal | None:
-    """Return the refusal a failed call carries, or None if the status is not one of ours."""
+    """Return the refusal a failed call carries, or None if the status is not one of ours.
+
+    A reason that only newer builds know comes as REASON_UNSPECIFIED.
+    """
     status = rpc_status.from_call(error)  # type: ignore[arg-type]
     for detail in status.details if status is not None else ():
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
-            reason = Reason.Value("REASON_" + info.reason)
-            return Refusal(reason, status.message, **dict(info.metadata))
+            return _refusal_in(info, status.message)
     return None
+
+
+def _refusal_in(info: error_details_pb2.ErrorInfo, message: str) -> Refusal:
+    name = "REASON_" + info.reason
+    reason = Reason.Value(name) if name in Reason.keys() else Reason.REASON_UNSPECIFIED  # noqa: SIM118
+    refusal = Refusal(reason, message, **dict(info.metadata))
+    refusal.case = refusal.details.pop(CASE_KEY, "")
+    return refusal
+
+
+def _metadata(refusal: Refusal) -> dict[str, str]:
+    """Return the details as they fit into the metadata of every client, the first ones first."""
+    metadata = {CASE_KEY: refusal.case} if refusal.case else {}
+    number = iggy_code(refusal.reason)
+    if number is not None and IGGY_CODE_KEY not in refusal.details:  # a machine may know a closer
+        metadata[IGGY_CODE_KEY] = str(number)
+    room_bytes = REFUSAL_METADATA_BYTES_MAX
+    for key, value in refusal.details.items():
+        room_bytes -= len(key.encode()) + len(value.encode())
+        if room_bytes < 0:
+            break
+        metadata[key] = value
+    return metadata

@@ -1,8 +1,12 @@
 """Access tokens: who a caller is, signed with the cluster key.
 
-A token is `vsa1.<claims>.<signature>`, both in unpadded base64url. Claims are three big-endian
-64-bit integers: user id, credential revision, expiry in microseconds since 1970. The signature is
-HMAC-SHA256 under the cluster key over a label and the claims. The clock is an argument.
+A token is `vsa2.<claims>.<signature>`, both in unpadded base64url. Claims are three big-endian
+64-bit integers: user id, stamp, expiry in microseconds since 1970. The stamp is the revision of
+the credentials that got the token, with TOKEN_STAMP set if these were a personal access token. The
+signature is HMAC-SHA256 under the cluster key over a label, the cluster id and the claims: a
+cluster that was given the key of another still refuses its tokens. The clock is an argument.
+
+Tokens of the form `vsa1`, which named no cluster, are refused: whoever holds one logs in again.
 """
 
 from __future__ import annotations
@@ -20,16 +24,18 @@ from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 
-ACCESS_TOKEN_PREFIX: Final = "vsa1."
+ACCESS_TOKEN_PREFIX: Final = "vsa2."
+# Of tokens that were signed for any cluster with the same key.
+_FORMER_PREFIX: Final = "vsa1."
 
 # Everything derived from the cluster key has a label of its own, so that nothing made for one
 # purpose can be shown for another.
-_LABEL: Final = b"viewstamp access token v1\x00"
+_LABEL: Final = b"viewstamp access token v2\x00"
 _CLAIMS: Final = struct.Struct(">QQQ")
 _CLAIMS_CHARACTERS: Final = 32
 _SIGNATURE_CHARACTERS: Final = 43
 _SHAPE: Final = re.compile(
-    rf"vsa1\.([A-Za-z0-9_-]{{{_CLAIMS_CHARACTERS}}})\.([A-Za-z0-9_-]{{{_SIGNATURE_CHARACTERS}}})"
+    rf"vsa2\.([A-Za-z0-9_-]{{{_CLAIMS_CHARACTERS}}})\.([A-Za-z0-9_-]{{{_SIGNATURE_CHARACTERS}}})"
 )
 _OTHERS_MAY_ACCESS: Final = 0o007
 
@@ -47,14 +53,27 @@ class ClusterKeyError(ValueError):
     """A cluster key that cannot be used; the message says which file, why, and what is right."""
 
 
-def sign(cluster_key: bytes, user_id: int, credential_revision: int, expires_at_us: int) -> str:
-    """Return an access token for a user; it is accepted before `expires_at_us`."""
+def sign(
+    cluster_key: bytes,
+    cluster_id: bytes,
+    user_id: int,
+    credential_revision: int,
+    expires_at_us: int,
+) -> str:
+    """Return an access token for a user of a cluster; it is accepted before `expires_at_us`."""
     claims = _CLAIMS.pack(user_id, credential_revision, expires_at_us)
-    return f"{ACCESS_TOKEN_PREFIX}{_encode(claims)}.{_encode(_signature(cluster_key, claims))}"
+    signature = _encode(_signature(cluster_key, cluster_id, claims))
+    return f"{ACCESS_TOKEN_PREFIX}{_encode(claims)}.{signature}"
 
 
-def verify(cluster_key: bytes, token: str, now_us: int) -> AccessToken:
+def verify(cluster_key: bytes, cluster_id: bytes, token: str, now_us: int) -> AccessToken:
     """Return what the token says. Raises Refusal UNAUTHENTICATED if it must not be believed."""
+    if token.startswith(_FORMER_PREFIX):
+        raise Refusal(
+            Reason.REASON_UNAUTHENTICATED,
+            "The access token is of a form that is no longer accepted, since it names no cluster; "
+            "log in again.",
+        )
     shape = _SHAPE.fullmatch(token)
     if shape is None:
         raise Refusal(
@@ -64,7 +83,7 @@ def verify(cluster_key: bytes, token: str, now_us: int) -> AccessToken:
         )
     claims = base64.urlsafe_b64decode(shape[1])
     # Texts are compared, not bytes: the last character of a signature has bits that say nothing.
-    if not hmac.compare_digest(_encode(_signature(cluster_key, claims)), shape[2]):
+    if not hmac.compare_digest(_encode(_signature(cluster_key, cluster_id, claims)), shape[2]):
         raise Refusal(
             Reason.REASON_UNAUTHENTICATED,
             "The access token was not signed by this cluster; log in again, here.",
@@ -101,12 +120,14 @@ def read_cluster_key(path: Path) -> bytes:
     return key
 
 
-def _signature(cluster_key: bytes, claims: bytes) -> bytes:
+def _signature(cluster_key: bytes, cluster_id: bytes, claims: bytes) -> bytes:
+    if len(cluster_id) != limits.CLUSTER_ID_BYTES:
+        raise ValueError(f"a cluster id has {limits.CLUSTER_ID_BYTES} bytes, not {len(cluster_id)}")
     if len(cluster_key) != limits.CLUSTER_KEY_BYTES:
         raise ClusterKeyError(
             f"a cluster key has {limits.CLUSTER_KEY_BYTES} bytes, not {len(cluster_key)}"
         )
-    return hmac.digest(cluster_key, _LABEL + claims, "sha256")
+    return hmac.digest(cluster_key, _LABEL + cluster_id + claims, "sha256")
 
 
 def _encode(part: bytes) -> str:

@@ -25,7 +25,7 @@ from viewstamp.format.manifest import (
     section_of,
 )
 from viewstamp.format.section import Entry, Position, SectionTally
-from viewstamp.limits import COMPACT_DELTAS_PERCENT, COMPACT_LAYERS_MAX, FEATURE_LEVEL
+from viewstamp.limits import COMPACT_DELTAS_PERCENT, COMPACT_LAYERS_MAX, FEATURE_LEVEL_MAX
 
 CLUSTER_ID: Final = bytes(range(16))
 SECTION_VERSION: Final = 1
@@ -94,7 +94,7 @@ class SnapshotWriter:
             cut_revision=10 * OPS_PER_GENERATION * number,
             timestamp=timestamp_us,
             cut_checksum=bytes(16),
-            feature_level=FEATURE_LEVEL,
+            feature_level=FEATURE_LEVEL_MAX,
             parent_generation=parent.generation,
             parent_root=parent.root,
         )
@@ -141,7 +141,9 @@ class SnapshotWriter:
     def _layer(
         self, stage: int, generation: int, base: int, entries: Iterable[Entry]
     ) -> LayerReference:
-        header = LayerHeader(CLUSTER_ID, stage, SECTION_VERSION, generation, base, FEATURE_LEVEL)
+        header = LayerHeader(
+            CLUSTER_ID, stage, SECTION_VERSION, generation, base, FEATURE_LEVEL_MAX
+        )
         writer = LayerWriter(header)
         parts = [writer.begin(), *(writer.add(compress(raw)) for raw in raw_blocks(entries))]
         data = b"".join([*parts, writer.finish()])

@@ -18,7 +18,6 @@ from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.errors import Refusal
 from viewstamp.format.digest import StateDigest
 from viewstamp.framing import frame, unframe
-from viewstamp.limits import FEATURE_LEVEL
 from viewstamp.routing import MethodKind, methods_of_file
 
 DOMAIN_STAGES: Final = (mux.Stage.USERS, mux.Stage.STREAMS, mux.Stage.CONSUMER_GROUPS)
@@ -86,6 +85,8 @@ class ClusterStage:
         self.address = ""
         self.generation: Callable[[], int] = lambda: 0
         self.unfit: Callable[[], str] = lambda: ""
+        self.level_in_force: Callable[[], int] = lambda: 0
+        self.level_supported: Callable[[], int] = lambda: 0
         self._others = others
         self._replica = replica
         self._alarms = alarms
@@ -161,7 +162,7 @@ class ClusterStage:
         try:
             spans = future.result().spans
         except Refusal as refusal:
-            error = refusal.to_error().SerializeToString()
+            error = refusal.to_answer().SerializeToString()
             failed = (*errors, *(mux.IndexedError(index, error) for index in answered))
             return mux.QueryOutcome(
                 item.query_id,
@@ -181,7 +182,7 @@ class ClusterStage:
             services=[self._service_status(stage, digests) for stage in DOMAIN_STAGES],
             alarms=self._alarms.all(),
             sessions=self._session_count(),
-            feature_level=FEATURE_LEVEL,
+            feature_level=self.level_in_force(),
         )
         if digests:
             sessions = StateDigest()
@@ -219,6 +220,7 @@ class ClusterStage:
             address=self.address,
             generation=self.generation(),
             unfit=self.unfit(),
+            feature_level_max=self.level_supported(),
         )
 
     def _service_status(

@@ -10,11 +10,15 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from functools import partial
+from typing import Final, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
+from coordinator.gateway.fingerprints import fingerprint
 from coordinator.gateway.normalize import Normalizer, Origin
+from coordinator.gateway.quotas import Quotas
 from coordinator.gateway.routes import Routes
+from coordinator.gateway.shares import Shares, Taken
 from coordinator.mux.admission import (
     AckedAhead,
     Admission,
@@ -27,6 +31,7 @@ from coordinator.mux.admission import (
     WindowFull,
 )
 from coordinator.mux.entities import Session
+from coordinator.mux.replies import is_same
 from coordinator.mux.sessions import SessionsMachine
 from coordinator.replica.answers import request_reply
 from coordinator.replica.batcher import (
@@ -40,7 +45,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
-from viewstamp.limits import GATEWAY_SESSION_ID, SESSION_REPLIES_BYTES_MAX
+from viewstamp.limits import GATEWAY_SESSION_ID
 from viewstamp.routing import Method, MethodKind
 from viewstamp.tokens import AccessToken
 
@@ -54,6 +59,14 @@ class Sequencer(Protocol):
 
     def submit(self, waiting: SessionRequest | LooseCommand) -> None:
         """Queue a request for the log. Raises Refusal."""
+
+
+def fences_nobody() -> None:
+    """Let a request pass: who sent it has no elder or younger that could fence it."""
+
+
+# A request that was sequenced here: what it was, by its fingerprint, and who waits for it.
+_InFlight: TypeAlias = tuple[bytes, asyncio.Future[Reply]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +87,8 @@ class Commands:
         sequencer: Sequencer,
         sessions: SessionsMachine,
         admission: Admission,
-        replies_bytes: Callable[[], int],
+        shares: Shares,
+        quotas: Quotas,
         used: Callable[[int], None],
         confirm_leading: Callable[[], Awaitable[None]],
     ) -> None:
@@ -83,12 +97,13 @@ class Commands:
         self._sequencer = sequencer
         self._sessions = sessions
         self._admission = admission
-        self._replies_bytes = replies_bytes
+        self._shares = shares
+        self._quotas = quotas
         self._used = used  # told of every session that shows life
         # Returns if this replica leads; raises Refusal. What a session is told of its past is known
         # to the primary alone, and one that was cut off may not have noticed.
         self._confirm_leading = confirm_leading
-        self._in_flight: dict[tuple[int, int], asyncio.Future[Reply]] = {}
+        self._in_flight: dict[tuple[int, int], _InFlight] = {}
         # Kept alive by those who hold or await a turn.
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
@@ -96,12 +111,21 @@ class Commands:
         """Queue a command of a caller without a session. Raises Refusal."""
         if command.trace is not None:
             command.trace.queued_ns = time.time_ns()
-        self._sequencer.submit(command)
+        user_id, size = command.user_id, len(command.item)
+        account = self._quotas.check(user_id)
+        taken = self._shares.take(user_id, 1, size)
+        try:
+            self._sequencer.submit(command)
+        except Refusal:
+            self._shares.give_back(taken)
+            raise
+        self._quotas.charge(account, 1, size)
+        command.future.add_done_callback(partial(self._shares.give_back, taken))
 
     async def open_session(self, session_id: int, principal: AccessToken) -> int:
         """Return the last request number of the caller's session, for a stream to go on from.
 
-        Raises Refusal SESSION_EVICTED, or PERMISSION_DENIED for another user's session.
+        Raises Refusal SESSION_EVICTED, also for another user's session: ids must not be probed.
         """
         await self._confirm_leading()
         return self._session_of(session_id, principal).last_number
@@ -115,11 +139,7 @@ class Commands:
     def _session_of(self, session_id: int, principal: AccessToken) -> Session:
         session = self.check_session(session_id)
         if session.user_id != principal.user_id:
-            raise Refusal(
-                Reason.REASON_PERMISSION_DENIED,
-                f"session {session_id} belongs to another user: register one of your own",
-                session=session_id,
-            )
+            raise _evicted(session_id)
         self._used(session_id)
         return session
 
@@ -136,11 +156,13 @@ class Commands:
         request: submit_pb2.CommandRequest,
         principal: AccessToken,
         traces: Sequence[CommandTrace] = (),
+        check_fence: Callable[[], None] = fences_nobody,
     ) -> Admitted:
         """Find the request in flight or answered, or sequence it. Raises Refusal.
 
         Returns as soon as its place is sure; the future gets the reply once it retired. `traces`
-        are those of its sampled calls.
+        are those of its sampled calls. `check_fence` raises Refusal if nothing new may come from
+        where this came from; nothing is awaited between that and the request's place.
         """
         if session_id == GATEWAY_SESSION_ID:
             raise Refusal(
@@ -153,10 +175,10 @@ class Commands:
             if not self._normalizer.wants(request.spans):
                 # A new request has its place before anything is awaited, so nobody can overtake it.
                 # Only what seems out of place waits: until it is sure that this replica leads.
-                return await self._admit(session_id, request, principal, traces)
+                return await self._admit(session_id, request, principal, traces, check_fence)
             turn = self._turns[session_id] = asyncio.Lock()
         async with turn:
-            return await self._admit(session_id, request, principal, traces)
+            return await self._admit(session_id, request, principal, traces, check_fence)
 
     async def _admit(
         self,
@@ -164,14 +186,11 @@ class Commands:
         request: submit_pb2.CommandRequest,
         principal: AccessToken,
         traces: Sequence[CommandTrace],
+        check_fence: Callable[[], None],
     ) -> Admitted:
         if not request.spans:
             return self._acknowledge(session_id, request)
-        if not request.number:
-            raise Refusal(
-                Reason.REASON_MALFORMED_REQUEST,
-                "request number 0: the requests of a session are numbered from 1",
-            )
+        _check_form(request)
         found = self._admission.lookup(session_id, request.number, request.acked)
         if isinstance(found, _MISSING):
             await self._confirm_leading()
@@ -179,28 +198,31 @@ class Commands:
         if not isinstance(found, Evicted):
             self._used(session_id)
         if isinstance(found, InFlight):
-            future = self._in_flight.get((session_id, request.number))
-            if future is None:
+            known = self._in_flight.get((session_id, request.number))
+            if known is None:
                 raise Refusal(
                     Reason.REASON_VIEW_CHANGE,
                     "the request is in the log and not applied yet: send it again",
                 )
+            known_fingerprint, future = known
+            _check_same(session_id, request, known_fingerprint)
             return Admitted(future, await self._suffixes_again(session_id, request, principal))
         if isinstance(found, Cached):
+            _check_same(session_id, request, found.reply.fingerprint)
             done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
             done.set_result(request_reply(found.reply))
             return Admitted(done, await self._suffixes_again(session_id, request, principal))
         if not isinstance(found, New):
             raise _refusal(session_id, request.number, found)
-        return await self._sequence(session_id, request, principal, traces)
+        return await self._sequence(session_id, request, principal, traces, check_fence)
 
     def _acknowledge(self, session_id: int, request: submit_pb2.CommandRequest) -> Admitted:
         """Sequence an acknowledgement without commands: always admitted, takes no number."""
-        self.check_session(session_id)
+        session = self.check_session(session_id)
         self._used(session_id)
         logged = log_pb2.LoggedRequest(session_id=session_id, acked=request.acked)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._sequencer.submit(SessionRequest(logged, future))
+        self._sequencer.submit(SessionRequest(logged, future, session.user_id))
         return Admitted(future, ())
 
     async def _sequence(
@@ -209,35 +231,46 @@ class Commands:
         request: submit_pb2.CommandRequest,
         principal: AccessToken,
         traces: Sequence[CommandTrace],
+        check_fence: Callable[[], None],
     ) -> Admitted:
-        if self._replies_bytes() > SESSION_REPLIES_BYTES_MAX:
-            raise Refusal(
-                Reason.REASON_OVERLOADED,
-                "too many replies wait to be acknowledged: acknowledge some",
-                replies_bytes=self._replies_bytes(),
-            )
         methods = [self._routes.public_code(s.code, MethodKind.COMMAND) for s in request.spans]
-        check_size(sum(span.count for span in request.spans), request.ByteSize())
         logged = _logged(session_id, request, principal)
-        suffixes: Suffixes = [{}] * len(request.spans)
+        suffixes: Suffixes = [{}] * len(methods)
         if any(map(self._normalizer.needed, methods)):
+            self._normalizer.check_count(
+                (method, span.count, span.items)
+                for method, span in zip(methods, request.spans, strict=True)
+            )
             suffixes = await self._normalize(logged, methods, principal)
-        return Admitted(self._submit(logged, traces), suffixes)
+        check_fence()
+        return Admitted(self._submit(logged, principal.user_id, traces), suffixes)
 
     def _submit(
-        self, logged: log_pb2.LoggedRequest, traces: Sequence[CommandTrace]
+        self, logged: log_pb2.LoggedRequest, user_id: int, traces: Sequence[CommandTrace]
     ) -> asyncio.Future[Reply]:
         key = (logged.session_id, logged.number)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         if traces:
             _begin_to_queue(logged, traces)
-        self._sequencer.submit(SessionRequest(logged, future, traces=traces))
+        request = SessionRequest(logged, future, user_id, traces=traces)
+        account = self._quotas.check(user_id)
+        size = len(request.encoded)
+        taken = self._shares.take_of_session(
+            user_id, logged.session_id, request.command_count, size
+        )
+        try:
+            self._sequencer.submit(request)
+        except Refusal:
+            self._shares.give_back(taken)
+            raise
+        self._quotas.charge(account, request.command_count, size)
         self._admission.admit(*key)
-        self._in_flight[key] = future
-        future.add_done_callback(lambda done: self._settled(key, done))
+        self._in_flight[key] = (logged.fingerprint, future)
+        future.add_done_callback(partial(self._settled, key, taken))
         return future
 
-    def _settled(self, key: tuple[int, int], future: asyncio.Future[Reply]) -> None:
+    def _settled(self, key: tuple[int, int], taken: Taken, future: asyncio.Future[Reply]) -> None:
+        self._shares.give_back(taken)
         self._in_flight.pop(key, None)
         if future.cancelled() or future.exception() is not None:
             # It never got into the log, or nobody can say: the number may be sent again.
@@ -279,18 +312,20 @@ def _begin_to_queue(logged: log_pb2.LoggedRequest, traces: Sequence[CommandTrace
 
 
 def _origin(session_id: int, number: int, principal: AccessToken, first_index: int) -> Origin:
-    return Origin(principal.user_id, session_id, number, first_index, b"")
+    stamp = principal.credential_revision
+    return Origin(principal.user_id, session_id, number, first_index, b"", stamp)
 
 
 def _logged(
     session_id: int, request: submit_pb2.CommandRequest, principal: AccessToken
 ) -> log_pb2.LoggedRequest:
     logged = log_pb2.LoggedRequest(
-        session_id=session_id, number=request.number, acked=request.acked
+        session_id=session_id,
+        number=request.number,
+        acked=request.acked,
+        fingerprint=fingerprint(request),
     )
     for span in request.spans:
-        if not span.count:
-            raise Refusal(Reason.REASON_MALFORMED_REQUEST, "a span must hold at least one command")
         logged.spans.add(
             code=span.code,
             count=span.count,
@@ -299,6 +334,32 @@ def _logged(
             credential_revision=principal.credential_revision,
         )
     return logged
+
+
+def _check_form(request: submit_pb2.CommandRequest) -> None:
+    """Raise Refusal for what cannot be a request, whether or not its number was used before."""
+    if not request.number:
+        raise Refusal(
+            Reason.REASON_MALFORMED_REQUEST,
+            "request number 0: the requests of a session are numbered from 1",
+        )
+    commands = 0
+    for span in request.spans:
+        if not span.count:
+            raise Refusal(Reason.REASON_MALFORMED_REQUEST, "a span must hold at least one command")
+        commands += span.count
+    check_size(commands, request.ByteSize())
+
+
+def _check_same(session_id: int, request: submit_pb2.CommandRequest, known: bytes) -> None:
+    if not is_same(known, fingerprint(request)):
+        raise Refusal(
+            Reason.REASON_REQUEST_NUMBER_REUSED,
+            f"request {request.number} of session {session_id} was another one: give each request"
+            " a number of its own",
+            session=session_id,
+            number=request.number,
+        )
 
 
 def _evicted(session_id: int) -> Refusal:

@@ -42,6 +42,9 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
 )
 
+# How gRPC begins to say that there was no connection to send anything on.
+NOT_CONNECTED: Final = "failed to connect to all addresses"
+
 Context = grpc.aio.ServicerContext[Any, Any]
 Metadata = Iterable[tuple[str, str | bytes]]
 
@@ -64,8 +67,13 @@ class Forwarding:
         """Whether a call may be passed on: not for a second time, and not to nobody."""
         return bool(self._address()) and not any(key == FORWARDED_KEY for key, _ in metadata)
 
-    async def forward(self, path: str, payload: bytes, context: Context) -> bytes:
-        """Return the primary's answer, or end the call with the primary's status."""
+    async def forward(
+        self, path: str, payload: bytes, context: Context, *, changes: bool = True
+    ) -> bytes:
+        """Return the primary's answer, or end the call with the primary's status.
+
+        What `changes` something may have done so when no answer comes; raises Refusal then.
+        """
         metadata = context.invocation_metadata() or ()
         channel = self._channel(self._address())
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(path)
@@ -77,7 +85,7 @@ class Forwarding:
                 timeout=_seconds_left(context),
             )
         except grpc.aio.AioRpcError as error:
-            await _relay(error, context)
+            await _relay(error, context, changes)
         return answer
 
     async def close(self) -> None:
@@ -106,16 +114,27 @@ def _seconds_left(context: Context) -> float:
     return longest if remaining is None else min(remaining, longest)
 
 
-async def _relay(error: grpc.aio.AioRpcError, context: Context) -> NoReturn:
+async def _relay(error: grpc.aio.AioRpcError, context: Context, changes: bool) -> NoReturn:
     trailing = tuple(error.trailing_metadata())
     if any(key == STATUS_DETAILS_KEY for key, _ in trailing):
         await context.abort(error.code(), error.details() or "", trailing_metadata=trailing)
         raise AssertionError("abort always raises")
+    told = f"the primary could not be asked ({error.code().name}: {error.details()})"
+    if not changes or _never_left(error):
+        raise Refusal(Reason.REASON_VIEW_CHANGE, f"{told}: try again") from error
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         raise outcome_unknown(FORWARD_DEADLINE_MS) from error
     raise Refusal(
-        Reason.REASON_VIEW_CHANGE,
-        f"the primary could not be asked ({error.code().name}: {error.details()}): a command may"
-        " still take effect there; look before you repeat it",
+        Reason.REASON_OUTCOME_UNKNOWN,
+        f"{told}: a command may still take effect there; look before you repeat it",
         outcome="unknown",
     ) from error
+
+
+def _never_left(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a call surely did not reach anybody: a connection was refused.
+
+    The library says so in words alone. Should it choose others, the outcome is told as unknown.
+    """
+    is_unavailable = error.code() is grpc.StatusCode.UNAVAILABLE
+    return is_unavailable and (error.details() or "").startswith(NOT_CONNECTED)

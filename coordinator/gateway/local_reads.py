@@ -57,4 +57,4 @@ def parsed(
 
 def _malformed(why: str) -> bytes:
     refusal = Refusal(Reason.REASON_MALFORMED_REQUEST, f"the request is malformed: {why}")
-    return refusal.to_error().SerializeToString()
+    return refusal.to_answer().SerializeToString()

@@ -6,8 +6,8 @@ their place. Refused ones stay as holes, so that no index or revision shifts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import grpc
@@ -19,7 +19,11 @@ from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.framing import FramingError, frame, unframe
-from viewstamp.limits import TRANSACTION_PARTS_MAX
+from viewstamp.limits import (
+    NORMALIZED_COMMANDS_MAX,
+    NORMALIZED_TOGETHER_MAX,
+    TRANSACTION_PARTS_MAX,
+)
 from viewstamp.routing import Method, MethodKind
 
 # Hashing takes tens of milliseconds of CPU per password and may queue behind others.
@@ -45,6 +49,11 @@ class Origin:
     number: int
     first_index: int
     nonce: bytes  # random, for callers without a session
+    credential_revision: int
+
+    def moved(self, count: int) -> Origin:
+        """Return where the commands came from that follow `count` others."""
+        return replace(self, first_index=self.first_index + count)
 
 
 Suffixes = dict[int, bytes]  # by index in the span
@@ -73,10 +82,37 @@ class Normalizer:
         """
         if method.name == TRANSACT:
             return await self._transaction(span, origin)
-        response = await self._ask(method, span.count, span.items, origin, suffix_only=False)
-        span.items = response.items
-        span.refused.extend(response.errors)
-        return {suffix.index: suffix.suffix for suffix in response.suffixes}
+        portions = list(_portions(span))
+        suffixes: Suffixes = {}
+        span.items = b""
+        for first, count, items in portions:
+            response = await self._ask(method, count, items, origin.moved(first), suffix_only=False)
+            span.items += response.items
+            for refused in response.errors:
+                span.refused.add(index=first + refused.index, error=refused.error)
+            suffixes |= {first + suffix.index: suffix.suffix for suffix in response.suffixes}
+        return suffixes
+
+    def check_count(self, spans: Iterable[tuple[Method, int, bytes]]) -> None:
+        """Raise Refusal if too many commands of one request must pass through here.
+
+        Each may cost as much as thousands of others, also as part of a transaction.
+        """
+        count = sum(self._costly(*span) for span in spans)
+        if count > NORMALIZED_COMMANDS_MAX:
+            raise Refusal(
+                Reason.REASON_COMMAND_TOO_LARGE,
+                f"the request has {count} commands with secrets to prepare, such as passwords to"
+                f" hash; at most {NORMALIZED_COMMANDS_MAX} are allowed: split it",
+                commands=count,
+                commands_max=NORMALIZED_COMMANDS_MAX,
+            )
+
+    def _costly(self, method: Method, count: int, items: bytes) -> int:
+        if method.name != TRANSACT:
+            return count if method.normalize else 0
+        found = (self._routes.find(code) for code in codes_of_transaction(items))
+        return sum(part is not None and part.normalize for part in found)
 
     async def suffixes(self, method: Method, count: int, items: bytes, origin: Origin) -> Suffixes:
         """Return the suffixes alone, for a retry of what is already logged."""
@@ -98,6 +134,7 @@ class Normalizer:
             first_index=origin.first_index,
             suffix_only=suffix_only,
             nonce=origin.nonce,
+            credential_revision=origin.credential_revision,
         )
         try:
             return await self._services[method.owner].normalize(request, NORMALIZE_TIMEOUT_MS)
@@ -107,6 +144,12 @@ class Normalizer:
                     Reason.REASON_INTERNAL,
                     f"the service of {method.full_name} refuses to prepare the request:"
                     f" {error.details()}",
+                    method=method.full_name,
+                ) from error
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise Refusal(
+                    Reason.REASON_OVERLOADED,
+                    f"{method.full_name}: {error.details()}",
                     method=method.full_name,
                 ) from error
             raise Refusal(
@@ -129,13 +172,29 @@ class Normalizer:
             return
         response = await self._ask(method, 1, frame(part.request), origin, suffix_only=False)
         if response.errors:
-            refusal = Refusal.from_error(response.errors[0].error)
-            raise Refusal(refusal.reason, refusal.message, **{**refusal.details, "part": index})
+            raise Refusal.from_error(response.errors[0].error).with_details(part=index)
         if response.suffixes:
             raise _bad_transaction(
                 f"part {index} ({method.name}) has a secret result: call it alone"
             )
         part.request = unframe(response.items)[0]
+
+
+def _portions(span: log_pb2.LoggedSpan) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the span's commands in portions: index of the first, count, items.
+
+    One that does not hold what it claims is its owner's to refuse, as a whole.
+    """
+    try:
+        frames = unframe(span.items)
+    except FramingError:
+        frames = []
+    if len(frames) != span.count:
+        yield 0, span.count, span.items
+        return
+    for first in range(0, len(frames), NORMALIZED_TOGETHER_MAX):
+        portion = frames[first : first + NORMALIZED_TOGETHER_MAX]
+        yield first, len(portion), b"".join(map(frame, portion))
 
 
 def _parse_transaction(items: bytes) -> submit_pb2.TransactRequest:
@@ -157,6 +216,14 @@ def _parse_transaction(items: bytes) -> submit_pb2.TransactRequest:
             f"{len(transaction.parts)} parts; 1 to {TRANSACTION_PARTS_MAX} are allowed"
         )
     return transaction
+
+
+def codes_of_transaction(items: bytes) -> list[int]:
+    """Return the codes of a transaction's parts; none if it is malformed, and so is refused."""
+    try:
+        return [part.code for part in _parse_transaction(items).parts]
+    except Refusal:
+        return []
 
 
 def _check_part(method: Method, index: int) -> None:

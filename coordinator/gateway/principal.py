@@ -10,15 +10,17 @@ from viewstamp.errors import Refusal
 from viewstamp.tokens import AccessToken, verify
 
 AUTHORIZATION_KEY: Final = "authorization"
-BEARER_PREFIX: Final = "Bearer "
+# Schemes are the same in any case (RFC 7235).
+BEARER_PREFIX: Final = "bearer "
 CACHED_TOKENS_MAX: Final = 10_000
 
 
 class Authenticator:
     """Verifies access tokens; remembers those whose signature it has checked."""
 
-    def __init__(self, cluster_key: bytes, clock_us: Callable[[], int]) -> None:
+    def __init__(self, cluster_key: bytes, cluster_id: bytes, clock_us: Callable[[], int]) -> None:
         self._cluster_key = cluster_key
+        self._cluster_id = cluster_id
         self._clock_us = clock_us
         self._verified: dict[str, AccessToken] = {}
 
@@ -40,15 +42,15 @@ class Authenticator:
             )
 
     def _verify(self, value: str) -> AccessToken:
-        if not value.startswith(BEARER_PREFIX):
+        if value[: len(BEARER_PREFIX)].lower() != BEARER_PREFIX:
             raise Refusal(
                 Reason.REASON_UNAUTHENTICATED,
                 "the authorization metadata must be `Bearer <token>`",
             )
-        text = value.removeprefix(BEARER_PREFIX)
+        text = value[len(BEARER_PREFIX) :]
         cached = self._verified.get(text)
         if cached is None:
-            cached = verify(self._cluster_key, text, self._clock_us())
+            cached = verify(self._cluster_key, self._cluster_id, text, self._clock_us())
             if len(self._verified) >= CACHED_TOKENS_MAX:
                 self._verified.clear()
             self._verified[text] = cached

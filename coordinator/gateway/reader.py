@@ -37,6 +37,7 @@ class MuxReader:
         principal: AccessToken | None,
         session_id: int,
         consistency: Consistency,
+        address: str,
     ) -> asyncio.Future[Reply]:
         """Start reads for the gateway. Raises Refusal DOMAIN_RESTARTING."""
         read = mux_types.Read(
@@ -45,6 +46,7 @@ class MuxReader:
             user_id=None if principal is None else principal.user_id,
             credential_revision=0 if principal is None else principal.credential_revision,
             session_id=session_id,
+            caller_address=address,
         )
         return self._driver.read(
             read, linearizable=consistency.linearizable, revision=consistency.at_least_revision
@@ -65,7 +67,9 @@ class MuxReader:
         is_authorized = is_catalog and is_current and self._is_root(principal)
         if not is_authorized:
             self._check_connected(method)
-        return mux_types.ReadSpan(method.code, span.count, span.items, is_authorized=is_authorized)
+        return mux_types.ReadSpan(
+            method.code, span.count, span.items, is_authorized=is_authorized, gate=span.gate
+        )
 
     def _is_root(self, principal: AccessToken | None) -> bool:
         """Whether it is root, by credentials that sessions holds for current.

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
+from zlib import crc32
 
 from coordinator.gateway.routes import Routes
+from coordinator.gateway.shares import Shares
 from coordinator.replica.batcher import Reply
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
@@ -18,6 +20,11 @@ from viewstamp.tokens import AccessToken
 
 CONSISTENCY_KEY: Final = "viewstamp-consistency"
 AT_LEAST_PREFIX: Final = "at-least="
+# Whose share those take of whom nobody knows who they are: callers of public methods.
+NOBODY: Final = -1
+_REVISION_DIGITS_MAX: Final = 20
+_REVISION_MAX: Final = 2**64 - 1
+_NAMED_CHARACTERS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +41,12 @@ STALE: Final = Consistency(linearizable=False)
 
 @dataclass(frozen=True, slots=True)
 class ReadSpan:
-    """Consecutive reads of one method."""
+    """Consecutive reads of one method; `gate` is demanded instead of the method's own."""
 
     method: Method
     count: int
     items: bytes
+    gate: int | None = None
 
 
 class Reader(Protocol):
@@ -50,8 +58,9 @@ class Reader(Protocol):
         principal: AccessToken | None,
         session_id: int,
         consistency: Consistency,
+        address: str,
     ) -> asyncio.Future[Reply]:
-        """Start a read; the future may fail with Refusal."""
+        """Start a read of a caller at `address`; the future may fail with Refusal."""
 
     def late(self, deadline_ms: int) -> Refusal | None:
         """Return where a linearizable read belongs that got no answer here; None: nowhere else."""
@@ -60,7 +69,14 @@ class Reader(Protocol):
 class Reads:
     """Starts reads and gives each its deadline."""
 
-    def __init__(self, routes: Routes, reader: Reader, deadline_ms: int = READ_DEADLINE_MS) -> None:
+    def __init__(
+        self,
+        routes: Routes,
+        reader: Reader,
+        deadline_ms: int = READ_DEADLINE_MS,
+        shares: Shares | None = None,
+    ) -> None:
+        self._shares = shares
         self._routes = routes
         self._reader = reader
         self._deadline_ms = deadline_ms
@@ -79,6 +95,7 @@ class Reads:
             ReadSpan(self._routes.public_code(s.code, MethodKind.QUERY), s.count, s.items)
             for s in spans
         ]
+        _check_private(parsed)
         return self.start_spans(parsed, principal, session_id, consistency)
 
     def start_spans(
@@ -87,9 +104,25 @@ class Reads:
         principal: AccessToken | None,
         session_id: int,
         consistency: Consistency,
+        address: str = "",
     ) -> asyncio.Future[Reply]:
-        """Start reads; the future fails with Refusal, at the latest at the read deadline."""
-        future = self._reader.read(spans, principal, session_id, consistency)
+        """Start reads; the future fails with Refusal, at the latest at the read deadline.
+
+        Raises Refusal, for example of a user who has too many under way.
+        """
+        user_id = share_of(address) if principal is None else principal.user_id
+        count = sum(span.count for span in spans)
+        shares = self._shares
+        if shares is not None:
+            shares.take_reads(user_id, count)
+        try:
+            future = self._reader.read(spans, principal, session_id, consistency, address)
+        except Refusal:
+            if shares is not None:
+                shares.give_reads_back(user_id, count)
+            raise
+        if shares is not None:
+            future.add_done_callback(lambda _: shares.give_reads_back(user_id, count))
         if not future.done():
             loop = asyncio.get_running_loop()
             timer = loop.call_later(self._deadline_ms / 1000, self._expire, future, consistency)
@@ -102,6 +135,14 @@ class Reads:
             future.set_exception(elsewhere or _late(self._deadline_ms))
 
 
+def share_of(address: str) -> int:
+    """Return the share of callers who have not logged in: one for each address, none a user's.
+
+    If they had one together, a flood of logins from anywhere would keep all others from logging in.
+    """
+    return NOBODY - crc32(address.encode())
+
+
 def _late(deadline_ms: int) -> Refusal:
     return Refusal(
         Reason.REASON_READ_DEADLINE,
@@ -109,6 +150,17 @@ def _late(deadline_ms: int) -> Refusal:
         " consistency",
         deadline_ms=deadline_ms,
     )
+
+
+def _check_private(spans: Iterable[ReadSpan]) -> None:
+    """Refuse logins among the reads of a message: each may cost as much as thousands of others."""
+    for span in spans:
+        if span.method.public:
+            raise Refusal(
+                Reason.REASON_MALFORMED_REQUEST,
+                f"{span.method.full_name} needs no token: call it by itself, not in a stream",
+                method=span.method.full_name,
+            )
 
 
 def _check_counts(counts: Sequence[int]) -> None:
@@ -152,10 +204,18 @@ def _parse_consistency(text: str) -> Consistency:
     if text == "stale":
         return STALE
     revision = text.removeprefix(AT_LEAST_PREFIX)
-    if text.startswith(AT_LEAST_PREFIX) and revision.isdecimal():
+    if text.startswith(AT_LEAST_PREFIX) and _is_revision(revision):
         return Consistency(False, int(revision))
+    value = text[:_NAMED_CHARACTERS_MAX]
     raise Refusal(
         Reason.REASON_MALFORMED_REQUEST,
-        f"{CONSISTENCY_KEY} is {text!r}: use linearizable, stale or {AT_LEAST_PREFIX}<revision>",
-        value=text,
+        f"{CONSISTENCY_KEY} is {value!r}: use linearizable, stale or {AT_LEAST_PREFIX}<revision>"
+        " with a number of 64 bits",
+        value=value,
     )
+
+
+def _is_revision(text: str) -> bool:
+    # Lengths first: nobody converts thousands of digits.
+    is_number = len(text) <= _REVISION_DIGITS_MAX and text.isascii() and text.isdecimal()
+    return is_number and int(text) <= _REVISION_MAX

@@ -9,12 +9,19 @@ import grpc.aio
 
 from coordinator.replica.batcher import Reply, SpanReply
 from viewstamp.api.common.v1 import common_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
-from viewstamp.errors import Refusal
+from viewstamp.errors import Refusal, details_of
 from viewstamp.framing import decode_varint, frame
-from viewstamp.status import grpc_code, trailing_details
+from viewstamp.limits import KIB, MESSAGE_BYTES_MAX, REPLY_TEXTS_BYTES_MAX
+from viewstamp.status import grpc_code, status_message, trailing_details
+from viewstamp.texts import render
 
 HEADER_KEY: Final = "viewstamp-header-bin"
+# What an answer may have, so that the message around it is not larger than clients take.
+ANSWER_BYTES_MAX: Final = MESSAGE_BYTES_MAX - KIB
+# What a text adds beside itself: tag, length, and longer lengths of what it is in.
+TEXT_OVERHEAD_BYTES: Final = 16
 
 
 def header_of(reply: Reply, cluster_id: bytes) -> common_pb2.ResponseHeader:
@@ -49,24 +56,54 @@ def command_reply(
     if reply.error is not None:
         message.error.CopyFrom(reply.error)
     _add_spans(message.spans, reply.spans, suffixes)
+    if is_too_large(message):
+        # Logged before answers had a limit. Kept as it is, so it would end every stream anew.
+        return submit_pb2.CommandReply(
+            number=number, header=message.header, error=_too_large(message).to_answer()
+        )
+    _render(message)
     return message
+
+
+def is_too_large(message: submit_pb2.CommandReply) -> bool:
+    """Return whether an answer is more than clients take; nearly always at one glance."""
+    results_bytes = sum(len(span.results) for span in message.spans)
+    has_errors = any(span.errors for span in message.spans)
+    is_small = not has_errors and results_bytes < ANSWER_BYTES_MAX // 2
+    return not is_small and message.ByteSize() > ANSWER_BYTES_MAX
+
+
+def _too_large(message: submit_pb2.CommandReply) -> Refusal:
+    return Refusal.of(
+        Reason.REASON_ANSWER_TOO_LARGE,
+        "reply",
+        bytes=message.ByteSize(),
+        limit=ANSWER_BYTES_MAX,
+        applied="true",
+    )
 
 
 def refused_command(number: int, refusal: Refusal) -> submit_pb2.CommandReply:
     """Return the answer to a CommandRequest that was not sequenced."""
-    return submit_pb2.CommandReply(number=number, error=refusal.to_error())
+    return submit_pb2.CommandReply(number=number, error=refusal.to_answer())
 
 
 def read_reply(read_id: int, reply: Reply, cluster_id: bytes) -> submit_pb2.ReadReply:
     """Return the answer to one ReadRequest."""
     message = submit_pb2.ReadReply(read_id=read_id, header=header_of(reply, cluster_id))
     _add_spans(message.spans, reply.spans, ())
+    if message.ByteSize() > ANSWER_BYTES_MAX:  # spans of several services, each within its share
+        return refused_read(
+            read_id,
+            Refusal.of(Reason.REASON_COMMAND_TOO_LARGE, "answers", limit=ANSWER_BYTES_MAX),
+        )
+    _render(message)
     return message
 
 
 def refused_read(read_id: int, refusal: Refusal) -> submit_pb2.ReadReply:
     """Return the answer to a ReadRequest that was refused as a whole."""
-    return submit_pb2.ReadReply(read_id=read_id, error=refusal.to_error())
+    return submit_pb2.ReadReply(read_id=read_id, error=refusal.to_answer())
 
 
 def _add_spans(
@@ -78,6 +115,23 @@ def _add_spans(
         for index, suffix in (suffixes[position] if position < len(suffixes) else {}).items():
             if index not in refused:  # a secret was derived, and names nothing
                 message.suffixes.add(index=index, suffix=suffix)
+
+
+def _render(message: submit_pb2.CommandReply | submit_pb2.ReadReply) -> None:
+    """Give the errors of an answer their texts, as far as they fit; clients can make them, too."""
+    errors = [error.error for span in message.spans for error in span.errors]
+    if message.HasField("error"):
+        errors.insert(0, message.error)
+    without_text = [error for error in errors if not error.message]
+    if not without_text:
+        return
+    room_bytes = min(REPLY_TEXTS_BYTES_MAX, ANSWER_BYTES_MAX - message.ByteSize())
+    for error in without_text:
+        text = render(error.reason, error.case, details_of(error))
+        room_bytes -= len(text.encode()) + TEXT_OVERHEAD_BYTES
+        if room_bytes < 0:
+            return
+        error.message = text
 
 
 async def abort(
@@ -92,5 +146,5 @@ async def abort(
     trailing: tuple[tuple[str, str | bytes], ...] = (trailing_details(refusal),)
     if header is not None:
         trailing = (*trailing, (HEADER_KEY, header.SerializeToString()))
-    await context.abort(grpc_code(refusal), refusal.message, trailing_metadata=trailing)
+    await context.abort(grpc_code(refusal), status_message(refusal), trailing_metadata=trailing)
     raise AssertionError("abort always raises")

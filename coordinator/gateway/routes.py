@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Final
 
@@ -21,9 +21,12 @@ NAMED_CHARACTERS_MAX: Final = 200
 
 # What the coordinator itself serves: modules and the methods claimed in them.
 _LOCAL: Final[tuple[tuple[ModuleType, frozenset[str]], ...]] = (
-    (sessions_service_pb2, frozenset({"RegisterSession", "EndSession", "ExpireSession"})),
+    (
+        sessions_service_pb2,
+        frozenset(m.name for m in methods_of_file(sessions_service_pb2.DESCRIPTOR)),
+    ),
     (submit_service_pb2, frozenset({"Transact"})),
-    (cluster_service_pb2, frozenset({"GetStatus", "ListAlarms"})),
+    (cluster_service_pb2, frozenset({"GetStatus", "ListAlarms", "RaiseFeatureLevel"})),
     (
         snapshots_service_pb2,
         frozenset(m.name for m in methods_of_file(snapshots_service_pb2.DESCRIPTOR)),
@@ -32,9 +35,14 @@ _LOCAL: Final[tuple[tuple[ModuleType, frozenset[str]], ...]] = (
 
 
 class Routes:
-    """Claimed methods by path and by code; grows as services connect."""
+    """Claimed methods by path and by code; grows as services connect.
+
+    Claimed is not yet allowed: what is newer than the feature level in force is refused to all
+    callers, and proposed by nobody, so that nothing enters the log which some build cannot read.
+    """
 
     def __init__(self) -> None:
+        self.level_in_force: Callable[[], int] = lambda: 1
         self._by_path: dict[str, Method] = {}
         self._by_code: dict[int, Method] = {}
         for module, claimed in _LOCAL:
@@ -64,6 +72,11 @@ class Routes:
         """Return all claimed methods."""
         return self._by_code.values()
 
+    def may_enter(self, code: int) -> bool:
+        """Whether the feature level in force allows a command; unclaimed codes have none."""
+        method = self._by_code.get(code)
+        return method is None or method.since_level <= self.level_in_force()
+
     def find(self, code: int) -> Method | None:
         """Return the method of a code, public or not, None if nobody claims it."""
         return self._by_code.get(code)
@@ -81,6 +94,7 @@ class Routes:
                 f"no service of this cluster serves {_clipped(path)}",
                 method=_clipped(path),
             )
+        self._check_level(method)
         return method
 
     def public_code(self, code: int, kind: MethodKind) -> Method:
@@ -92,7 +106,27 @@ class Routes:
                 f"no service of this cluster serves a {kind.value} of code {code}",
                 code=code,
             )
+        if method.alone:
+            raise Refusal(
+                Reason.REASON_MALFORMED_REQUEST,
+                f"{method.name} cannot be one of several: call it by itself, without a session",
+                method=method.name,
+            )
+        self._check_level(method)
         return method
+
+    def _check_level(self, method: Method) -> None:
+        in_force = self.level_in_force()
+        if method.since_level > in_force:
+            raise Refusal(
+                Reason.REASON_FEATURE_LEVEL_REQUIRED,
+                f"{method.name} needs feature level {method.since_level}, and {in_force} is in"
+                " force: once every replica runs a build that knows it, raise the level by"
+                " `viewstamp cluster feature-level --raise`",
+                method=method.name,
+                required=method.since_level,
+                in_force=in_force,
+            )
 
 
 def _clipped(path: str) -> str:

@@ -10,13 +10,17 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-from grpc_channelz.v1 import channelz
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from coordinator.config import ConfigError
 from coordinator.gateway import forwarding
+from coordinator.gateway.infrastructure import (
+    channelz_handlers,
+    health_handlers,
+    reflection_handlers,
+)
 from coordinator.gateway.submit import SubmitStreams
 from coordinator.gateway.unary import UnaryCalls
 from viewstamp.api.cluster.v1 import cluster_service_pb2
@@ -26,7 +30,14 @@ from viewstamp.api.snapshots.v1 import snapshots_service_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2
 from viewstamp.api.users.v1 import users_service_pb2
-from viewstamp.limits import MESSAGE_BYTES_MAX, STREAMS_PER_CONNECTION_MAX
+from viewstamp.limits import (
+    CONNECTION_IDLE_TIMEOUT_MS,
+    CONNECTIONS_MAX,
+    HANDSHAKE_TIMEOUT_MS,
+    MESSAGE_BYTES_MAX,
+    METADATA_BYTES_MAX,
+    STREAMS_PER_CONNECTION_MAX,
+)
 
 LIVENESS: Final = "liveness"
 READINESS: Final = "readiness"
@@ -39,6 +50,14 @@ SERVER_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+    # gRPC would count calls that were answered and are not yet torn down, and refuse whoever opens
+    # as many as were just answered together: callers that keep to what they were told.
+    ("grpc.http.overload_protection", 0),
+    ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+    ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
+    # Connections that nobody uses, and those that never say what they are, take room from others.
+    ("grpc.max_connection_idle_ms", CONNECTION_IDLE_TIMEOUT_MS),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
     ("grpc.so_reuseport", 0),
     # A client whose machine vanished must not keep its session alive for ever.
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
@@ -69,12 +88,12 @@ class _Handlers(grpc.GenericRpcHandler):
         self._handlers: dict[str, Any] = {SUBMIT_PATH: _submit_handler(submit), **streams}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """Return the handler of a path, None for paths of gRPC's own services."""
+        """Return the handler of a path, None for gRPC's own that are not served."""
         path: str = handler_call_details.method
-        if path.startswith(INFRASTRUCTURE_PREFIX):
-            return None
         handler = self._handlers.get(path)
         if handler is None:
+            if path.startswith(INFRASTRUCTURE_PREFIX):
+                return None
             handler = _unary_handler(self._unary, path)
             if len(self._handlers) < _CACHED_HANDLERS_MAX:
                 self._handlers[path] = handler
@@ -134,19 +153,34 @@ class GatewayServer:
     """The listening server of one replica."""
 
     def __init__(
-        self, unary: UnaryCalls, submit: SubmitStreams, streams: Mapping[str, Any]
+        self,
+        unary: UnaryCalls,
+        submit: SubmitStreams,
+        streams: Mapping[str, Any],
+        *,
+        reflection_is_open: bool = True,
+        channelz_is_open: bool = False,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
-        """Serve `streams`, handlers by path, beside what every method goes through."""
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        self._server.add_generic_rpc_handlers((_Handlers(unary, submit, streams),))
+        """Serve `streams`, handlers by path, beside what every method goes through.
+
+        Reflection tells which methods there are, channelz which connections: both to anybody.
+        Connections beyond `connections_max` are closed as soon as they are made.
+        """
+        most = ("grpc.max_allowed_incoming_connections", connections_max)
+        self._server = grpc.aio.server(options=(*SERVER_OPTIONS, most))
         self._health = HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        channelz.add_channelz_servicer(self._server)
         names = [s.full_name for m in _MODULES for s in m.DESCRIPTOR.services_by_name.values()]
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-        reflection.enable_server_reflection(
-            [*names, health_name, reflection.SERVICE_NAME], self._server
-        )
+        handlers = {
+            **streams,
+            **health_handlers(self._health),
+        }
+        if channelz_is_open:
+            handlers |= channelz_handlers()
+        if reflection_is_open:
+            handlers |= reflection_handlers([*names, health_name, reflection.SERVICE_NAME])
+        self._server.add_generic_rpc_handlers((_Handlers(unary, submit, handlers),))
 
     def listen(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
         """Bind `host:port`; return the port. Raises ConfigError if that cannot be done."""

@@ -7,6 +7,7 @@ call is decided as for every other method all the same, by streams and at log or
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from dataclasses import dataclass
@@ -19,15 +20,21 @@ from coordinator.gateway.caller_calls import CallerCalls
 from coordinator.gateway.commands import Commands
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.reads import Reads
-from coordinator.gateway.replies import abort, header_of
+from coordinator.gateway.replies import header_of
 from coordinator.gateway.routes import Routes
+from coordinator.gateway.slow_readers import end_in_time, write_in_time
 from coordinator.mux.catalog_types import Snapshot, SnapshotState
 from coordinator.telemetry.gateway import GatewayWatch, trace_parent_of
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.errors import Refusal
-from viewstamp.limits import MIB
+from viewstamp.limits import (
+    MIB,
+    REPLIES_RETRY_DELAY_MS,
+    SNAPSHOT_READING_TIMEOUT_MS,
+    SNAPSHOT_STREAMS_PER_USER_MAX,
+)
 
 SERVICE: Final = "/viewstamp.api.snapshots.v1.SnapshotsService/"
 VERIFY_PATH: Final = SERVICE + "VerifySnapshot"
@@ -119,7 +126,7 @@ class SnapshotStreams:
         self._provider = provider
         self._check_serving = check_serving
         self._watch = watch
-        self._open = 0
+        self._open: Counter[int] = Counter()  # by user
 
     def handlers(self) -> Mapping[str, Any]:
         """Return the gRPC method handlers by path."""
@@ -152,32 +159,47 @@ class SnapshotStreams:
 
     async def _verify(self, payload: bytes, context: Context) -> None:
         request = _parsed(snapshots_pb2.VerifySnapshotRequest, payload)
-        with self._place():
+        with self._place(context):
             generation, header = await self._admit(request.generation, context)
             async with self._provider.pinned(generation) as pinned:
                 await _send_verdicts(pinned, header, context)
 
     async def _download(self, payload: bytes, context: Context) -> None:
         request = _parsed(snapshots_pb2.DownloadSnapshotRequest, payload)
-        with self._place():
+        with self._place(context):
             generation, header = await self._admit(request.generation, context)
             async with self._provider.pinned(generation) as pinned:
                 await _send_files(pinned, header, context)
 
     @contextmanager
-    def _place(self) -> Iterator[None]:
-        """Take one of the places for such streams. Raises Refusal OVERLOADED."""
-        if self._open >= SNAPSHOT_STREAMS_MAX:
+    def _place(self, context: Context) -> Iterator[None]:
+        """Take one of the places for such streams; the caller has some of them at most.
+
+        Raises Refusal OVERLOADED, QUOTA_EXCEEDED or UNAUTHENTICATED.
+        """
+        user_id = self._authenticator.principal(context.invocation_metadata()).user_id
+        held, open_count = self._open[user_id], self._open.total()
+        if held >= SNAPSHOT_STREAMS_PER_USER_MAX:
+            raise Refusal(
+                Reason.REASON_QUOTA_EXCEEDED,
+                f"user {user_id} verifies or downloads {held} snapshots already: await their end",
+                share="snapshot_streams",
+                held=held,
+                retry_delay_ms=REPLIES_RETRY_DELAY_MS,
+            )
+        if open_count >= SNAPSHOT_STREAMS_MAX:
             raise Refusal(
                 Reason.REASON_OVERLOADED,
-                f"{self._open} snapshots are being verified or downloaded: try again later",
-                streams=self._open,
+                f"{open_count} snapshots are being verified or downloaded: try again later",
+                streams=open_count,
             )
-        self._open += 1
+        self._open[user_id] += 1
         try:
             yield
         finally:
-            self._open -= 1
+            self._open[user_id] -= 1
+            if not self._open[user_id]:
+                del self._open[user_id]
 
     async def _admit(
         self, generation: int, context: Context
@@ -223,7 +245,7 @@ async def _send_verdicts(
             message = snapshots_pb2.VerifySnapshotResponse(
                 header=first, file=verdict.file, copies=verdict.copies, files_left=left
             )
-            await context.write(message)
+            await write_in_time(context, message, SNAPSHOT_READING_TIMEOUT_MS)
             first = None
     wrong = await pinned.check_sections()
     await context.write(
@@ -250,7 +272,7 @@ async def _send_files(
                     data=chunk,
                     total_bytes=total_bytes,
                 )
-                await context.write(message)
+                await write_in_time(context, message, SNAPSHOT_READING_TIMEOUT_MS)
                 first = None
                 offset += len(chunk)
 
@@ -261,7 +283,7 @@ def _handler(serve: Handler, response: type[Message]) -> Any:
         try:
             await serve(payload, context)
         except Refusal as refusal:
-            await abort(context, refusal)
+            await end_in_time(context, refusal)
 
     return grpc.unary_stream_rpc_method_handler(
         served, response_serializer=response.SerializeToString

@@ -85,11 +85,13 @@ class SnapshotReads:
         reported: Callable[[int], tuple[TaskSnapshot, ...]],
         follow: Callable[[mux.QueryOutcome], None],
         call_later: Callable[[int, Callable[[], None]], Timer] | None = None,
+        level_in_force: Callable[[], int] = lambda: limits.FEATURE_LEVEL_MAX,
     ) -> None:
         self._catalog = catalog
         self._reported = reported
         self._follow = follow
         self._call_later = call_later or _call_later
+        self._level_in_force = level_in_force
         self._waiting: dict[int, _Waiting] = {}
         self._answers: dict[int, Callable[[Any], Message]] = {
             _CODES["GetCurrentSnapshot"]: self._current,
@@ -201,7 +203,7 @@ class SnapshotReads:
 
     def _lookup(self, request: pb.LookupGenerationRequest) -> Message:
         current = self._catalog.current()
-        expected = values.expected_tasks(limits.FEATURE_LEVEL)
+        expected = values.expected_tasks(self._level_in_force())
         if request.stage not in map(int, expected):
             names = ", ".join(f"{int(stage)} ({stage.name.lower()})" for stage in expected)
             raise Refusal(
@@ -236,7 +238,7 @@ def _outcome(
 
 
 def _indexed(index: int, refusal: Refusal) -> mux.IndexedError:
-    return mux.IndexedError(index, refusal.to_error().SerializeToString())
+    return mux.IndexedError(index, refusal.to_answer().SerializeToString())
 
 
 def _all(indexes: Sequence[int], refusal: Refusal) -> list[mux.IndexedError]:

@@ -1,7 +1,7 @@
 """StepDown: the primary hands over. No entry of the log, since nothing that is replicated changes.
 
 Who may ask is decided as for every other method, at log order. A cluster of one replica has nobody
-to hand over to and does not serve it.
+to hand over to, and says so.
 """
 
 from __future__ import annotations

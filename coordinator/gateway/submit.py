@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from coordinator.gateway.audit import Audit
 from coordinator.gateway.commands import Commands
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.reads import Reads, consistency_of
 from coordinator.gateway.replies import (
-    abort,
     command_reply,
     read_reply,
     refused_command,
     refused_read,
 )
+from coordinator.gateway.slow_readers import end_in_time, write_in_time
 from coordinator.gateway.timers import SessionTimers
 from coordinator.replica.batcher import Reply
 from coordinator.tasks import first_to_end
 from coordinator.telemetry.gateway import GatewayWatch, Traces
+from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
@@ -55,7 +58,9 @@ class SubmitStreams:
         timers: SessionTimers,
         check_serving: Callable[[], None],
         watch: GatewayWatch | None = None,
+        audit: Audit | None = None,
     ) -> None:
+        self.audit = audit
         self.cluster_id = cluster_id
         self.authenticator = authenticator
         self.commands = commands
@@ -64,27 +69,54 @@ class SubmitStreams:
         self.watch = watch
         self._check_serving = check_serving
         self._open: dict[int, set[_Stream]] = {}
+        # The stream of each session that was opened last: nothing new is taken from its elders.
+        self._newest: dict[int, _Stream] = {}
+        self._of_user: Counter[int] = Counter()
 
     async def serve(self, context: Context) -> None:
         """Serve one stream until either side ends it."""
+        peer = context.peer()
         try:
             self._check_serving()
             principal = self.authenticator.principal(context.invocation_metadata())
-            opening = await self._opened(context, principal)
-            await self._serve(_Stream(self, context, principal, opening), opening.session_id)
+            with self._place(principal.user_id):
+                await self._serve(context, principal)
         except Refusal as refusal:
-            await abort(context, refusal)
+            if self.audit is not None:
+                self.audit.denied("Submit", context, peer, refusal)
+            await end_in_time(context, refusal)
 
     def session_ended(self, session_id: int) -> None:
         """End the streams of a session that is no more, after the answers it has got."""
         # Answers that retired with the end of the session are on their way to the streams.
         asyncio.get_running_loop().call_soon(self._end_streams, session_id)
+        if self.audit is not None and session_id in self._open:
+            self.audit.session_ended(session_id)
 
     def end_all(self, refusal: Refusal) -> None:
         """End every stream of a session, after the answers it has got: they go on elsewhere."""
         for streams in list(self._open.values()):
             for stream in streams:
                 stream.end(refusal)
+
+    def check_newest(self, session_id: int, stream: _Stream) -> None:
+        """Raise Refusal STREAM_REPLACED unless the stream is the one that was opened last."""
+        if self._newest.get(session_id) is not stream:
+            raise _replaced(session_id)
+
+    def check_no_stream(self, session_id: int) -> None:
+        """Raise Refusal STREAM_REPLACED if a stream of the session is open: it fences calls, too.
+
+        A call that was held up on its way could otherwise claim a number that its client gave to
+        another request since, over the stream.
+        """
+        if session_id in self._newest:
+            raise Refusal(
+                Reason.REASON_STREAM_REPLACED,
+                f"a stream of session {session_id} is open, perhaps of a machine that is gone: send"
+                " the call over a stream; opening one ends the other at once",
+                session=session_id,
+            )
 
     def _end_streams(self, session_id: int) -> None:
         for stream in self._open.get(session_id, ()):
@@ -96,34 +128,104 @@ class SubmitStreams:
                 )
             )
 
-    async def _opened(self, context: Context, principal: AccessToken) -> submit_pb2.OpenStream:
-        message = await _read(context)
-        if message is None or not message.HasField("open"):
-            raise Refusal(
-                Reason.REASON_MALFORMED_REQUEST, "the first message of a stream must be `open`"
-            )
-        session_id = message.open.session_id
-        last = await self.commands.open_session(session_id, principal) if session_id else 0
-        opened = submit_pb2.StreamOpened(last_request_number=last, cluster_id=self.cluster_id)
-        await context.write(submit_pb2.SubmitResponse(opened=opened))
-        return message.open
+    async def _serve(self, context: Context, principal: AccessToken) -> None:
+        opening = await _opening(context)
+        if opening.session_id:
+            await self._serve_session(context, principal, opening)
+        else:
+            await self._write_opened(context, 0)
+            await _Stream(self, context, principal, opening).run()
 
-    async def _serve(self, stream: _Stream, session_id: int) -> None:
-        if not session_id:
-            await stream.run()
-            return
-        self._open.setdefault(session_id, set()).add(stream)
+    @contextmanager
+    def _place(self, user_id: int) -> Iterator[None]:
+        """Take a place of the user's. Raises Refusal QUOTA_EXCEEDED."""
+        open_count = self._of_user[user_id]
+        if open_count >= limits.SUBMIT_STREAMS_PER_USER_MAX:
+            raise _too_many(f"user {user_id} has", open_count)
+        if self._of_user.total() >= limits.SUBMIT_STREAMS_MAX:
+            raise _too_many("this replica has", self._of_user.total())
+        self._of_user[user_id] += 1
+        try:
+            yield
+        finally:
+            self._of_user[user_id] -= 1
+            if not self._of_user[user_id]:
+                del self._of_user[user_id]
+
+    async def _write_opened(self, context: Context, last_number: int) -> None:
+        opened = submit_pb2.StreamOpened(
+            last_request_number=last_number, cluster_id=self.cluster_id
+        )
+        await context.write(submit_pb2.SubmitResponse(opened=opened))
+
+    async def _serve_session(
+        self, context: Context, principal: AccessToken, opening: submit_pb2.OpenStream
+    ) -> None:
+        session_id = opening.session_id
+        last_number = await self.commands.open_session(session_id, principal)
+        stream = _Stream(self, context, principal, opening)
+        # Nothing is awaited from the last look at the session until its elders are fenced, and only
+        # then is the stream open: whoever hears that it is may number anew what was never answered.
+        self._fence_elders(session_id, stream)
         self.timers.stream_opened(session_id)
         try:
+            await self._write_opened(context, last_number)
             # It may have ended while `opened` was written.
             self.commands.check_session(session_id)
             await stream.run()
         finally:
             self.timers.stream_closed(session_id)
-            streams = self._open[session_id]
-            streams.remove(stream)
-            if not streams:
-                del self._open[session_id]
+            self._closed(session_id, stream)
+
+    def _fence_elders(self, session_id: int, stream: _Stream) -> None:
+        self._newest[session_id] = stream
+        for elder in self._open.get(session_id, ()):
+            elder.end(_replaced(session_id))
+        self._open.setdefault(session_id, set()).add(stream)
+
+    def _closed(self, session_id: int, stream: _Stream) -> None:
+        if self._newest.get(session_id) is stream:
+            del self._newest[session_id]
+        streams = self._open[session_id]
+        streams.remove(stream)
+        if not streams:
+            del self._open[session_id]
+
+
+def _too_many(who: str, count: int) -> Refusal:
+    return Refusal(
+        Reason.REASON_QUOTA_EXCEEDED,
+        f"{who} {count} Submit streams open, as many as may be: end some",
+        share="submit_streams",
+        held=count,
+        retry_delay_ms=limits.REPLIES_RETRY_DELAY_MS,
+    )
+
+
+async def _opening(context: Context) -> submit_pb2.OpenStream:
+    timeout_ms = limits.STREAM_OPENING_TIMEOUT_MS
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            message = await _read(context)
+    except TimeoutError as error:
+        raise Refusal(
+            Reason.REASON_MALFORMED_REQUEST,
+            f"the first message of a stream, `open`, must come within {timeout_ms} ms",
+            timeout_ms=timeout_ms,
+        ) from error
+    if message is None or not message.HasField("open"):
+        raise Refusal(
+            Reason.REASON_MALFORMED_REQUEST, "the first message of a stream must be `open`"
+        )
+    return message.open
+
+
+def _replaced(session_id: int) -> Refusal:
+    return Refusal(
+        Reason.REASON_STREAM_REPLACED,
+        f"a newer stream of session {session_id} was opened: send its commands over that one",
+        session=session_id,
+    )
 
 
 class _Stream:
@@ -140,6 +242,8 @@ class _Stream:
         self._context = context
         self._principal = principal
         self._session_id = opening.session_id
+        # Kept: once a call is over, gRPC must not be asked for it any more.
+        self._peer = context.peer()
         self._packs_answers = opening.takes_packed_answers
         self._outgoing: deque[Answer] = deque()
         self._wake = asyncio.Event()
@@ -173,6 +277,7 @@ class _Stream:
             if message is None:
                 await self._until_due_at_most(0)
                 return
+            await self._unless_ended()
             self._streams.authenticator.check_fresh(self._principal)
             kind = message.WhichOneof("kind")
             if kind == "command":
@@ -195,7 +300,20 @@ class _Stream:
     async def _commands(self, requests: Iterable[submit_pb2.CommandRequest]) -> None:
         for request in requests:
             await self._until_due_at_most(ANSWERS_DUE_MAX - 1)
+            await self._unless_ended()
             await self._command(request)
+
+    async def _unless_ended(self) -> None:
+        """Take nothing more from a stream that this side ends; the writer says why."""
+        if self._end is not None:
+            await asyncio.Event().wait()
+
+    def _check_fence(self) -> None:
+        """Raise Refusal if nothing new may be sequenced for this stream."""
+        if self._end is not None:
+            raise self._end
+        if self._session_id:
+            self._streams.check_newest(self._session_id, self)
 
     async def _command(self, request: submit_pb2.CommandRequest) -> None:
         self._answers_due += 1
@@ -204,22 +322,28 @@ class _Stream:
         traces = () if watch is None else watch.packed(request, self._principal.user_id)
         try:
             admitted = await self._streams.commands.admit(
-                self._session_id, request, self._principal, traces
+                self._session_id, request, self._principal, traces, self._check_fence
             )
         except Refusal as refusal:
             self._refused(traces, refusal)
+            self._tell(request, refusal)
             self._send(refused_command(number, refusal))
             return
         suffixes = admitted.suffixes
         admitted.future.add_done_callback(
             lambda future: self._answer(
-                lambda: self._command_answer(number, future, suffixes, traces)
+                lambda: self._command_answer(request, future, suffixes, traces)
             )
         )
 
+    def _tell(self, request: submit_pb2.CommandRequest, outcome: Reply | Refusal) -> None:
+        audit = self._streams.audit
+        if audit is not None:
+            audit.request(request, self._principal, self._session_id, self._peer, outcome)
+
     def _command_answer(
         self,
-        number: int,
+        request: submit_pb2.CommandRequest,
         future: asyncio.Future[Reply],
         suffixes: Sequence[Mapping[int, bytes]],
         traces: Traces,
@@ -227,10 +351,14 @@ class _Stream:
         failure = future.exception()
         if failure is None:
             self._answered(traces, future.result())
-            return command_reply(number, future.result(), self._streams.cluster_id, suffixes)
+            self._tell(request, future.result())
+            return command_reply(
+                request.number, future.result(), self._streams.cluster_id, suffixes
+            )
         if isinstance(failure, Refusal):
             self._refused(traces, failure)
-            return refused_command(number, failure)
+            self._tell(request, failure)
+            return refused_command(request.number, failure)
         raise failure
 
     def _answered(self, traces: Traces, reply: Reply) -> None:
@@ -255,10 +383,15 @@ class _Stream:
             self._send(refused_read(read_id, refusal))
             return
         self._reads.add(future)
-        future.add_done_callback(lambda done: self._read_done(read_id, done, traces))
+        future.add_done_callback(lambda done: self._read_done(request, done, traces))
 
-    def _read_done(self, read_id: int, future: asyncio.Future[Reply], traces: Traces) -> None:
+    def _read_done(
+        self, request: submit_pb2.ReadRequest, future: asyncio.Future[Reply], traces: Traces
+    ) -> None:
         self._reads.discard(future)
+        read_id, audit = request.read_id, self._streams.audit
+        if audit is not None and not future.cancelled() and future.exception() is None:
+            audit.reads(request.spans, self._principal, self._peer, future.result())
         if not future.cancelled():
             self._answer(lambda: self._read_answer(read_id, future, traces))
 
@@ -292,7 +425,8 @@ class _Stream:
         while True:
             while self._outgoing:
                 answers = self._next_answers()
-                await self._context.write(_response(answers))
+                timeout_ms = limits.ANSWER_READING_TIMEOUT_MS
+                await write_in_time(self._context, _response(answers), timeout_ms)
                 self._answers_due -= len(answers)
                 self._answer_written.set()
             if self._end is not None:

@@ -11,16 +11,20 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from coordinator.gateway.audit import Audit
 from coordinator.gateway.cluster import STATUS_CODES
 from coordinator.gateway.commands import Commands
 from coordinator.gateway.forwarding import Forwarding
 from coordinator.gateway.normalize import Normalizer, Origin
+from coordinator.gateway.peer_address import address_of
 from coordinator.gateway.principal import Authenticator
-from coordinator.gateway.reads import STALE, Reads, ReadSpan, consistency_of_metadata
+from coordinator.gateway.reads import LINEARIZABLE, STALE, Reads, ReadSpan, consistency_of_metadata
+from coordinator.gateway.registration import SessionRoom
 from coordinator.gateway.replies import abort, header_of, only_result, with_header
 from coordinator.gateway.routes import Routes
 from coordinator.replica.batcher import LooseCommand, Reply
 from coordinator.replica.refusals import outcome_unknown
+from coordinator.stages.codec import REGISTER_SESSION_CODE
 from coordinator.telemetry.commands import CommandTrace
 from coordinator.telemetry.gateway import GatewayWatch
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -69,7 +73,14 @@ class UnaryCalls:
         check_serving: Callable[[], None],
         watch: GatewayWatch | None = None,
         elsewhere: Elsewhere | None = None,
+        check_fence: Callable[[int], None] = lambda _: None,
+        room: SessionRoom | None = None,
+        audit: Audit | None = None,
     ) -> None:
+        self._audit = audit
+        self._room = room
+        # Raises Refusal if a session takes nothing new from unary calls.
+        self._check_fence = check_fence
         self._elsewhere = elsewhere
         self._cluster_id = cluster_id
         self._routes = routes
@@ -103,20 +114,26 @@ class UnaryCalls:
         metadata: Metadata,
         trace: CommandTrace | None,
     ) -> bytes:
+        peer = context.peer()
         try:
             forwarding = self._forwarding_of(path, metadata)
             if forwarding is not None:
-                return await forwarding.forward(path, payload, context)
+                known = self._routes.named(path)
+                changes = known is None or known.kind is MethodKind.COMMAND
+                return await forwarding.forward(path, payload, context, changes=changes)
             method = self._routes.public(path)
             if method.kind is MethodKind.QUERY:
-                reply, suffix = await self._query(method, payload, metadata), b""
+                address = address_of(peer)
+                reply, suffix = await self._query(method, payload, metadata, address), b""
                 self._check_knows_caller(reply)
             else:
                 reply, suffix = await self._command(method, payload, metadata, trace)
         except Refusal as refusal:
             if self._watch is not None:
                 self._watch.refused(() if trace is None else (trace,), refusal)
+            self._tell(path, payload, context, peer, refusal)
             await abort(context, refusal)
+        self._tell(path, payload, context, peer, reply)
         if self._watch is not None and trace is not None:
             self._watch.answered((trace,), reply)
         header = header_of(reply, self._cluster_id)
@@ -124,6 +141,12 @@ class UnaryCalls:
             return with_header(header, only_result(reply) + suffix)
         except Refusal as refusal:
             await abort(context, refusal, header)
+
+    def _tell(
+        self, path: str, payload: bytes, context: Context, peer: str, outcome: Reply | Refusal
+    ) -> None:
+        if self._audit is not None:
+            self._audit.unary(path, payload, context, peer, outcome)
 
     def _forwarding_of(self, path: str, metadata: Metadata) -> Forwarding | None:
         """Return what passes a call on; None if it is answered here. Raises Refusal."""
@@ -192,6 +215,14 @@ class UnaryCalls:
         if trace is not None:
             trace.user_id = principal.user_id
         entries = {key: value for key, value in metadata if key in _SESSION_KEYS}
+        if entries and SESSION_KEY not in entries:
+            # Its caller believes that a retry does no harm.
+            raise Refusal(
+                Reason.REASON_MALFORMED_REQUEST,
+                f"the metadata has {', '.join(sorted(entries))} without {SESSION_KEY}: a number"
+                " counts in a session alone; send both or neither",
+                key=SESSION_KEY,
+            )
         if SESSION_KEY in entries:
             return await self._session_command(method, payload, principal, entries, trace)
         return await self._loose_command(method, payload, principal, trace)
@@ -200,6 +231,8 @@ class UnaryCalls:
         self, method: Method, payload: bytes, principal: AccessToken, trace: CommandTrace | None
     ) -> tuple[Reply, bytes]:
         suffix = b""
+        if method.code == REGISTER_SESSION_CODE and self._room is not None:
+            await self._room.make(principal.user_id, payload)
         if self._normalizer.needed(method):
             payload, suffix = await self._normalize(method, payload, principal)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -221,7 +254,8 @@ class UnaryCalls:
     ) -> tuple[bytes, bytes]:
         span = log_pb2.LoggedSpan(code=method.code, count=1, items=frame(payload))
         nonce = os.urandom(NONCE_BYTES)
-        origin = Origin(principal.user_id, GATEWAY_SESSION_ID, 0, 0, nonce)
+        stamp = principal.credential_revision
+        origin = Origin(principal.user_id, GATEWAY_SESSION_ID, 0, 0, nonce, stamp)
         suffixes = await self._normalizer.normalize(method, span, origin)
         if span.refused:
             raise Refusal.from_error(span.refused[0].error)
@@ -243,12 +277,16 @@ class UnaryCalls:
         )
         await self._commands.check_caller(session_id, principal)
         traces = () if trace is None else (trace,)
-        admitted = await self._commands.admit(session_id, request, principal, traces)
+        admitted = await self._commands.admit(
+            session_id, request, principal, traces, lambda: self._check_fence(session_id)
+        )
         # Shielded: the request stays in flight for others who sent it, when this caller is gone.
         reply = await _in_time(asyncio.shield(admitted.future))
         return reply, admitted.suffixes[0].get(0, b"")
 
-    async def _query(self, method: Method, payload: bytes, metadata: Metadata) -> Reply:
+    async def _query(
+        self, method: Method, payload: bytes, metadata: Metadata, address: str
+    ) -> Reply:
         principal = None if method.public else self._authenticator.principal(metadata)
         entries = {key: value for key, value in metadata if key == SESSION_KEY}
         session_id = GATEWAY_SESSION_ID
@@ -256,8 +294,10 @@ class UnaryCalls:
             session_id = _number(entries, SESSION_KEY)
             await self._commands.check_caller(session_id, principal)
         span = ReadSpan(method, 1, frame(payload))
-        consistency = consistency_of_metadata(metadata)
-        return await self._reads.start_spans([span], principal, session_id, consistency)
+        # Who asks for credentials must not choose a replica, or a moment, that does not know yet
+        # that they were revoked.
+        consistency = LINEARIZABLE if method.public else consistency_of_metadata(metadata)
+        return await self._reads.start_spans([span], principal, session_id, consistency, address)
 
 
 async def _in_time(future: asyncio.Future[Reply]) -> Reply:
@@ -281,7 +321,8 @@ def _trace_parent(metadata: Metadata) -> str:
 def _number(entries: dict[str, Any], key: str) -> int:
     text = str(entries.get(key, ""))
     # Lengths first: nobody converts thousands of digits.
-    if len(text) > _U64_DIGITS_MAX or not text.isdecimal() or int(text) > _U64_MAX:
+    is_number = len(text) <= _U64_DIGITS_MAX and text.isascii() and text.isdecimal()
+    if not is_number or int(text) > _U64_MAX:
         raise Refusal(
             Reason.REASON_MALFORMED_REQUEST,
             f"the metadata {key} is {text[:_U64_DIGITS_MAX]!r}: it must be a number of 64 bits",

@@ -11,7 +11,6 @@ from typing import Any
 
 from coordinator.mux.catalog_decisions import (
     DECISIONS,
-    WHY,
     Decided,
     Standing,
     Verdict,
@@ -30,8 +29,11 @@ from coordinator.mux.catalog_types import (
     DeleteSnapshot,
     Entity,
     FailSnapshot,
+    FeatureLevel,
     PruneSnapshots,
     PruneSnapshotsResult,
+    RaiseFeatureLevel,
+    RaiseFeatureLevelResult,
     Retention,
     SetRetention,
     Snapshot,
@@ -40,6 +42,7 @@ from coordinator.mux.catalog_types import (
 from coordinator.mux.codec import Codec
 from coordinator.mux.entities import (
     COUNTERS_KIND,
+    FEATURE_LEVEL_KIND,
     SNAPSHOT_KIND,
     CatalogValue,
     counters_key,
@@ -60,6 +63,7 @@ class CatalogMachine:
         self._undo = UndoLog()
         self._snapshots: EntityTable[int, Snapshot] = EntityTable(self._undo)
         self._counters: EntityTable[None, CatalogCounters] = EntityTable(self._undo)
+        self._level: EntityTable[None, FeatureLevel] = EntityTable(self._undo)
         # Generations changed since the last call of `take_changes`.
         self._touched: list[int] = []
 
@@ -90,6 +94,12 @@ class CatalogMachine:
         counters = self._counters.get(None)
         return counters.last_generation if counters is not None else 0
 
+    @property
+    def feature_level(self) -> int:
+        """The level that the last raise decided; 0 if there was none."""
+        decided = self._level.get(None)
+        return decided.level if decided is not None else 0
+
     def standing(self, generation: int) -> Standing:
         """Return where a generation stands."""
         snapshot = self._snapshots.get(generation)
@@ -108,12 +118,19 @@ class CatalogMachine:
     # --- Commands ---
 
     def apply(
-        self, command: CatalogCommand, revision: int, op: int, timestamp: int
+        self,
+        command: CatalogCommand,
+        revision: int,
+        op: int,
+        timestamp: int,
+        feature_level: int,
     ) -> Applied | Refused:
-        """Apply one command; `timestamp` is log time in microseconds."""
+        """Apply one command; `timestamp` is log time in us, `feature_level` that of its entry."""
         why = malformed(command)
         if why is not None:
-            return Refused(self._codec.encode_refusal("MALFORMED_REQUEST", why, {}))
+            return Refused(self._codec.encode_refusal("MALFORMED_REQUEST", why.details, why.case))
+        if isinstance(command, RaiseFeatureLevel):
+            return self._raise_level(command, max(feature_level, self.feature_level))
         if isinstance(command, PruneSnapshots):
             return self._applied(self._prune(command, timestamp))
         if isinstance(command, CreateSnapshot):
@@ -155,11 +172,13 @@ class CatalogMachine:
     def row_kinds(self) -> tuple[RowKind[Any, Any], ...]:
         """Return the kinds of rows, ascending."""
         snapshots, counters, encode = self._snapshots, self._counters, self._codec.encode_entity
+        level = self._level
         return (
             RowKind(
                 SNAPSHOT_KIND, snapshots.log, snapshots.keys, snapshots.get, number_key, encode
             ),
             RowKind(COUNTERS_KIND, counters.log, counters.keys, counters.get, counters_key, encode),
+            RowKind(FEATURE_LEVEL_KIND, level.log, level.keys, level.get, counters_key, encode),
         )
 
     def load(self, values: Iterable[CatalogValue]) -> None:
@@ -167,6 +186,8 @@ class CatalogMachine:
         for value in values:
             if isinstance(value, Snapshot):
                 self._snapshots.load(value.generation, value)
+            elif isinstance(value, FeatureLevel):
+                self._level.load(None, value)
             else:
                 self._counters.load(None, value)
 
@@ -240,6 +261,20 @@ class CatalogMachine:
                 self._drop(generation)
         return PruneSnapshotsResult(generations)
 
+    def _raise_level(self, command: RaiseFeatureLevel, in_force: int) -> Applied | Refused:
+        """Raise the level by one. Whether this build knows it is no question: all decide alike."""
+        if command.expected != in_force or command.level != in_force + 1:
+            details = {
+                "level": str(command.level),
+                "expected": str(command.expected),
+                "in_force": str(in_force),
+            }
+            return Refused(self._codec.encode_refusal("FEATURE_LEVEL_MISMATCH", details))
+        if command.validate_only:
+            return self._applied(RaiseFeatureLevelResult(in_force))
+        self._level.put(None, FeatureLevel(command.level))
+        return self._applied(RaiseFeatureLevelResult(command.level))
+
     def _put(self, snapshot: Snapshot) -> None:
         """Set a generation."""
         self._touch(snapshot.generation)
@@ -273,6 +308,5 @@ class CatalogMachine:
         """Return why a command is refused."""
         if verdict is Verdict.IN_PROGRESS:
             generation = self.current().generation
-        message = WHY[verdict].format(generation=generation)
         details = {"generation": str(generation)}
-        return Refused(self._codec.encode_refusal(verdict.value, message, details))
+        return Refused(self._codec.encode_refusal(verdict.value, details))

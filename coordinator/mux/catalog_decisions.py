@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -86,22 +87,23 @@ DECISIONS: Final[Mapping[type[Decided], Mapping[Standing, Verdict]]] = MappingPr
 })
 # fmt: on
 
-WHY: Final[Mapping[Verdict, str]] = MappingProxyType(
-    {
-        Verdict.IN_PROGRESS: "snapshot {generation} is under way; wait until it is decided",
-        Verdict.NOT_FOUND: "there is no snapshot {generation}",
-        Verdict.IN_USE: "snapshot {generation} is the last good one or under way; it must stay",
-    }
-)
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """What is wrong with a command: a case of MALFORMED_REQUEST, and what it names."""
+
+    case: str
+    details: Mapping[str, str] = field(default_factory=dict)
 
 
-def malformed(command: CatalogCommand) -> str | None:
+def malformed(command: CatalogCommand) -> Malformed | None:
     """Return what is wrong with a command, whatever there is; None if nothing."""
     match command:
         case BeginSnapshot() | PruneSnapshots() if command.keep_last < 1:
-            return "keep_last is 0; at least 1 must be kept"
+            return Malformed("keep_last")
         case CompleteSnapshot() if len(command.root) != ROOT_BYTES:
-            return f"root has {len(command.root)} bytes; it must have {ROOT_BYTES}"
+            details = {"bytes": str(len(command.root)), "bytes_due": str(ROOT_BYTES)}
+            return Malformed("root_length", details)
         case CompleteSnapshot() if tuple(task.stage for task in command.tasks) != tuple(Stage):
-            return "tasks must be one for each stage, in the order of the stages"
+            return Malformed("snapshot_tasks")
     return None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from coordinator.mux.catalog import CatalogMachine
-from coordinator.mux.catalog_types import CutTaken, FailSnapshot, SnapshotState
-from coordinator.mux.freezing import Freezer
+from coordinator.mux.catalog_types import CutTaken, FailSnapshot, Restored, SnapshotState
+from coordinator.mux.freezing import Freezer, RowKind
 from coordinator.mux.requests import SessionsStage
 from coordinator.mux.segments import Segment
 from coordinator.mux.sessions import Refused
+from coordinator.mux.stage import Stage
 from coordinator.mux.types import EMPTY_FRAME, IndexedError, MuxError, Prepare
 
 
@@ -15,16 +19,16 @@ class CatalogStage:
     """The catalog machine, and the frozen changes of both sections that the mux owns."""
 
     def __init__(
-        self, sessions: SessionsStage, machine: CatalogMachine, base_generation: int
+        self, sessions: SessionsStage, machine: CatalogMachine, restored: Restored
     ) -> None:
-        """Begin unchanged against the base."""
+        """Begin unchanged against the base; what was rewritten is all changed."""
         self.machine = machine
         kinds = (*sessions.machine.row_kinds(), *sessions.replies.row_kinds())
-        self._sessions = Freezer(kinds, base_generation)
-        self._catalog = Freezer(machine.row_kinds(), base_generation)
+        self._sessions = _freezer(kinds, restored, Stage.SESSIONS)
+        self._catalog = _freezer(machine.row_kinds(), restored, Stage.CATALOG)
 
-    def apply(self, op: int, segment: Segment) -> None:
-        """Apply the commands of a span that no place has refused."""
+    def apply(self, op: int, feature_level: int, segment: Segment) -> None:
+        """Apply the commands of a span that no place has refused; both are those of the entry."""
         span, refused = segment.span, frozenset(segment.refused)
         if len(span.catalog_commands) != span.count:
             raise MuxError(f"{span.count} catalog commands, {len(span.catalog_commands)} decoded")
@@ -34,7 +38,9 @@ class CatalogStage:
             if index not in refused:
                 assert command is not None, f"catalog command {index} is neither there nor refused"
                 revision = segment.first_revision + index
-                outcome = self.machine.apply(command, revision, op, segment.timestamp)
+                outcome = self.machine.apply(
+                    command, revision, op, segment.timestamp, feature_level
+                )
                 if isinstance(outcome, Refused):
                     errors.append(IndexedError(index, outcome.error))
                 else:
@@ -69,3 +75,14 @@ class CatalogStage:
         if snapshot is not None and snapshot.state is SnapshotState.FAILED:
             self._sessions.abandon(generation)
             self._catalog.abandon(generation)
+
+
+def _freezer(kinds: Sequence[RowKind[Any, Any]], restored: Restored, stage: Stage) -> Freezer:
+    """Return what freezes a section from here on."""
+    if stage not in restored.rewritten:
+        return Freezer(kinds, restored.generation)
+    for kind in kinds:
+        changed = kind.keys()  # all of them
+        for key in changed:
+            kind.log.note(key, None)
+    return Freezer(kinds, base_generation=0)

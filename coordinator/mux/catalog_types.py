@@ -75,6 +75,13 @@ class CatalogCounters:
     last_generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class FeatureLevel:
+    """The level that the last raise decided; without one it is what the cluster began with."""
+
+    level: int
+
+
 # What readers see before the first snapshot: the empty state, complete. It is never stored.
 GENERATION_ZERO = Snapshot(0, SnapshotState.COMPLETED)
 
@@ -139,6 +146,15 @@ class FailSnapshot:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class RaiseFeatureLevel:
+    """Let entries have a higher feature level from now on; only say whether, if validating."""
+
+    level: int
+    expected: int
+    validate_only: bool = False
+
+
 CatalogCommand: TypeAlias = (
     CreateSnapshot
     | DeleteSnapshot
@@ -147,6 +163,7 @@ CatalogCommand: TypeAlias = (
     | BeginSnapshot
     | CompleteSnapshot
     | FailSnapshot
+    | RaiseFeatureLevel
 )
 
 
@@ -168,11 +185,20 @@ class PruneSnapshotsResult:
 
 
 @dataclass(frozen=True, slots=True)
+class RaiseFeatureLevelResult:
+    """The level in force behind the command."""
+
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogDone:
     """The result of every other command, also if there was nothing to do."""
 
 
-CatalogResult: TypeAlias = CreateSnapshotResult | PruneSnapshotsResult | CatalogDone
+CatalogResult: TypeAlias = (
+    CreateSnapshotResult | PruneSnapshotsResult | RaiseFeatureLevelResult | CatalogDone
+)
 
 
 # --- To the shell --------------------------------------------------------------------------------
@@ -222,7 +248,8 @@ class CatalogChanged:
 class Restored:
     """Where a mux goes on: the sections of a generation, and the place of its cut.
 
-    The entities are ascending by (kind, key). `generation` is the base of the next cut.
+    The entities are ascending by (kind, key). `generation` is the base of the next cut, but for
+    sections that were `rewritten` since they were stored: all of those is new to it.
     """
 
     op: int
@@ -231,3 +258,4 @@ class Restored:
     generation: int
     sessions: Iterable[Entity]
     catalog: Iterable[Entity]
+    rewritten: frozenset[Stage] = frozenset()

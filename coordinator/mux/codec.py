@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -50,6 +51,23 @@ class CredentialsChanged:
 
     user_id: int
     minimum: int
+    minimum_token: int = 0
+    """For stamps that a personal access token got, if it is higher."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserSessionsEnded:
+    """Sessions of the user end: one, or all if it is None (an effect that sessions receives).
+
+    `kept_session_id` lives on.
+    """
+
+    user_id: int
+    session_id: int | None
+    kept_session_id: int = 0
+
+
+ForSessions: TypeAlias = UserEnded | CredentialsChanged | UserSessionsEnded
 
 
 class Codec(Protocol):
@@ -70,12 +88,19 @@ class Codec(Protocol):
         """Return the encoded EffectPayload."""
         ...
 
-    def decode_effect(self, payload: bytes) -> UserEnded | CredentialsChanged | None:
+    def decode_effect(self, payload: bytes) -> ForSessions | None:
         """Return what an effect means for sessions, None if nothing."""
         ...
 
-    def encode_refusal(self, name: str, message: str, details: dict[str, str]) -> Error:
-        """Return an error; `name` is a reason without prefix, for example SESSION_EVICTED."""
+    def encode_refusal(self, name: str, details: Mapping[str, str], case: str = "") -> Error:
+        """Return an error; `name` is a reason without prefix, for example SESSION_EVICTED.
+
+        It has no words: `viewstamp.texts.table` has them, by reason and `case`.
+        """
+        ...
+
+    def encode_without_text(self, error: Error) -> Error:
+        """Return the error of an entry of level 1 as it is kept: its reason alone."""
         ...
 
     def encode_part_refusal(self, error: Error, part: int) -> Error:

@@ -78,7 +78,7 @@ class CutRun(Run):
         self._sessions.enter(self._request, segment)
         if not segment.is_open:
             return
-        self._catalog.apply(self.op, segment)
+        self._catalog.apply(self.op, self.feature_level, segment)
         (command,) = segment.span.catalog_commands
         assert isinstance(command, BeginSnapshot), f"code of a cut with {command!r}"
         snapshot = machine.get(command.generation)

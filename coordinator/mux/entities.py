@@ -10,8 +10,9 @@ import struct
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from coordinator.mux.catalog_types import CatalogCounters, Snapshot
+from coordinator.mux.catalog_types import CatalogCounters, FeatureLevel, Snapshot
 from coordinator.mux.types import RequestReply
+from viewstamp import limits
 
 SESSION_KIND: Final = 1
 MINIMUM_KIND: Final = 2
@@ -20,6 +21,7 @@ REPLY_KIND: Final = 4
 
 SNAPSHOT_KIND: Final = 1
 COUNTERS_KIND: Final = 2
+FEATURE_LEVEL_KIND: Final = 3
 
 _ONE = struct.Struct(">Q")
 _TWO = struct.Struct(">QQ")
@@ -41,10 +43,21 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Minimum:
-    """Stamps of the user below `minimum` are refused."""
+    """Stamps of the user below `minimum` are refused.
+
+    Those that a personal access token got are refused below `minimum_token`, too.
+    """
 
     user_id: int
     minimum: int
+    minimum_token: int = 0
+
+    def refuses(self, stamp: int) -> bool:
+        """Whether credentials with this stamp are no longer in force."""
+        minimum = self.minimum
+        if stamp & limits.TOKEN_STAMP:
+            minimum = max(minimum, self.minimum_token)
+        return stamp & ~limits.TOKEN_STAMP < minimum
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +71,7 @@ class WindowRow:
 
 # What an entity of a section says.
 SessionsValue: TypeAlias = Session | Minimum | WindowRow | RequestReply
-CatalogValue: TypeAlias = Snapshot | CatalogCounters
+CatalogValue: TypeAlias = Snapshot | CatalogCounters | FeatureLevel
 
 
 def number_key(number: int) -> bytes:
@@ -72,7 +85,7 @@ def reply_key(key: tuple[int, int]) -> bytes:
 
 
 def counters_key(key: None) -> bytes:
-    """Return the key of the one row of counters."""
+    """Return the key of a kind that has one row."""
     return b""
 
 
@@ -91,3 +104,5 @@ def kind_and_key(value: SessionsValue | CatalogValue) -> tuple[int, bytes]:
             return SNAPSHOT_KIND, number_key(value.generation)
         case CatalogCounters():
             return COUNTERS_KIND, counters_key(None)
+        case FeatureLevel():
+            return FEATURE_LEVEL_KIND, counters_key(None)

@@ -45,7 +45,7 @@ from viewstamp import limits
 Part: TypeAlias = Segment | TransactionRun | CutRun
 
 # A cluster that has no snapshot yet.
-FROM_THE_BEGINNING: Final = Restored(0, 0, limits.FEATURE_LEVEL, 0, (), ())
+FROM_THE_BEGINNING: Final = Restored(0, 0, limits.FEATURE_LEVEL_MAX, 0, (), ())
 
 
 class TransactionSpan:
@@ -87,7 +87,7 @@ class Mux:
         self.sessions.load(sessions)
         self.replies.load(sessions)
         self.catalog.load(snapshots)
-        self._catalog = CatalogStage(self._stage, self.catalog, restored.generation)
+        self._catalog = CatalogStage(self._stage, self.catalog, restored)
         self._op = restored.op
         self._revision = restored.revision
         self._feature_level = restored.feature_level
@@ -113,6 +113,14 @@ class Mux:
     def revision(self) -> int:
         """The revision of the last command that came in: what a read from now on sees."""
         return self._revision
+
+    @property
+    def feature_level(self) -> int:
+        """The level in force behind the last command that was applied.
+
+        Entries have it in their headers from the first on that a primary appends with this in hand.
+        """
+        return max(self._feature_level, self.catalog.feature_level)
 
     @property
     def unretired(self) -> int:
@@ -159,6 +167,15 @@ class Mux:
             self._settle(run)
         return self._finish()
 
+    def stages_of(self, read: Read) -> tuple[Stage, ...]:
+        """Return the stages that a read visits; methods that nobody serves count for none."""
+        visited = [span.owner for span in read.spans if span.owner is not None]
+        for route in filter(None, (self._routes.get(span.code) for span in read.spans)):
+            visited.append(route.owner)
+            if route.resolve_stage is not None:
+                visited.append(route.resolve_stage)
+        return tuple(sorted(frozenset(visited)))
+
     def deferred(self, outcome: QueryOutcome) -> list[MuxEffect]:
         """Take in the answer that a stage had announced; one that no read awaits is dropped."""
         known = self._deferred.pop(outcome.query_id, None)
@@ -195,7 +212,7 @@ class Mux:
 
     def poke_proposals(self) -> list[MuxEffect]:
         """Have every domain service tell its pending proposals anew."""
-        run = ProposalsRun(ProposalsItem(), self._op, self._feature_level)
+        run = ProposalsRun(ProposalsItem(), self._op, self.feature_level)
         self._queue(run)
         self._advance([run])
         return self._finish()
@@ -294,7 +311,7 @@ class Mux:
         run = self._newest
         # A prepare without commands has no run, and yet reads behind it include its op.
         if not isinstance(run, ReadRun) or run.op != self._op or not run.takes(work):
-            run = ReadRun(self._op, self._revision, self._feature_level)
+            run = ReadRun(self._op, self._revision, self.feature_level)
         queued = frozenset(run.stages())
         run.add(work)
         self._read_runs[run] = None
@@ -372,6 +389,8 @@ class Mux:
 
     def _complete(self, run: Run) -> None:
         """Count a run that is done."""
+        if isinstance(run, ReadRun):
+            self._effects += run.take_left()
         if not run.is_done():
             return
         if isinstance(run, ReadRun):

@@ -76,7 +76,7 @@ class PrepareRun(Run):
         """Visit the other stage that needs no message; no effect goes there."""
         for segment in self._segments:
             if segment.route.owner == Stage.CATALOG and segment.is_open:
-                self._catalog.apply(self.op, segment)
+                self._catalog.apply(self.op, self.feature_level, segment)
         self.prepare.note_catalog(self._catalog.machine.take_changes())
 
 

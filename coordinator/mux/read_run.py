@@ -18,6 +18,8 @@ from coordinator.mux.types import (
     QueryOutcome,
     Read,
     ReadAnswered,
+    ReadPostponed,
+    ReadsLeft,
     ReadSpan,
     ResolveItem,
     ResolveOutcome,
@@ -36,10 +38,12 @@ class QuerySegment:
         self.span = span
         self.query_id = query_id
         self.reply: SpanReply | None = None
+        self.is_postponed = False
         self._read = read
         self._route = route
         self._refusals: tuple[IndexedError, ...] = ()
         self._contexts = b""
+        self._is_asked = False  # its owner
         # Stages to visit still, and those that have not answered yet.
         resolve = None if span.is_authorized else route.resolve_stage
         resolving = () if resolve is None else (resolve,)
@@ -54,11 +58,15 @@ class QuerySegment:
         """Return whether it cannot be answered without the stage."""
         return self.reply is None and stage in self._unanswered
 
-    def compose(self, revision: int) -> Item:
-        """Return the item for its next stage."""
+    def compose(self, revision: int, before: QuerySegment | None) -> Item:
+        """Return the item for its next stage, where `before` was composed just before it."""
         stage, *rest = self._unsent
         self._unsent = tuple(rest)
-        return self._query() if stage == self._route.owner else self._resolve(revision)
+        if stage != self._route.owner:
+            return self._resolve(revision)
+        self._is_asked = True
+        continues = before is not None and before._read is self._read and before._is_asked
+        return self._query(continues)
 
     def absorb(self, outcome: Outcome) -> bool:
         """Take over an answer; return True if it announces that the real one follows."""
@@ -70,6 +78,9 @@ class QuerySegment:
                 if len(self._refusals) == self.span.count:
                     self.reply = SpanReply(empty_frames(self.span.count), self._refusals)
             case QueryOutcome(query_id=self.query_id) if not self._unanswered:
+                if outcome.postponed:
+                    self.is_postponed = True
+                    return False
                 if outcome.deferred:
                     self._unanswered = (self._route.owner,)
                     return True
@@ -85,7 +96,7 @@ class QuerySegment:
         check_errors(errors, self.span.count, what)
         self._refusals = merge_errors(self._refusals, errors, what)
 
-    def _query(self) -> QueryItem:
+    def _query(self, continues: bool) -> QueryItem:
         """Return the item for the owner."""
         return QueryItem(
             query_id=self.query_id,
@@ -97,6 +108,8 @@ class QuerySegment:
             session_id=self._read.session_id,
             refused=tuple(error.index for error in self._refusals),
             contexts=self._contexts,
+            caller_address=self._read.caller_address,
+            continues=continues,
         )
 
     def _resolve(self, revision: int) -> ResolveItem:
@@ -110,7 +123,7 @@ class QuerySegment:
             items=self.span.items,
             user_id=self._read.user_id,
             credential_revision=self._read.credential_revision,
-            gate=self._route.gate,
+            gate=self._route.gate if self.span.gate is None else self.span.gate,
         )
 
 
@@ -140,6 +153,15 @@ class ReadWork:
         """Return whether every span has its reply and the answer was not given yet."""
         return not self.is_answered and all(s.reply is not None for s in self.segments)
 
+    def postpone(self) -> ReadPostponed:
+        """Return that a stage had no time for it, once."""
+        self.is_answered = True
+        return ReadPostponed(self.token)
+
+    def is_postponed(self) -> bool:
+        """Return whether a stage had no time for it, and it was not answered yet."""
+        return not self.is_answered and any(s.is_postponed for s in self.segments)
+
     def awaits(self, stage: Stage) -> bool:
         """Return whether it cannot be answered without the stage."""
         return not self.is_answered and any(segment.awaits(stage) for segment in self.segments)
@@ -158,6 +180,7 @@ class ReadRun(Run):
         self._count = 0
         self._items_bytes = 0
         self._reads: list[ReadWork] = []
+        self._tokens: list[int] = []  # of those that have not left
         # The stages still to be visited, ascending.
         self._left: tuple[Stage, ...] = ()
         # Whether an answer may have become complete since they were last taken.
@@ -178,6 +201,7 @@ class ReadRun(Run):
         """Let one more read travel along; only before the first visit."""
         assert not self.has_begun, "the reads of this position are on their way"
         self._reads.append(work)
+        self._tokens.append(work.token)
         self._count += work.count
         self._items_bytes += work.items_bytes
         self._left = tuple(sorted(frozenset((*self._left, *work.stages))))
@@ -201,7 +225,9 @@ class ReadRun(Run):
         self.has_begun = True
         stage = self.wanted()
         self._pending = [s for s in self._open() if s.unsent()[:1] == (stage,)]
-        items = tuple(segment.compose(self.revision) for segment in self._pending)
+        before = (None, *self._pending[:-1])
+        pairs = zip(self._pending, before, strict=False)
+        items = tuple(segment.compose(self.revision, previous) for segment, previous in pairs)
         self._look_ahead()
         return items
 
@@ -229,11 +255,12 @@ class ReadRun(Run):
         return deferred
 
     def take_answers(self) -> list[MuxEffect]:
-        """Return the answers that are complete, once each."""
+        """Return the answers that are complete, and which reads are postponed, once each."""
         if not self._is_stale:
             return []
         self._is_stale = False
-        return self._answer([work for work in self._reads if work.is_complete()], None)
+        postponed = [work.postpone() for work in self._reads if work.is_postponed()]
+        return postponed + self._answer([work for work in self._reads if work.is_complete()], None)
 
     def fail(self, stage: Stage | None, token: int | None, error: Error) -> list[MuxEffect]:
         """Answer the reads that await a stage, or the one with a token, by an error."""
@@ -245,6 +272,13 @@ class ReadRun(Run):
         answers = self._answer(failed, error)
         self._look_ahead()
         return answers
+
+    def take_left(self) -> list[MuxEffect]:
+        """Return which reads have left the stages, once each."""
+        if not self._tokens or self.unanswered or self._left:
+            return []
+        tokens, self._tokens = tuple(self._tokens), []
+        return [ReadsLeft(tokens)]
 
     def is_done(self) -> bool:
         """Return whether every read was answered and no batch is on its way."""

@@ -11,6 +11,7 @@ from coordinator.mux.codec import Codec
 from coordinator.mux.entities import (
     REPLY_KIND,
     WINDOW_KIND,
+    Session,
     SessionsValue,
     WindowRow,
     number_key,
@@ -21,15 +22,22 @@ from coordinator.mux.types import RequestReply
 
 # What a kept reply weighs beside its bytes: objects and dictionary slots, roughly.
 REPLY_OVERHEAD_BYTES: Final = 256
+# And each refusal in it: an object, its bytes, a place in the tuple.
+ERROR_OVERHEAD_BYTES: Final = 128
 
 
 @dataclass(slots=True)
 class Window:
-    """What is kept for one session: replies by number, those above `acked` alone."""
+    """What is kept for one session: replies by number, those above `acked` alone.
 
+    `user_id` and `weight` are for admission and no part of the state.
+    """
+
+    user_id: int
     acked: int = 0
     last_retired: int = 0
     replies: dict[int, RequestReply] = field(default_factory=dict)
+    weight: int = 0
 
 
 class ReplyTable:
@@ -40,6 +48,7 @@ class ReplyTable:
         self._codec = codec
         self._windows: dict[int, Window] = {}
         self._bytes = 0
+        self._of_user: dict[int, int] = {}
         # What changed since the last cut; replies by session id and number.
         self._window_log: ChangeLog[int, WindowRow] = ChangeLog()
         self._reply_log: ChangeLog[tuple[int, int], RequestReply] = ChangeLog()
@@ -49,14 +58,36 @@ class ReplyTable:
         """Bytes of all replies kept; admission compares it with SESSION_REPLIES_BYTES_MAX."""
         return self._bytes
 
+    @property
+    def holder_count(self) -> int:
+        """How many users have replies here."""
+        return len(self._of_user)
+
+    def bytes_of_user(self, user_id: int) -> int:
+        """Return the bytes of the replies of one user's sessions."""
+        return self._of_user.get(user_id, 0)
+
+    def bytes_of_session(self, session_id: int) -> int:
+        """Return the bytes of the replies of one session."""
+        window = self._windows.get(session_id)
+        return 0 if window is None else window.weight
+
+    def worst_session(self) -> int | None:
+        """Return the session with the most bytes, of the user who has the most; None: none has."""
+        if not self._of_user:
+            return None
+        user_id = max(self._of_user, key=lambda user: (self._of_user[user], -user))
+        of_user = (item for item in self._windows.items() if item[1].user_id == user_id)
+        return max((window.weight, -session_id) for session_id, window in of_user)[1] * -1
+
     def window(self, session_id: int) -> Window | None:
         """Return the window of a session, to be read alone."""
         return self._windows.get(session_id)
 
-    def open(self, session_id: int) -> None:
+    def open(self, session_id: int, user_id: int) -> None:
         """Begin the window of a session whose registration retires."""
         self._window_log.note(session_id, None)
-        self._windows[session_id] = Window()
+        self._windows[session_id] = Window(user_id)
 
     def close(self, session_id: int) -> None:
         """Forget the window of a session whose end retires."""
@@ -92,7 +123,7 @@ class ReplyTable:
         self._reply_log.first.setdefault((session_id, number), None)
         window.last_retired = number
         window.replies[number] = reply
-        self._bytes += weight(reply)
+        self._count(window, weight(reply))
 
     def entities(self) -> Iterator[Entity]:
         """Yield every entity of windows and replies in (kind, key) order."""
@@ -109,12 +140,28 @@ class ReplyTable:
 
     def load(self, values: Iterable[SessionsValue]) -> None:
         """Take over windows and replies, which `restoring` has checked, when there are none."""
+        users: dict[int, int] = {}
         for value in values:
-            if isinstance(value, WindowRow):
-                self._windows[value.session_id] = Window(value.acked, value.last_retired)
+            if isinstance(value, Session):
+                users[value.session_id] = value.user_id
+            elif isinstance(value, WindowRow):
+                user_id = users[value.session_id]
+                window = Window(user_id, value.acked, value.last_retired)
+                self._windows[value.session_id] = window
             elif isinstance(value, RequestReply):
-                self._windows[value.session_id].replies[value.number] = value
-                self._bytes += weight(value)
+                window = self._windows[value.session_id]
+                window.replies[value.number] = value
+                self._count(window, weight(value))
+
+    def _count(self, window: Window, change: int) -> None:
+        """Keep the sums that admission looks at."""
+        self._bytes += change
+        window.weight += change
+        left = self._of_user.get(window.user_id, 0) + change
+        if left:
+            self._of_user[window.user_id] = left
+        else:
+            del self._of_user[window.user_id]
 
     def _note(self, session_id: int, window: Window) -> None:
         """Remember a window that is about to change."""
@@ -125,7 +172,7 @@ class ReplyTable:
         """Forget one reply."""
         reply = window.replies.pop(number)
         self._reply_log.note_drop((session_id, number), reply)
-        self._bytes -= weight(reply)
+        self._count(window, -weight(reply))
 
     def _window_row(self, session_id: int) -> WindowRow | None:
         """Return a window without its replies."""
@@ -144,13 +191,18 @@ class ReplyTable:
         return None if window is None else window.replies.get(key[1])
 
 
+def is_same(known: bytes, fingerprint: bytes) -> bool:
+    """Whether two requests under one number may be the same one, by their fingerprints."""
+    return not known or not fingerprint or known == fingerprint
+
+
 def weight(reply: RequestReply) -> int:
     """Return the bytes that a kept reply counts for."""
     total = REPLY_OVERHEAD_BYTES
     for span in reply.spans:
         total += len(span.results)
         for error in span.errors:
-            total += len(error.error)
+            total += ERROR_OVERHEAD_BYTES + len(error.error)
     return total
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from coordinator.mux.admission import Admission
 from coordinator.mux.catalog_types import CatalogChanged, CutTaken, Snapshot
 from coordinator.mux.codec import Codec
-from coordinator.mux.replies import ReplyTable
+from coordinator.mux.entities import Session
+from coordinator.mux.replies import ReplyTable, is_same
 from coordinator.mux.segments import Segment
 from coordinator.mux.sessions import (
     HeaderVerdict,
@@ -72,7 +74,7 @@ class PrepareWork:
         self.runs_left = 0
         # Set by the run that freezes all stages here.
         self.cut: CutTaken | None = None
-        self._registered: list[int] = []
+        self._registered: list[Session] = []
         self._ended: list[int] = []
         # Generations that have changed; None: deleted.
         self._catalog: dict[int, Snapshot | None] = {}
@@ -96,8 +98,8 @@ class PrepareWork:
 
     def _answers(self, sessions: SessionsStage) -> Retired:
         """Change the reply table and return the answers."""
-        for session_id in self._registered:
-            sessions.replies.open(session_id)
+        for session in self._registered:
+            sessions.replies.open(session.session_id, session.user_id)
         replies = tuple(sessions.retire(self.prepare, work) for work in self.requests)
         for session_id in self._ended:
             sessions.replies.close(session_id)
@@ -134,9 +136,7 @@ class SessionsStage:
             return self.machine.evicted(work.request.session_id)
         if is_internal and span.user_id != limits.SYSTEM_USER_ID:
             return self.codec.encode_refusal(
-                "PERMISSION_DENIED",
-                f"code {span.code} is internal; only the cluster itself may send it",
-                {"code": str(span.code)},
+                "PERMISSION_DENIED", {"code": str(span.code)}, "internal"
             )
         return work.outdated.get((span.user_id, span.credential_revision))
 
@@ -174,8 +174,24 @@ class SessionsStage:
         if isinstance(work.verdict, Refused):
             return _reply(prepare, work, (), work.verdict.error)
         reply = _reply(prepare, work, work.span_replies())
-        self.replies.store(reply)
+        self.replies.store(self._kept(prepare, reply))
         return reply
+
+    def _kept(self, prepare: Prepare, reply: RequestReply) -> RequestReply:
+        """Return a reply as it is kept: of level 1, errors have their reasons alone.
+
+        Builds of that level kept words and other details. What one replica restores and another
+        replays must be the same.
+        """
+        is_refused = any(span.errors for span in reply.spans)
+        if prepare.feature_level >= limits.FEATURE_LEVEL_BOUNDED or not is_refused:
+            return reply
+        return replace(reply, spans=tuple(self._reasons_alone(span) for span in reply.spans))
+
+    def _reasons_alone(self, span: SpanReply) -> SpanReply:
+        strip = self.codec.encode_without_text
+        errors = tuple(IndexedError(error.index, strip(error.error)) for error in span.errors)
+        return replace(span, errors=errors)
 
     def _check_principals(self, work: RequestWork) -> None:
         """Check every principal of a request at its first revision."""
@@ -189,15 +205,22 @@ class SessionsStage:
         request = work.request
         window = self.replies.window(request.session_id)
         known = window.replies.get(request.number) if window is not None else None
-        if known is not None:
+        if known is not None and is_same(known.fingerprint, _fingerprint(prepare, request)):
             return known
+        if known is not None:
+            return _reply(prepare, work, (), self._reused(request))
         error = self.codec.encode_refusal(
             "REQUEST_TOO_OLD",
-            f"request {request.number} of session {request.session_id} was answered and "
-            f"acknowledged before",
             {"session": str(request.session_id), "number": str(request.number)},
         )
         return _reply(prepare, work, (), error)
+
+    def _reused(self, request: LoggedRequest) -> Error:
+        """Return the refusal of a request under the number of another one."""
+        return self.codec.encode_refusal(
+            "REQUEST_NUMBER_REUSED",
+            {"session": str(request.session_id), "number": str(request.number)},
+        )
 
     def _acknowledgement(self, prepare: Prepare, work: RequestWork) -> RequestReply:
         """Return the answer to a request without commands."""
@@ -243,6 +266,12 @@ def _catalog_changed(changes: dict[int, Snapshot | None]) -> CatalogChanged:
     )
 
 
+def _fingerprint(prepare: Prepare, request: LoggedRequest) -> bytes:
+    """Return the fingerprint that counts: entries of lower levels are answered without any."""
+    is_known = prepare.feature_level >= limits.FEATURE_LEVEL_BOUNDED
+    return request.fingerprint if is_known else b""
+
+
 def _reply(
     prepare: Prepare, work: RequestWork, spans: tuple[SpanReply, ...], error: Error | None = None
 ) -> RequestReply:
@@ -255,4 +284,5 @@ def _reply(
         first_revision=work.first_revision,
         spans=spans,
         error=error,
+        fingerprint=_fingerprint(prepare, work.request),
     )

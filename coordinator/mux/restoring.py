@@ -13,6 +13,7 @@ from coordinator.mux.catalog_decisions import ROOT_BYTES
 from coordinator.mux.catalog_types import (
     CatalogCounters,
     Entity,
+    FeatureLevel,
     Restored,
     Snapshot,
     SnapshotState,
@@ -70,6 +71,7 @@ def checked_catalog(restored: Restored, codec: Codec) -> list[CatalogValue]:
                 )
             before = cut
     _check_own_cut(restored, snapshots)
+    _check_level(restored, values)
     return values
 
 
@@ -114,10 +116,12 @@ def _check_sessions(sessions: Iterable[Session], restored: Restored) -> None:
 def _check_minimums(values: Iterable[SessionsValue], restored: Restored) -> None:
     """Check minimum credential revisions."""
     for value in values:
-        if isinstance(value, Minimum) and not 1 <= value.minimum <= restored.revision:
+        if not isinstance(value, Minimum):
+            continue
+        highest = max(value.minimum, value.minimum_token)
+        if not 1 <= highest <= restored.revision:
             raise RestoreError(
-                f"minimum {value.minimum} of user {value.user_id} lies outside of "
-                f"1..{restored.revision}"
+                f"minimum {highest} of user {value.user_id} lies outside of 1..{restored.revision}"
             )
 
 
@@ -182,3 +186,12 @@ def _check_own_cut(restored: Restored, snapshots: Iterable[Snapshot]) -> None:
             f"snapshot {generation} was cut at op {own.cut_op}, revision {own.cut_revision}; "
             f"op {restored.op}, revision {restored.revision} were handed in"
         )
+
+
+def _check_level(restored: Restored, values: Iterable[CatalogValue]) -> None:
+    """Check that entries had no higher level than was decided: without a raise, none changes."""
+    for value in values:
+        if isinstance(value, FeatureLevel) and value.level < restored.feature_level:
+            raise RestoreError(
+                f"level {value.level} was decided, and the cut is of level {restored.feature_level}"
+            )

@@ -17,9 +17,11 @@ from coordinator.mux.codec import (
     CredentialsChanged,
     EndResult,
     ExpireResult,
+    ForSessions,
     RegisterResult,
     SessionEnded,
     UserEnded,
+    UserSessionsEnded,
 )
 from coordinator.mux.entities import (
     MINIMUM_KIND,
@@ -69,7 +71,7 @@ class Refused:
 class SessionChanges:
     """Which sessions began and ended, in the order in which they did."""
 
-    registered: tuple[int, ...]
+    registered: tuple[Session, ...]
     ended: tuple[int, ...]
 
 
@@ -84,7 +86,7 @@ class SessionsMachine:
         self._of_user: Table[int, tuple[int, ...]] = Table(self._undo)
         self._of_nonce: Table[tuple[int, bytes], int] = Table(self._undo)
         self._minimums: EntityTable[int, Minimum] = EntityTable(self._undo)
-        self._registered: list[int] = []
+        self._registered: list[Session] = []
         self._ended: list[int] = []
 
     def get(self, session_id: int) -> Session | None:
@@ -95,6 +97,14 @@ class SessionsMachine:
         """Yield the live sessions by ascending id."""
         for session_id in sorted(self._sessions.keys()):
             yield self._existing(session_id)
+
+    def of_user(self, user_id: int) -> tuple[int, ...]:
+        """Return the live sessions of a user, ascending."""
+        return self._of_user.get(user_id) or ()
+
+    def has_nonce(self, user_id: int, nonce: bytes) -> bool:
+        """Whether a live session of the user was registered with that nonce."""
+        return self._of_nonce.get((user_id, nonce)) is not None
 
     def __len__(self) -> int:
         """Return the number of live sessions."""
@@ -125,13 +135,15 @@ class SessionsMachine:
     def check_principal(self, span: LoggedSpan) -> Error | None:
         """Return why the span's principal is refused: its credentials have changed since."""
         known = self._minimums.get(span.user_id)
-        if known is None or span.credential_revision >= known.minimum:
+        if known is None or not known.refuses(span.credential_revision):
             return None
         minimum = known.minimum
+        if span.credential_revision & limits.TOKEN_STAMP:
+            minimum = max(minimum, known.minimum_token)
         return self._codec.encode_refusal(
             "UNAUTHENTICATED",
-            f"credentials of user {span.user_id} changed at revision {minimum}; log in again",
             {"user": str(span.user_id), "minimum": str(minimum)},
+            "credentials_changed",
         )
 
     def apply(
@@ -146,7 +158,7 @@ class SessionsMachine:
             case ExpireSession():
                 return self._expire(command)
 
-    def apply_effect(self, effect: UserEnded | CredentialsChanged, revision: int) -> None:
+    def apply_effect(self, effect: ForSessions, revision: int) -> None:
         """Apply what a command of users at `revision` means for sessions."""
         match effect:
             case UserEnded():
@@ -155,7 +167,11 @@ class SessionsMachine:
                 for session_id in self._of_user.get(effect.user_id) or ():
                     self._end(self._existing(session_id))
             case CredentialsChanged():
-                self._raise_minimum(effect.user_id, effect.minimum)
+                self._raise_minimum(effect.user_id, effect.minimum, effect.minimum_token)
+            case UserSessionsEnded(user_id, session_id, kept_id):
+                for known_id in self._of_user.get(user_id) or ():
+                    if known_id != kept_id and session_id in (None, known_id):
+                        self._end(self._existing(known_id))
 
     def savepoint(self) -> None:
         """Begin to remember changes, so that a transaction can be taken back."""
@@ -178,11 +194,7 @@ class SessionsMachine:
 
     def evicted(self, session_id: int) -> Error:
         """Return the refusal of a request of a session that is no more."""
-        return self._codec.encode_refusal(
-            "SESSION_EVICTED",
-            f"session {session_id} has ended; register a new one",
-            {"session": str(session_id)},
-        )
+        return self._codec.encode_refusal("SESSION_EVICTED", {"session": str(session_id)})
 
     def entities(self) -> Iterator[Entity]:
         """Yield every entity of sessions and minimums in (kind, key) order."""
@@ -217,21 +229,18 @@ class SessionsMachine:
         error = self._check_nonce(command.nonce) or self._check_limits(user_id)
         if error is not None:
             return Refused(error)
-        self._sessions.put(revision, Session(revision, user_id, command.nonce))
+        session = Session(revision, user_id, command.nonce)
+        self._sessions.put(revision, session)
         # Ids grow, so the tuple stays ascending.
         self._of_user.put(user_id, (*(self._of_user.get(user_id) or ()), revision))
         self._of_nonce.put((user_id, command.nonce), revision)
-        self._registered.append(revision)
+        self._registered.append(session)
         return Applied(self._codec.encode_session_result(RegisterResult(revision)))
 
     def _end_calling(self, session_id: int) -> Applied | Refused:
         """End the session that carries the request."""
         if session_id == limits.GATEWAY_SESSION_ID:
-            return Refused(
-                self._codec.encode_refusal(
-                    "SESSION_REQUIRED", "the call carried no session that could be ended", {}
-                )
-            )
+            return Refused(self._codec.encode_refusal("SESSION_REQUIRED", {}, "to_end"))
         session = self._sessions.get(session_id)
         if session is None:
             return Refused(self.evicted(session_id))
@@ -259,11 +268,14 @@ class SessionsMachine:
         self._ended.append(session.session_id)
         return self._codec.encode_effect(SessionEnded(session.session_id))
 
-    def _raise_minimum(self, user_id: int, minimum: int) -> None:
+    def _raise_minimum(self, user_id: int, minimum: int, minimum_token: int = 0) -> None:
         """Refuse older stamps of the user from here on; a minimum never falls."""
-        known = self._minimums.get(user_id)
-        if minimum > (known.minimum if known is not None else 0):
-            self._minimums.put(user_id, Minimum(user_id, minimum))
+        known = self._minimums.get(user_id) or Minimum(user_id, 0)
+        raised = Minimum(
+            user_id, max(minimum, known.minimum), max(minimum_token, known.minimum_token)
+        )
+        if raised != known:
+            self._minimums.put(user_id, raised)
 
     def _existing(self, session_id: int) -> Session:
         """Return a session that an index names."""
@@ -277,8 +289,8 @@ class SessionsMachine:
             return None
         return self._codec.encode_refusal(
             "PERMISSION_DENIED",
-            f"session {session.session_id} belongs to another user than {span.user_id}",
             {"session": str(session.session_id), "user": str(span.user_id)},
+            "session_of_another",
         )
 
     def _check_nonce(self, nonce: bytes) -> Error | None:
@@ -287,35 +299,32 @@ class SessionsMachine:
             return None
         return self._codec.encode_refusal(
             "MALFORMED_REQUEST",
-            f"nonce has {len(nonce)} bytes; {limits.SESSION_NONCE_BYTES} are wanted",
-            {"field": "nonce", "bytes": str(len(nonce))},
+            {
+                "field": "nonce",
+                "bytes": str(len(nonce)),
+                "bytes_due": str(limits.SESSION_NONCE_BYTES),
+            },
+            "nonce",
         )
 
     def _check_limits(self, user_id: int) -> Error | None:
         """Return why there may be no further session; none is evicted to make room."""
-        of_user = len(self._of_user.get(user_id) or ())
-        if of_user >= limits.SESSIONS_PER_USER_MAX:
-            return self._limit(
-                f"user {user_id} has {of_user} sessions, as many as one user may; end one",
-                limits.SESSIONS_PER_USER_MAX,
-            )
+        if len(self._of_user.get(user_id) or ()) >= limits.SESSIONS_PER_USER_MAX:
+            of_user = {"user": str(user_id), "limit": str(limits.SESSIONS_PER_USER_MAX)}
+            return self._codec.encode_refusal("SESSION_LIMIT", of_user, "of_user")
         if len(self._sessions) >= limits.SESSIONS_MAX:
-            return self._limit(
-                f"the cluster has {len(self._sessions)} sessions, as many as it may; try later",
-                limits.SESSIONS_MAX,
-            )
+            in_all = {"limit": str(limits.SESSIONS_MAX)}
+            return self._codec.encode_refusal("SESSION_LIMIT", in_all, "of_cluster")
         return None
-
-    def _limit(self, message: str, limit: int) -> Error:
-        """Return the refusal of a session over a limit."""
-        return self._codec.encode_refusal("SESSION_LIMIT", message, {"limit": str(limit)})
 
     def _gap(self, session: Session, number: int) -> Error:
         """Return the refusal of a request that skips a number."""
         resend_from = session.last_number + 1
         return self._codec.encode_refusal(
             "REQUEST_GAP",
-            f"request {number} of session {session.session_id} skips {resend_from}; "
-            f"resend from there",
-            {"session": str(session.session_id), "resend_from": str(resend_from)},
+            {
+                "session": str(session.session_id),
+                "number": str(number),
+                "resend_from": str(resend_from),
+            },
         )

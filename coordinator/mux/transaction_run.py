@@ -216,7 +216,7 @@ class TransactionRun(Run):
         """Apply the parts that catalog owns."""
         for segment in segments:
             if segment.route.owner == Stage.CATALOG and segment.is_open:
-                self._catalog.apply(self.op, segment)
+                self._catalog.apply(self.op, self.feature_level, segment)
 
     def _proceed(self) -> None:
         """Go on to the next inner run, or decide."""
@@ -284,8 +284,8 @@ def _wrong_size(codec: Codec, count: int) -> Error:
     """Return the refusal of a transaction with too few or too many parts."""
     return codec.encode_refusal(
         "MALFORMED_REQUEST",
-        f"transaction has {count} parts; 1 to {limits.TRANSACTION_PARTS_MAX} are allowed",
         {"parts": str(count), "maximum": str(limits.TRANSACTION_PARTS_MAX)},
+        "transaction_parts",
     )
 
 
@@ -293,9 +293,7 @@ def _check_part(codec: Codec, part: LoggedSpan, route: Route | None) -> Error | 
     """Return why a command may not be part of a transaction."""
     details = {"code": str(part.code)}
     if route is None and part.code != TRANSACT_CODE:
-        message = f"no service of this cluster claims code {part.code}"
-        return codec.encode_refusal("UNIMPLEMENTED", message, details)
+        return codec.encode_refusal("UNIMPLEMENTED", details, "code")
     if route is None or route.owner == Stage.SESSIONS or route.internal or route.is_query:
-        message = f"code {part.code} cannot be part of a transaction; only domain commands can"
-        return codec.encode_refusal("MALFORMED_REQUEST", message, details)
+        return codec.encode_refusal("MALFORMED_REQUEST", details, "not_a_part")
     return None

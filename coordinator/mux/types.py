@@ -6,7 +6,7 @@ varint, the bytes) that the mux never takes apart. Stages are numbered like `rou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from coordinator.mux.catalog_types import (
@@ -25,9 +25,12 @@ from coordinator.mux.catalog_types import (
     DeleteSnapshot,
     Entity,
     FailSnapshot,
+    FeatureLevel,
     FrozenSection,
     PruneSnapshots,
     PruneSnapshotsResult,
+    RaiseFeatureLevel,
+    RaiseFeatureLevelResult,
     Restored,
     Retention,
     SetRetention,
@@ -57,9 +60,12 @@ __all__ = [
     "DeleteSnapshot",
     "Entity",
     "FailSnapshot",
+    "FeatureLevel",
     "FrozenSection",
     "PruneSnapshots",
     "PruneSnapshotsResult",
+    "RaiseFeatureLevel",
+    "RaiseFeatureLevelResult",
     "Restored",
     "Retention",
     "SetRetention",
@@ -176,13 +182,17 @@ class LoggedSpan:
 
 @dataclass(frozen=True, slots=True)
 class LoggedRequest:
-    """One request as sequenced. Without spans it is an acknowledgement and has no number."""
+    """One request as sequenced. Without spans it is an acknowledgement and has no number.
+
+    `fingerprint` tells requests of different content apart; empty where it is unknown.
+    """
 
     session_id: int
     number: int
     acked: int
     spans: tuple[LoggedSpan, ...]
     trace_parent: str = ""
+    fingerprint: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +252,10 @@ class EffectItem:
 
 @dataclass(frozen=True, slots=True)
 class QueryItem:
-    """Reads that the stage owns; code 0 is the builtin state digest."""
+    """Reads that the stage owns; code 0 is the builtin state digest.
+
+    One that `continues` belongs to the same read as the query before it.
+    """
 
     query_id: int
     code: int
@@ -253,6 +266,8 @@ class QueryItem:
     session_id: int
     refused: tuple[int, ...] = ()
     contexts: bytes = b""
+    caller_address: str = ""
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,13 +352,17 @@ class ResolveOutcome:
 
 @dataclass(frozen=True, slots=True)
 class QueryOutcome:
-    """What a QueryItem found; `deferred` announces that it follows through `Mux.deferred`."""
+    """What a QueryItem found; `deferred` announces that it follows through `Mux.deferred`.
+
+    A `postponed` one found nothing: the stage had no time for it.
+    """
 
     query_id: int
     results: bytes = b""
     errors: tuple[IndexedError, ...] = ()
     deferred: bool = False
     state_digest: bytes = b""
+    postponed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +390,7 @@ class ReadSpan:
     """Consecutive reads of one method. `owner` is set for STATE_DIGEST_CODE (count 1) alone.
 
     `is_authorized` spares the resolving stage, for a caller who may read whatever it would say; the
-    owner gets no contexts then.
+    owner gets no contexts then. Without it, a `gate` is demanded there instead of the route's.
     """
 
     code: int
@@ -379,6 +398,7 @@ class ReadSpan:
     items: bytes
     owner: Stage | None = None
     is_authorized: bool = False
+    gate: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +413,7 @@ class Read:
     user_id: int | None
     credential_revision: int
     session_id: int = 0
+    caller_address: str = ""
 
 
 # --- To the shell --------------------------------------------------------------------------------
@@ -412,7 +433,8 @@ class RequestReply:
     """The answer to one request, the same on a retry: `spans`, or `error` if nothing was applied.
 
     `view`, `op` and `first_revision` are those of the prepare in which the request took effect,
-    which for a duplicate is an earlier one than the retired prepare.
+    which for a duplicate is an earlier one than the retired prepare. `fingerprint` is that of
+    the request.
     """
 
     session_id: int
@@ -422,6 +444,7 @@ class RequestReply:
     first_revision: int
     spans: tuple[SpanReply, ...]
     error: Error | None = None
+    fingerprint: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,4 +476,20 @@ class ReadAnswered:
     error: Error | None = None
 
 
-MuxEffect: TypeAlias = SendBatch | CutTaken | CatalogChanged | Retired | ReadAnswered
+@dataclass(frozen=True, slots=True)
+class ReadPostponed:
+    """A stage had no time for a read, which is done with; start it again, at a later position."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadsLeft:
+    """Reads have left the stages, answered or not: no batch of them is under way any more."""
+
+    tokens: tuple[int, ...]
+
+
+MuxEffect: TypeAlias = (
+    SendBatch | CutTaken | CatalogChanged | Retired | ReadAnswered | ReadPostponed | ReadsLeft
+)

@@ -1,8 +1,8 @@
 """What replicas must agree on: a digest over the limits that decide how a command is applied.
 
 Every whole number in `viewstamp.limits` counts, unless it is a duration in milliseconds (no machine
-sees those) or is listed here with its reason. So a new limit is agreed upon until somebody says
-that it need not be.
+sees those), names a feature level, or is listed here with its reason. So a new limit is agreed upon
+until somebody says that it need not be.
 """
 
 from __future__ import annotations
@@ -15,19 +15,67 @@ from blake3 import blake3
 from viewstamp import limits
 
 LOCAL_SUFFIX: Final = "_MS"
+# The level in force comes from the log; these are what a build knows, and how it calls them.
+LOCAL_PREFIX: Final = "FEATURE_LEVEL_"
 
 # Limits of one process, which may differ between replicas, as they do during an upgrade.
 LOCAL_LIMITS: Final = frozenset(
     {
-        # The level in force comes from the log; this is the highest that a build knows.
-        "FEATURE_LEVEL",
         "LOGIN_FAILURES_PER_MINUTE_MAX",
+        "LOGIN_FAILURES_PER_ADDRESS_MAX",
+        "LOGIN_FAILURES_PER_NAME_MAX",
+        "LOGIN_REMEMBERED_US",
+        "LOGINS_REMEMBERED_MAX",
+        "LOGINS_WAITING_MAX",
+        "LOGINS_WAITING_PER_ADDRESS_MAX",
+        "LOGINS_WAITING_TRUSTED_MAX",
+        "HASHES_WAITING_MAX",
+        "HASHES_WAITING_PER_USER_MAX",
+        # Decided before the log.
+        "NORMALIZED_COMMANDS_MAX",
+        "NORMALIZED_TOGETHER_MAX",
         # No command sees how many standbys there are; the hello compares the number itself.
         "STANDBYS_MAX",
+        # Words are made by whoever answers.
+        "REFUSAL_TEXT_BYTES_MAX",
+        "REFUSAL_METADATA_BYTES_MAX",
+        "REPLY_TEXTS_BYTES_MAX",
         # Memory, queues and threads.
+        "STAGE_UNANSWERED_BYTES_MAX",
         "ITEM_LOG_BYTES_MAX",
         "ITEM_LOG_CUT_BYTES",
         "READ_INDEXES_WAITING_MAX",
+        "SESSION_REPLIES_BYTES_MAX",
+        "SESSION_REPLIES_BYTES_NEAR",
+        "SESSION_REPLIES_BYTES_PER_USER_MAX",
+        "SESSION_REPLIES_BYTES_PER_SESSION_MAX",
+        "REPLY_BYTES_EXPECTED",
+        "REPLY_BYTES_EXPECTED_PER_COMMAND",
+        "COMMANDS_UNDER_WAY_PER_USER_MAX",
+        "COMMAND_BYTES_UNDER_WAY_PER_USER_MAX",
+        "COMMANDS_UNDER_WAY_MAX",
+        "READS_UNDER_WAY_PER_USER_MAX",
+        "READS_UNDER_WAY_MAX",
+        "QUOTA_COMMANDS_PER_USER",
+        "QUOTA_BYTES_PER_USER",
+        "QUOTA_USERS_MAX",
+        "METADATA_BYTES_MAX",
+        "SUBMIT_STREAMS_PER_USER_MAX",
+        "SUBMIT_STREAMS_MAX",
+        "CONNECTIONS_MAX",
+        "OPEN_FILES_MAX",
+        "SNAPSHOT_STREAMS_PER_USER_MAX",
+        "COMMANDS_IN_TURN",
+        "TURN_BYTES_PER_COMMAND",
+        "READS_WAITING_PER_CALLER_MAX",
+        "READS_WAITING_BYTES_MAX",
+        "READS_WAITING_PER_CALLER_BYTES_MAX",
+        "READ_GROUPS_IN_FLIGHT_MAX",
+        "READ_GROUP_CALLS_MIN",
+        "READ_GROUP_CALLS_MAX",
+        "READ_SLICE_US",
+        "READ_REFUSAL_BYTES",
+        "DIGESTS_WAITING_MAX",
         "READS_TOGETHER_MAX",
         "READS_TOGETHER_BYTES_MAX",
         "STREAMS_PER_CONNECTION_MAX",
@@ -69,4 +117,4 @@ def configuration_digest(agreed: Mapping[str, int]) -> bytes:
 
 
 def _is_local(name: str) -> bool:
-    return name.endswith(LOCAL_SUFFIX) or name in LOCAL_LIMITS
+    return name.endswith(LOCAL_SUFFIX) or name.startswith(LOCAL_PREFIX) or name in LOCAL_LIMITS

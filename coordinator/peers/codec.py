@@ -340,6 +340,7 @@ _TABLE: Final = (
             *(_plain("status"), _VIEW, _OP, _COMMIT, _plain("retired"), _plain("generation")),
             _text("client_address", ADDRESS_CHARACTERS_MAX),
             _text("unfit", REASON_CHARACTERS_MAX),
+            _plain("feature_level_max"),
         ),
     ),
 )

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
 from viewstamp.limits import BOOT_NONCE_BYTES, CLUSTER_ID_BYTES
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 DIGEST_BYTES: Final = 32
 
 
@@ -34,6 +34,7 @@ class HelloRefusal(Enum):
     DUPLICATE_REPLICA = "duplicate_replica"
     OTHER_STANDBY_COUNT = "other_standby_count"
     MENDING = "mending"
+    OLD_BUILD = "old_build"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Hello:
     boot_nonce: bytes
     to_replica: int
     standby_count: int = 0
+    feature_level_max: int = 0  # the highest that the build knows
 
     def to(self, replica: int) -> Hello:
         """Return the hello for another replica."""
@@ -73,6 +75,7 @@ def encode_hello(hello: Hello) -> pb.ReplicaHello:
         boot_nonce=hello.boot_nonce,
         to_replica_id=hello.to_replica,
         standby_count=hello.standby_count,
+        feature_level_max=hello.feature_level_max,
     )
 
 
@@ -87,19 +90,22 @@ def decode_hello(message: pb.ReplicaHello) -> Hello:
         boot_nonce=message.boot_nonce,
         to_replica=message.to_replica_id,
         standby_count=message.standby_count,
+        feature_level_max=message.feature_level_max,
     )
 
 
-def judge(own: Hello, theirs: Hello) -> Refusal | None:
-    """Return why `theirs` cannot be accepted by the replica that would say `own`; None: welcome."""
-    return next(
-        (
-            Refusal(reason, detail)
-            for reason, rule in _RULES
-            if (detail := rule(own, theirs)) is not None
-        ),
-        None,
-    )
+def judge(own: Hello, theirs: Hello, level_in_force: int = 0) -> Refusal | None:
+    """Return why `theirs` cannot be accepted by the replica that would say `own`; None: welcome.
+
+    `level_in_force` is the feature level that the log has reached here, 0 if nobody knows.
+    """
+    for reason, rule in _RULES:
+        detail = rule(own, theirs)
+        if detail is not None:
+            return Refusal(reason, detail)
+    if theirs.feature_level_max < level_in_force:
+        return Refusal(HelloRefusal.OLD_BUILD, _old_build(theirs, level_in_force))
+    return None
 
 
 def encode_verdict(own: Hello, refusal: Refusal | None) -> pb.ExchangeResponse:
@@ -193,6 +199,14 @@ def _wrong_addressee(own: Hello, theirs: Hello) -> str | None:
     return f"meant for replica {theirs.to_replica}, this is {own.replica_id}: correct an address"
 
 
+def _old_build(theirs: Hello, level_in_force: int) -> str:
+    return (
+        f"feature level {level_in_force} is in force, and the build of replica {theirs.replica_id}"
+        f" knows levels up to {theirs.feature_level_max}: start a newer one; its data directory is"
+        " good"
+    )
+
+
 _RULES: Final[tuple[tuple[HelloRefusal, _Rule], ...]] = (
     (HelloRefusal.OTHER_WIRE_VERSION, _other_wire_version),
     (HelloRefusal.MALFORMED, _malformed),
@@ -218,6 +232,7 @@ _NUMBERS: Final = MappingProxyType(
         HelloRefusal.DUPLICATE_REPLICA: pb.HELLO_REFUSAL_DUPLICATE_REPLICA,
         HelloRefusal.OTHER_STANDBY_COUNT: pb.HELLO_REFUSAL_OTHER_STANDBY_COUNT,
         HelloRefusal.MENDING: pb.HELLO_REFUSAL_MENDING,
+        HelloRefusal.OLD_BUILD: pb.HELLO_REFUSAL_OLD_BUILD,
     }
 )
 _REASONS: Final = MappingProxyType({number: reason for reason, number in _NUMBERS.items()})

@@ -104,6 +104,7 @@ class Listener:
         clock_ms: Callable[[], int],
         certificate_names: Callable[[_Context], frozenset[str] | None] = names_of,
         mends: Callable[[], str] = lambda: "",
+        level_in_force: Callable[[], int] = lambda: 0,
     ) -> None:
         """`mends` says what this replica has to do before it can speak, empty for nothing."""
         members = range(own.replica_count + own.standby_count)
@@ -115,6 +116,7 @@ class Listener:
         self._clock_ms = clock_ms
         self._certificate_names = certificate_names
         self._mends = mends
+        self._level_in_force = level_in_force
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return what serves the streams. Packets stay bytes until they are judged here."""
@@ -136,7 +138,7 @@ class Listener:
         Of a caller that already has a stream this says nothing: `_admit` does.
         """
         hello = decode_hello(message)
-        refusal = judge(self._own, hello) or _check_certificate(
+        refusal = judge(self._own, hello, self._level_in_force()) or _check_certificate(
             hello.replica_id, self._certificate_names(context)
         )
         if refusal is not None:

@@ -32,7 +32,8 @@ class ReplicaReportMessage:
 
     `status` is the number of a `cluster.v1.ReplicaStatus`; `generation` the snapshot that it would
     restart from, 0 for none; `client_address` is HOST:PORT. `unfit` is what speaks against the
-    sender as the primary, empty for nothing.
+    sender as the primary, empty for nothing. `feature_level_max` is the highest level that its
+    coordinator and its services know.
     """
 
     cluster_id: bytes
@@ -45,6 +46,7 @@ class ReplicaReportMessage:
     generation: int
     client_address: str
     unfit: str = ""
+    feature_level_max: int = 0
 
 
 ShellMessage: TypeAlias = SnapshotDurableMessage | ReplicaReportMessage

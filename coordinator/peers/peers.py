@@ -24,6 +24,7 @@ from coordinator.peers.messages import PeerMessage
 from coordinator.peers.settings import PeerSettings
 from coordinator.peers.status import PeerStatus
 from coordinator.peers.tls import PeerCredentials, load_credentials
+from viewstamp.limits import FEATURE_LEVEL_MAX
 
 STOP_GRACE_MS: Final = 100
 
@@ -73,11 +74,13 @@ class Peers:
         *,
         adopted: Callable[[], int] = lambda: 0,
         agreed: Mapping[str, int] | None = None,
+        level_in_force: Callable[[], int] = lambda: 0,
         clock_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
         """Read the certificates. `snapshots` are served to peers that need them; `adopted` is the
         generation that this replica would restart from.
 
+        A build that does not know `level_in_force` is refused.
         `agreed` are the limits to compare, by default those of `agreement`. Raises ConfigError.
         """
         self._config = config
@@ -87,7 +90,7 @@ class Peers:
         self._credentials = credentials_of(config)
         own = hello_of(config, agreed_limits() if agreed is None else agreed)
         self._links = {replica: self._link(own, replica) for replica in config.others}
-        self._listener = Listener(own, self, clock_ms)
+        self._listener = Listener(own, self, clock_ms, level_in_force=level_in_force)
         self._snapshots = snapshots
         self._adopted = adopted
         self._tasks: list[asyncio.Task[None]] = []
@@ -233,6 +236,7 @@ def hello_of(config: PeersConfig, agreed: Mapping[str, int]) -> Hello:
         boot_nonce=config.boot_nonce,
         to_replica=config.replica_id,
         standby_count=config.settings.standby_count,
+        feature_level_max=FEATURE_LEVEL_MAX,
     )
 
 

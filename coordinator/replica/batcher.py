@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from coordinator.mux.types import TRANSACT_CODE
 from coordinator.telemetry.commands import CommandTrace
@@ -81,6 +81,7 @@ class SessionRequest:
 
     logged: log_pb2.LoggedRequest
     future: asyncio.Future[Reply]
+    user_id: int = 0
     encoded: bytes = b""
     command_count: int = 0
     traces: Sequence[CommandTrace] = ()  # of sampled calls
@@ -115,6 +116,11 @@ class Batch:
     traces: Sequence[CommandTrace] = ()  # of sampled calls, by their place in the prepare
 
 
+# A request with its measures: bytes, commands, and what it takes of a turn. A turn counts commands,
+# or bytes where those are more of a prepare. A plain tuple: one is made for each command.
+_Waiting: TypeAlias = tuple[SessionRequest | LooseCommand, int, int, int]
+
+
 @dataclass(slots=True)
 class _Builder:
     parts: list[bytes] = field(default_factory=list)
@@ -123,17 +129,45 @@ class _Builder:
     traces: list[CommandTrace] = field(default_factory=list)
     command_count: int = 0
     size: int = 0
+    # Loose commands that will share the next request, of whichever callers they are.
+    loose: list[LooseCommand] = field(default_factory=list)
+    loose_size: int = 0
 
-    def fits(self, command_count: int, size: int) -> bool:
+    def takes(self, waiting: _Waiting) -> bool:
+        """Append a request, or a loose command; False if it does not fit any more."""
+        request, size, command_count, _ = waiting
+        if not self._fits(command_count, size):
+            return False
+        if isinstance(request, LooseCommand):
+            if request.trace is not None:
+                self._trace(request.trace, len(self.loose))
+            self.loose.append(request)
+            self.loose_size += size
+            return True
+        self.end_loose()
+        for trace in request.traces:
+            self._trace(trace, trace.index)
+        self._add(request.encoded, request.logged, request.command_count, request.future)
+        return True
+
+    def end_loose(self) -> None:
+        """Make a request of the loose commands that were taken."""
+        if self.loose:
+            taken, self.loose, self.loose_size = self.loose, [], 0
+            request = pack_loose(taken)
+            self._add(frame(request.SerializeToString()), request, len(taken), taken)
+
+    def _fits(self, command_count: int, size: int) -> bool:
         """Whether that much more may go into this prepare."""
+        loose = len(self.loose)
         return (
-            self.command_count + command_count <= limits.PREPARE_COMMANDS_MAX
+            self.command_count + loose + command_count <= limits.PREPARE_COMMANDS_MAX
             # Acknowledgements hold no command, and must not make a prepare endless either.
-            and len(self.requests) < limits.PREPARE_COMMANDS_MAX
-            and self.size + size <= limits.PREPARE_BODY_BYTES_MAX
+            and len(self.requests) + bool(loose) < limits.PREPARE_COMMANDS_MAX
+            and self.size + self.loose_size + size <= limits.PREPARE_BODY_BYTES_MAX
         )
 
-    def add(
+    def _add(
         self,
         encoded: bytes,
         request: log_pb2.LoggedRequest,
@@ -147,17 +181,84 @@ class _Builder:
         self.command_count += command_count
         self.size += len(encoded)
 
-    def trace(self, trace: CommandTrace, index: int) -> None:
+    def _trace(self, trace: CommandTrace, index: int) -> None:
         """Note a sampled call whose first command is the `index`-th of what is added next."""
         trace.offset = self.command_count + index
         self.traces.append(trace)
 
 
-class Batcher:
-    """The requests that wait for a place in the log, in order of arrival."""
+class TurnQueues:
+    """What waits, by user. Users take turns: nobody's commands delay those of others for long.
+
+    A turn is of so many commands, and a request that is larger takes several, so that who sends few
+    large requests gets no more than who sends many small ones. What one user sent keeps its order.
+    """
 
     def __init__(self) -> None:
-        self._waiting: deque[SessionRequest | LooseCommand] = deque()
+        self._of_user: dict[int, deque[_Waiting]] = {}
+        self._order: deque[int] = deque()  # of turns
+        self._credit: dict[int, int] = {}  # commands left of a turn, and of those before
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, waiting: _Waiting) -> None:
+        """Queue a request behind those of the same user."""
+        user_id = waiting[0].user_id
+        queue = self._of_user.get(user_id)
+        if queue is None:
+            queue = self._of_user[user_id] = deque()
+            self._order.append(user_id)
+            self._credit[user_id] = limits.COMMANDS_IN_TURN
+        queue.append(waiting)
+        self._count += 1
+
+    def hand_out(self, takes: Callable[[_Waiting], bool]) -> None:
+        """Hand out what is due, turn by turn, until `takes` returns False or nothing waits.
+
+        What it returns False for stays where it was.
+        """
+        while self._order:
+            user_id = self._order[0]
+            queue = self._of_user[user_id]
+            goes_on = self._hand_out_turn(user_id, queue, takes)
+            if not queue:
+                del self._of_user[user_id], self._credit[user_id]
+                self._order.popleft()
+            elif goes_on:
+                self._credit[user_id] += limits.COMMANDS_IN_TURN
+                self._order.rotate(-1)
+            if not goes_on:
+                return
+
+    def _hand_out_turn(
+        self, user_id: int, queue: deque[_Waiting], takes: Callable[[_Waiting], bool]
+    ) -> bool:
+        """Hand out of one user's queue what the turn allows; False if `takes` wants no more."""
+        credit = self._credit[user_id]
+        is_alone = len(self._order) == 1
+        goes_on = True
+        before = len(queue)
+        while queue:
+            cost = queue[0][3]
+            if cost > credit and not is_alone:
+                break
+            if not takes(queue[0]):
+                goes_on = False
+                break
+            queue.popleft()
+            credit = credit - cost if credit > cost else 0
+        self._credit[user_id] = credit
+        self._count -= before - len(queue)
+        return goes_on
+
+
+class Batcher:
+    """The requests that wait for a place in the log: of each user in order of arrival, in turn."""
+
+    def __init__(self) -> None:
+        self._queues = TurnQueues()
         self._waiting_bytes = 0
         self._waiting_commands = 0
         # Commands about snapshots: the replica's own, and those of callers.
@@ -166,7 +267,7 @@ class Batcher:
         self._was_asked = False  # whether the last prepare was one of these
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._own) + len(self._asked)
+        return len(self._queues) + len(self._own) + len(self._asked)
 
     @property
     def has_snapshot_command(self) -> bool:
@@ -186,30 +287,36 @@ class Batcher:
         Raises Refusal COMMAND_TOO_LARGE if it could never fit into a prepare, OVERLOADED if too
         many bytes, or commands about snapshots, wait already.
         """
-        size = _size(waiting)
-        check_size(_command_count(waiting), size)
+        if isinstance(waiting, LooseCommand):
+            size, command_count = len(waiting.item) + LOOSE_COMMAND_OVERHEAD_BYTES, 1
+        else:
+            size, command_count = len(waiting.encoded), waiting.command_count
+        if size > limits.PREPARE_BODY_BYTES_MAX or command_count > limits.REQUEST_COMMANDS_MAX:
+            check_size(command_count, size)
         if isinstance(waiting, LooseCommand) and waiting.code in SNAPSHOT_CODES:
             self._add_snapshot_command(waiting)
             return
-        size += WAITING_OVERHEAD_BYTES
-        if self._waiting_bytes + size > WAITING_BYTES_MAX:
+        if self._waiting_bytes + size + WAITING_OVERHEAD_BYTES > WAITING_BYTES_MAX:
             raise Refusal(
                 Reason.REASON_OVERLOADED,
                 f"{self._waiting_bytes} bytes of requests wait already: try again",
                 waiting_bytes=self._waiting_bytes,
             )
-        self._waiting_bytes += size
-        self._waiting_commands += _command_count(waiting)
-        self._waiting.append(waiting)
+        self._waiting_bytes += size + WAITING_OVERHEAD_BYTES
+        self._waiting_commands += command_count
+        turn_cost = size // limits.TURN_BYTES_PER_COMMAND or 1
+        if command_count > turn_cost:
+            turn_cost = command_count
+        self._queues.add((waiting, size, command_count, turn_cost))
 
     def take(self) -> Batch | None:
         """Return the next prepare's worth, or None if nothing waits."""
-        if not self._waiting:
+        if not self._queues:
             return None
         self._was_asked = False
         builder = _Builder()
-        while self._waiting and self._take_one(builder):
-            pass
+        self._hand_out(builder.takes)
+        builder.end_loose()
         return Batch(
             b"".join(builder.parts),
             builder.command_count,
@@ -222,7 +329,7 @@ class Batcher:
         """Return a prepare of one command about snapshots; None if none is due."""
         if self._own:
             command = self._own.popleft()
-        elif self._asked and not (self._was_asked and self._waiting):
+        elif self._asked and not (self._was_asked and self._queues):
             command, self._was_asked = self._asked.popleft(), True
         else:
             return None
@@ -239,10 +346,14 @@ class Batcher:
 
     def refuse_ordinary(self, refusal: Refusal) -> None:
         """Fail what waits, but for commands about snapshots."""
-        while self._waiting:
-            waiting = self._pop()
-            if not waiting.future.done():
-                waiting.future.set_exception(refusal)
+
+        def refuse(waiting: _Waiting) -> bool:
+            future = waiting[0].future
+            if not future.done():
+                future.set_exception(refusal)
+            return True
+
+        self._hand_out(refuse)
 
     def refuse_asked(self, refusal: Refusal) -> None:
         """Fail what callers asked about snapshots: what is left of the reserve is the replica's."""
@@ -260,40 +371,21 @@ class Batcher:
                 waiting=len(self._asked),
             )
 
-    def _take_one(self, builder: _Builder) -> bool:
-        first = self._waiting[0]
-        if isinstance(first, LooseCommand):
-            return self._take_loose(builder)
-        if not builder.fits(first.command_count, len(first.encoded)):
-            return False
-        self._pop()
-        for trace in first.traces:
-            builder.trace(trace, trace.index)
-        builder.add(first.encoded, first.logged, first.command_count, first.future)
-        return True
+    def _hand_out(self, takes: Callable[[_Waiting], bool]) -> None:
+        """Hand out what waits, in turn, until `takes` returns False; keep the sums."""
+        taken_bytes = taken_commands = 0
 
-    def _take_loose(self, builder: _Builder) -> bool:
-        taken: list[LooseCommand] = []
-        size = 0
-        while self._waiting and isinstance(first := self._waiting[0], LooseCommand):
-            size += _size(first)
-            if not builder.fits(len(taken) + 1, size):
-                break
-            self._pop()
-            if first.trace is not None:
-                builder.trace(first.trace, len(taken))
-            taken.append(first)
-        if not taken:
-            return False
-        request = pack_loose(taken)
-        builder.add(frame(request.SerializeToString()), request, len(taken), taken)
-        return True
+        def counted(waiting: _Waiting) -> bool:
+            nonlocal taken_bytes, taken_commands
+            if not takes(waiting):
+                return False
+            taken_bytes += waiting[1] + WAITING_OVERHEAD_BYTES
+            taken_commands += waiting[2]
+            return True
 
-    def _pop(self) -> SessionRequest | LooseCommand:
-        waiting = self._waiting.popleft()
-        self._waiting_bytes -= _size(waiting) + WAITING_OVERHEAD_BYTES
-        self._waiting_commands -= _command_count(waiting)
-        return waiting
+        self._queues.hand_out(counted)
+        self._waiting_bytes -= taken_bytes
+        self._waiting_commands -= taken_commands
 
 
 def _refuse(commands: deque[LooseCommand], refusal: Refusal) -> None:
@@ -370,13 +462,3 @@ def check_size(command_count: int, size: int) -> None:
             commands=command_count,
             commands_max=limits.REQUEST_COMMANDS_MAX,
         )
-
-
-def _command_count(waiting: SessionRequest | LooseCommand) -> int:
-    return waiting.command_count if isinstance(waiting, SessionRequest) else 1
-
-
-def _size(waiting: SessionRequest | LooseCommand) -> int:
-    if isinstance(waiting, SessionRequest):
-        return len(waiting.encoded)
-    return len(waiting.item) + LOOSE_COMMAND_OVERHEAD_BYTES

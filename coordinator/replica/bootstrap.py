@@ -315,11 +315,11 @@ def _load(snapshots: SnapshotFiles, superblock: SuperblockFile, mend: Mend | Non
 
 def _check_level(base: Loaded) -> None:
     level = base.manifest.feature_level
-    if level > limits.FEATURE_LEVEL:
+    if level > limits.FEATURE_LEVEL_MAX:
         raise FormatVersionError(
             f"snapshot {base.manifest.generation} was cut at feature level {level}, and this build"
-            f" knows levels up to {limits.FEATURE_LEVEL}: start a newer one; the data directory is"
-            " good"
+            f" knows levels up to {limits.FEATURE_LEVEL_MAX}: start a newer one; the data directory"
+            " is good"
         )
 
 

@@ -27,7 +27,7 @@ from coordinator.replica.batcher import (
 )
 from coordinator.replica.entries import Entries
 from coordinator.replica.errors import HaltedError
-from coordinator.replica.handover import Handover, HandoverPorts
+from coordinator.replica.handover import Handover, HandoverPorts, check_decided
 from coordinator.replica.intake import Intake
 from coordinator.replica.peers import NO_PEERS, PeerPorts
 from coordinator.replica.ports import (
@@ -122,6 +122,7 @@ class Driver:
             self.progress.op = event.suffix[-1].op
         self.progress.committed_op = self.progress.retired_op = event.base_op
         self.progress.committed_revision = self.progress.retired_revision = self.mux.revision
+        self.guard(lambda: check_decided(self.mux.feature_level))
         self.step(event)
 
     def found(self, body: bytes) -> None:
@@ -161,6 +162,11 @@ class Driver:
     def next_token(self) -> int:
         """Return a token for a read, never used before in this process."""
         return self.reads.next_token()
+
+    @property
+    def feature_level(self) -> int:
+        """The level in force, as far as the log was applied here."""
+        return self.mux.feature_level
 
     # --- For reads ---
 
@@ -205,7 +211,7 @@ class Driver:
             f"the service of stage {stage.name.lower()} is restarting: try again",
             stage=stage.name.lower(),
         )
-        error = refusal.to_error().SerializeToString()
+        error = refusal.to_answer().SerializeToString()
         self.lead(lambda: self.mux.fail_reads(stage, error))
 
     def ask_proposals(self) -> None:
@@ -453,7 +459,7 @@ class Driver:
         elif isinstance(effect, mux_types.CatalogChanged):
             self._events.catalog_changed(effect)
         else:
-            self.reads.answered(effect)
+            self.reads.carry_out(effect)
 
     def _send(self, batch: mux_types.StageBatch) -> None:
         if batch.stage is mux_types.Stage.CATALOG:
@@ -466,6 +472,7 @@ class Driver:
     def _retired(self, retired: mux_types.Retired) -> None:
         self.progress.retired_op = retired.op
         self.progress.retired_revision = retired.last_revision
+        check_decided(self.mux.feature_level)
         self._intake.retired(retired.op, retired.replies)
         self._events.retired(retired)
         self.step(vsr.PrepareRetired(retired.op))

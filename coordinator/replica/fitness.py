@@ -1,7 +1,8 @@
 """Whether this replica is fit to lead: its stages apply what is committed, and its disk has room.
 
 A primary that is not gives its view up, if another replica is better off, and leads no later one
-until the reason is gone. A lone replica has nobody to give up for, and nothing of this is there.
+until the reason is gone. A lone replica has nobody to give up for; like any other it is not ready
+while its stages do not get on.
 
 A service that comes back is waited for, however long its replay takes: it gets on. One that hangs,
 or stays away, is not.
@@ -85,16 +86,20 @@ def reason_of(stalled: str, is_full: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FitnessPorts:
-    """What is looked at, and who is told. `said` is told of every new reason, empty for none."""
+    """What is looked at, and who is told of every new reason, empty for none.
+
+    `said` is told of what speaks against leading, `stalled` of stages that do not get on.
+    """
 
     look: Callable[[], Seen]
     step: Callable[[vsr.Event], None]
     said: Callable[[str], None]
+    stalled: Callable[[str], None]
     clock_ms: Callable[[], int]
 
 
 class Fitness:
-    """Looks at one replica among others, and tells its core when it had better not lead.
+    """Looks at one replica, and tells its core when it had better not lead.
 
     `reason` is what speaks against it, empty for nothing, whether or not another is any better.
     """
@@ -103,6 +108,7 @@ class Fitness:
         self.reason = ""
         self._ports = ports
         self._stalls = StallWatch()
+        self._stalled = ""
         self._is_unfit = False  # as the core was told
 
     async def run(self) -> None:
@@ -114,7 +120,11 @@ class Fitness:
     def look(self) -> None:
         """Look once, and tell what has changed."""
         seen = self._ports.look()
-        reason = reason_of(self._stalls.look(seen, self._ports.clock_ms()), seen.is_full)
+        stalled = self._stalls.look(seen, self._ports.clock_ms())
+        if stalled != self._stalled:
+            self._stalled = stalled
+            self._ports.stalled(stalled)
+        reason = reason_of(stalled, seen.is_full)
         if reason != self.reason:
             self.reason = reason
             self._ports.said(reason)

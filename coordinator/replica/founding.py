@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from coordinator.storage import FileStorage, Storage
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.users.v1 import users_service_pb2
 from viewstamp.framing import frame, unframe
-from viewstamp.limits import FEATURE_LEVEL, GATEWAY_SESSION_ID, SYSTEM_USER_ID
+from viewstamp.limits import FEATURE_LEVEL_MAX, GATEWAY_SESSION_ID, SYSTEM_USER_ID
 from viewstamp.passwords import hash_password
 from viewstamp.routing import methods_of_file
 
 ROOT_PASSWORD_FILE: Final = "root_password"
 ROOT_PASSWORD_BYTES: Final = 18
-SECRET_FILE_MODE: Final = 0o600
 FOUND_CODE: Final = next(
     method.code
     for method in methods_of_file(users_service_pb2.DESCRIPTOR)
@@ -51,25 +50,23 @@ class Founding:
             self._found(body)
 
 
-def write_root_password(data_directory: Path) -> str:
+def write_root_password(data_directory: Path, storage: Storage | None = None) -> str:
     """Generate the root password, make its 0600 file durable, and return it.
 
     A founding that crashed before it was committed is done again with a new password.
     """
     password = secrets.token_urlsafe(ROOT_PASSWORD_BYTES)
-    path = data_directory / ROOT_PASSWORD_FILE
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET_FILE_MODE)
+    storage = storage or FileStorage()
+    path = str(data_directory / ROOT_PASSWORD_FILE)
+    if storage.exists(path):
+        storage.unlink(path)
+    file = storage.create(path)
     try:
-        os.write(descriptor, password.encode() + b"\n")
-        os.fsync(descriptor)
+        file.write(0, password.encode() + b"\n")
+        file.sync()
     finally:
-        os.close(descriptor)
-    directory = os.open(data_directory, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+        file.close()
+    storage.sync_directory(str(data_directory))
     return password
 
 
@@ -78,7 +75,7 @@ def founding_body(cluster_id: bytes, password: str, boot_nonces: Sequence[bytes]
     found = users_service_pb2.FoundRequest(
         cluster_id=cluster_id,
         root_password_hash=hash_password(password),
-        feature_level=FEATURE_LEVEL,
+        feature_level=FEATURE_LEVEL_MAX,
         boot_nonces=boot_nonces,
     )
     span = log_pb2.LoggedSpan(

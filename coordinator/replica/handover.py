@@ -123,11 +123,24 @@ class Handover:
         self._ports.guard(self._advance)
 
 
+def check_decided(level: int) -> None:
+    """Raise HaltedError if the log has decided for a level that this build does not know.
+
+    It comes before any entry of that level, and so before this replica could lead and make one.
+    """
+    check_known(level, "the log has decided for feature level")
+
+
 def _check_level(prepare: vsr.Prepare) -> None:
     """Refuse to execute what other builds would execute in a way that this one does not know."""
     header = prepare.header
-    if header.feature_level > limits.FEATURE_LEVEL:
+    check_known(header.feature_level, f"op {header.op} is of feature level")
+
+
+def check_known(level: int, what: str) -> None:
+    """Raise HaltedError for a feature level that this build does not know."""
+    if level > limits.FEATURE_LEVEL_MAX:
         raise HaltedError(
-            f"op {header.op} is of feature level {header.feature_level}, and this build knows"
-            f" levels up to {limits.FEATURE_LEVEL}: start a newer one; the data directory is good"
+            f"{what} {level}, and this build knows levels up to {limits.FEATURE_LEVEL_MAX}:"
+            " start a newer one; the data directory is good"
         )

@@ -40,6 +40,11 @@ class Replica(Protocol):
         """Whether the effects of a step are being carried out."""
         ...
 
+    @property
+    def feature_level(self) -> int:
+        """The feature level in force, as far as the log was applied here."""
+        ...
+
     def step(self, event: vsr.Event) -> None:
         """Give the core an event."""
         ...
@@ -121,7 +126,8 @@ class Intake:
 
     def _admit(self, batch: Batch) -> None:
         self._batch = batch
-        self._replica.step(vsr.ClientBatch(batch.body, batch.command_count, wall_clock_us()))
+        level = self._replica.feature_level
+        self._replica.step(vsr.ClientBatch(batch.body, batch.command_count, wall_clock_us(), level))
         self._batch = None
 
     # --- In the log ---

@@ -31,10 +31,23 @@ class Sequencer(Protocol):
 class Proposals:
     """Pending proposals by due time."""
 
-    def __init__(self, sequencer: Sequencer, clock_us: Callable[[], int] = wall_clock_us) -> None:
+    def __init__(
+        self,
+        sequencer: Sequencer,
+        clock_us: Callable[[], int] = wall_clock_us,
+        may_enter: Callable[[int], bool] = lambda code: True,
+    ) -> None:
+        """`may_enter` says whether the feature level in force allows a code; what it does not is
+        dropped: every stage is asked anew once the level is raised.
+        """
         self._sequencer = sequencer
+        self._may_enter = may_enter
         self._clock_us = clock_us
         self._pending: set[tuple[int, bytes]] = set()
+        # Of those, what is being sequenced; with a time, it was proposed again meanwhile.
+        self._sent: dict[tuple[int, bytes], int | None] = {}
+        # What was sent before this replica ceased to lead is settled later, and is not in `_sent`.
+        self._term = 0
         self._due: list[tuple[int, int, bytes]] = []
         self._timer: asyncio.TimerHandle | None = None
         self.active = False
@@ -49,18 +62,29 @@ class Proposals:
     def deactivate(self) -> None:
         """Propose nothing more: another replica is the primary, or will be."""
         self.active = False
+        self._term += 1
         self._pending.clear()
+        self._sent.clear()
         self._due.clear()
         self._schedule()
 
     def add(self, proposal: domain_pb2.Proposal) -> None:
-        """Take a proposal; one that is pending already, or comes from a replay, is dropped."""
+        """Take a proposal; one that waits already, or comes from a replay, is dropped."""
         self.propose(proposal.code, proposal.request, proposal.due)
 
     def propose(self, code: int, request: bytes, due: int) -> None:
-        """Sequence a command at log time `due` (microseconds), unless it is pending already."""
+        """Sequence a command at log time `due` (microseconds), unless it waits for that already.
+
+        What is proposed while it is being sequenced follows once that is settled: the machine asks
+        again because the one under way came too early, as it does after a backward step of clocks.
+        """
         key = (code, request)
-        if not self.active or key in self._pending:
+        if not self.active or not self._may_enter(code):
+            return
+        if key in self._sent:
+            known = self._sent[key]
+            self._sent[key] = due if known is None else min(due, known)
+        if key in self._pending:
             return
         self._pending.add(key)
         heapq.heappush(self._due, (due, code, request))
@@ -84,16 +108,24 @@ class Proposals:
 
     def _send(self, code: int, request: bytes) -> None:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(lambda done: self._settled(code, request, done))
+        term = self._term
+        future.add_done_callback(lambda done: self._settled(code, request, done, term))
         command = LooseCommand(code, request, SYSTEM_USER_ID, 0, "", future)
+        self._sent[code, request] = None
         try:
             self._sequencer.submit(command)
         except Refusal as refusal:
             future.set_exception(refusal)
 
-    def _settled(self, code: int, request: bytes, future: asyncio.Future[Reply]) -> None:
-        self._pending.discard((code, request))
+    def _settled(self, code: int, request: bytes, future: asyncio.Future[Reply], term: int) -> None:
         failure = future.exception()  # looked at in any case: else it is logged as never retrieved
+        if term != self._term:
+            return  # every stage was asked anew, and what it answered is under way by itself
+        self._pending.discard((code, request))
+        again = self._sent.pop((code, request), None)
+        soon = self._clock_us() + RETRY_DELAY_MS * 1000
         if self.active and isinstance(failure, Refusal):
             # Not sequenced, so not decided: again, a little later.
-            self.propose(code, request, self._clock_us() + RETRY_DELAY_MS * 1000)
+            self.propose(code, request, soon)
+        elif again is not None:
+            self.propose(code, request, max(again, soon))

@@ -1,9 +1,10 @@
 """Reads of one replica, from their request to their answer.
 
 A read asks the core for its index if it must be linearizable, waits until the log has been handed
-over that far, and then travels with all others that are due in the same turn of the loop. Whoever
-stops waiting, because of a deadline or because the caller is gone, cancels or fails the future:
-nothing of the read is kept from then on.
+over that far, and then waits for its turn: callers take turns, and a few groups are under way to
+the same stages (`lane`). A stage that had no time for it postpones it; it is then asked again.
+Whoever stops waiting, because of a deadline or because the caller is gone, cancels or fails the
+future: nothing of the read is kept from then on, and what was not sent never is.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from coordinator import vsr
 from coordinator.mux import types as mux_types
 from coordinator.replica.answers import span_reply
 from coordinator.replica.batcher import Reply
+from coordinator.replica.fair_queue import Place
+from coordinator.replica.lane import Lane
+from coordinator.replica.read_shares import ReadShares, caller_of, weight_of
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
-from viewstamp.limits import READ_INDEXES_WAITING_MAX
 
 
 class Replica(Protocol):
@@ -55,6 +59,10 @@ class Mux(Protocol):
         """Answer reads at the present position."""
         ...
 
+    def stages_of(self, read: mux_types.Read) -> tuple[mux_types.Stage, ...]:
+        """Return the stages that a read visits."""
+        ...
+
     def fail_read(self, token: int, error: bytes) -> list[mux_types.MuxEffect]:
         """Answer one read by an error."""
         ...
@@ -66,6 +74,9 @@ class _Pending:
     future: asyncio.Future[Reply]
     op: int
     revision: int
+    # Once it waits for its turn, or is under way.
+    lane: Lane[_Pending] | None = None
+    place: Place[_Pending] | None = None
     is_asked: bool = False  # the core was asked for an index, and has not answered
     is_sent: bool = False
 
@@ -78,7 +89,10 @@ class ReplicaReads:
         self._mux = mux
         self._pending: dict[int, _Pending] = {}
         self._waiting: dict[int, _Pending] = {}
-        self._due: list[_Pending] = []
+        # By the stages that its reads visit.
+        self._lanes: dict[tuple[mux_types.Stage, ...], Lane[_Pending]] = {}
+        self._lane_of: dict[int, Lane[_Pending]] = {}  # of each read in the stages
+        self._shares = ReadShares()
         self._confirming: dict[int, asyncio.Future[None]] = {}
         self._last_token = 0
 
@@ -99,16 +113,11 @@ class ReplicaReads:
         self, read: mux_types.Read, *, linearizable: bool, revision: int
     ) -> asyncio.Future[Reply]:
         """Start a read; the future may fail with Refusal. Raises Refusal OVERLOADED."""
-        if len(self._pending) >= READ_INDEXES_WAITING_MAX:
-            raise Refusal(
-                Reason.REASON_OVERLOADED,
-                f"{len(self._pending)} reads wait already: try again",
-                waiting=len(self._pending),
-            )
+        self._shares.take(read)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         pending = _Pending(read, future, 0, revision)
         self._pending[read.token] = pending
-        future.add_done_callback(lambda _: self._forget(read.token))
+        future.add_done_callback(lambda _: self._forget(read))
         if linearizable:
             pending.is_asked = True
             self._replica.step(vsr.ReadIndexRequested(read.token))
@@ -158,6 +167,17 @@ class ReplicaReads:
             for pending in waiting.values():
                 self._place(pending)
 
+    def carry_out(
+        self, effect: mux_types.ReadAnswered | mux_types.ReadPostponed | mux_types.ReadsLeft
+    ) -> None:
+        """Take what the mux says of reads."""
+        if isinstance(effect, mux_types.ReadAnswered):
+            self.answered(effect)
+        elif isinstance(effect, mux_types.ReadPostponed):
+            self.postponed(effect.token)
+        else:
+            self.left(effect.tokens)
+
     def answered(self, answered: mux_types.ReadAnswered) -> None:
         """The mux has the answer to a read."""
         pending = self._pending.pop(answered.token, None)
@@ -175,31 +195,65 @@ class ReplicaReads:
             self._waiting[pending.read.token] = pending
             self._replica.hurry()
             return
-        self._due.append(pending)
-        if len(self._due) == 1:
-            # Reads that arrive in this turn of the loop share their messages to the stages.
-            asyncio.get_running_loop().call_soon(self._send_due)
+        read = pending.read
+        lane = self._lanes.setdefault(self._mux.stages_of(read), Lane())
+        pending.lane = lane
+        pending.place = Place(caller_of(read), read.token, weight_of(read), pending)
+        lane.add(pending.place)
+        self._call(lane)
 
-    def _send_due(self) -> None:
-        due, self._due = self._due, []
-        sent = [pending for pending in due if not pending.future.done()]
-        for pending in sent:
-            pending.is_sent = True
-        if sent:
-            self._replica.lead(lambda: self._mux.read(*(pending.read for pending in sent)))
+    def _call(self, lane: Lane[_Pending]) -> None:
+        """Take groups in a moment: reads that arrive in this turn of the loop travel together."""
+        if lane.may_send and not lane.is_called:
+            lane.is_called = True
+            asyncio.get_running_loop().call_soon(self._send, lane)
+
+    def _send(self, lane: Lane[_Pending]) -> None:
+        lane.is_called = False
+        while lane.may_send:
+            reads: list[mux_types.Read] = []
+            for pending in lane.take():
+                if pending.future.done():
+                    lane.left(pending.read.token)  # nobody waits for it any more
+                    continue
+                pending.is_sent = True
+                self._lane_of[pending.read.token] = lane
+                reads.append(pending.read)
+            if reads:
+                self._replica.lead(partial(self._mux.read, *reads))
+
+    def postponed(self, token: int) -> None:
+        """A stage had no time for a read: it is sent again in its turn."""
+        pending = self._pending.get(token)
+        if pending is not None and pending.place is not None:
+            pending.is_sent = False
+            self._lane_of[token].postponed(pending.place)
+
+    def left(self, tokens: Sequence[int]) -> None:
+        """Reads have left the stages, answered or not."""
+        for token in tokens:
+            lane = self._lane_of.pop(token)
+            lane.left(token)
+            self._call(lane)
 
     def _forget_confirming(self, token: int) -> None:
         if self._confirming.pop(token, None) is not None:
             self._replica.step(vsr.ReadIndexAbandoned(token))
 
-    def _forget(self, token: int) -> None:
+    def _forget(self, read: mux_types.Read) -> None:
         """Keep nothing of a read whose future is done; neither does the core, nor the mux."""
+        token = read.token
+        self._shares.give_back(read)
         self._waiting.pop(token, None)
         pending = self._pending.pop(token, None)
-        if pending is not None and pending.is_asked:
+        if pending is None:
+            return
+        if pending.is_asked:
             self._replica.step(vsr.ReadIndexAbandoned(token))
-        if pending is not None and pending.is_sent:
+        if pending.is_sent:
             self._replica.lead(lambda: self._mux.fail_read(token, _ABANDONED))
+        elif pending.lane is not None and pending.place is not None:
+            pending.lane.remove(pending.place)
 
 
 # Nobody sees it: the future it would go to is done.

@@ -57,7 +57,7 @@ def not_read_here(primary: int, address: str, deadline_ms: int) -> Refusal:
 def outcome_unknown(deadline_ms: int) -> Refusal:
     """Return what the caller of a command is told that got no answer in time."""
     return Refusal(
-        Reason.REASON_NO_QUORUM,
+        Reason.REASON_OUTCOME_UNKNOWN,
         f"the command got no answer within {deadline_ms} ms, and may still take effect: send it"
         " again under its request number, or look before you repeat it",
         deadline_ms=deadline_ms,
@@ -68,7 +68,7 @@ def outcome_unknown(deadline_ms: int) -> Refusal:
 def left_in_the_log() -> Refusal:
     """Return what those are told whose commands the next primary may commit, or not."""
     return Refusal(
-        Reason.REASON_VIEW_CHANGE,
+        Reason.REASON_OUTCOME_UNKNOWN,
         "the replica is no longer the primary, and the command may still take effect: send it"
         " again under its request number, or look before you repeat it",
         outcome="unknown",

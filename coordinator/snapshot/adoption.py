@@ -59,6 +59,7 @@ class AdoptionPorts:
     what room there is, before the reserve for snapshots does.
     `start` runs work in the background, and ends the process with what it raises. `compacted` is
     told of the generation, the stage, when the merge began (nanoseconds since 1970) and its bytes.
+    `unreadable` is told, after each collection, of kept manifests that no copy of is intact.
     """
 
     writer: Writer
@@ -71,6 +72,7 @@ class AdoptionPorts:
     freed: Callable[[], Awaitable[None]]
     start: Callable[[Coroutine[Any, Any, None]], None]
     compacted: Callable[[int, Stage, int, int], None] = lambda *_: None
+    unreadable: Callable[[Sequence[str]], None] = lambda _: None
     pace: Pace = field(default_factory=Pace)
 
 
@@ -134,7 +136,10 @@ class Adoption:
             steps = self._ports.pace.begin()
             adopted, kept = self._adopted, self._ports.kept()
             try:
-                await asyncio.to_thread(self._files.collect_garbage, kept, adopted.generation)
+                found = await asyncio.to_thread(
+                    self._files.collect_garbage, kept, adopted.generation
+                )
+                self._ports.unreadable(found.unreadable)
             except (AllCopiesBad, CopyNotWritten) as error:
                 _log.error("garbage of snapshots stays", exc_info=error)
             await self._ports.freed()

@@ -146,7 +146,10 @@ class Snapshots:
             Reports(identity.replica_id, identity.replica_count),
         )
         self.reads = SnapshotReads(
-            around.mux.catalog, self.orchestrator.reported, around.driver.read_followed
+            around.mux.catalog,
+            self.orchestrator.reported,
+            around.driver.read_followed,
+            level_in_force=lambda: around.mux.feature_level,
         )
         if manifest is not None:
             self.store.copied(manifest.generation, around.files.snapshots.directories)
@@ -263,6 +266,7 @@ class Snapshots:
             freed=around.space.look_again,
             start=around.start,
             compacted=around.watch.compacted,
+            unreadable=self._unreadable,
             pace=self._pace,
         )
 
@@ -304,6 +308,16 @@ class Snapshots:
         self._diverged_at[replica] = generation
         kind = cluster_pb2.ALARM_KIND_REPLICA_DIVERGED
         self._around.alarms.raise_alarm(kind, why, str(replica))
+
+    def _unreadable(self, manifests: Sequence[str]) -> None:
+        kind, what = cluster_pb2.ALARM_KIND_SNAPSHOT_COPY_BAD, "manifests"
+        if manifests:
+            text = "; ".join(manifests)
+            self._around.alarms.tell(
+                kind, f"{text}: layers of it and before stay; bring back a copy, or delete it", what
+            )
+        else:
+            self._around.alarms.clear(kind, what)
 
     def _view_is_stale(self, reason: str) -> None:
         self._around.alarms.raise_alarm(

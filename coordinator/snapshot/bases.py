@@ -8,6 +8,7 @@ from typing import Final
 from coordinator.mux.catalog_types import Entity, Restored
 from coordinator.mux.stage import Stage
 from coordinator.snapshot.files import SnapshotFiles
+from coordinator.snapshot.inner_sections import entities_of, is_rewritten
 from coordinator.snapshot.restore import Loaded
 from coordinator.snapshot.sections import SectionBase as Tallied
 from coordinator.stages.base import SectionBase
@@ -21,7 +22,7 @@ INNER_STAGES: Final = (Stage.SESSIONS, Stage.CATALOG)
 
 
 def restored_mux(base: Loaded) -> Restored:
-    """Return what a mux goes on from."""
+    """Return what a mux goes on from. Raises FormatVersionError; see `inner_sections`."""
     manifest = base.manifest
     return Restored(
         op=manifest.cut_op,
@@ -30,6 +31,9 @@ def restored_mux(base: Loaded) -> Restored:
         generation=manifest.generation,
         sessions=_entities(base, Stage.SESSIONS),
         catalog=_entities(base, Stage.CATALOG),
+        rewritten=frozenset(
+            stage for stage in INNER_STAGES if is_rewritten(stage, section_of(manifest, int(stage)))
+        ),
     )
 
 
@@ -63,9 +67,8 @@ def _blocks(files: SnapshotFiles, generation: int, stage: Stage) -> Iterator[tup
 
 def _entities(base: Loaded, stage: Stage) -> Iterator[Entity]:
     layers = [layer.entries() for layer in base.layers[int(stage)]]
-    for kind, key, canonical in merge(layers, keep_tombstones=False):
-        assert canonical is not None, "a merged section has no tombstones"
-        yield kind, key, canonical
+    section = section_of(base.manifest, int(stage))
+    return entities_of(stage, section, merge(layers, keep_tombstones=False))
 
 
 def _tallied(section: SectionManifest) -> Tallied:

@@ -201,6 +201,14 @@ class Copies:
         paths = (self.path(copy, name) for copy in range(len(self.directories)))
         return any(self._storage.exists(path) for path in paths)
 
+    def read_part(self, copy: int, name: str, size: int) -> bytes:
+        """Return the first bytes of a copy, not verified. Raises OSError."""
+        file = self._storage.open(f"{self.directories[copy]}/{name}")
+        try:
+            return file.read(0, size)
+        finally:
+            file.close()
+
     def scrub(self, name: str, check: Check) -> tuple[CopyVerdict, ...]:
         """Look at every copy and repair bad ones; raises AllCopiesBad, having changed nothing."""
         self.check_usable()

@@ -330,7 +330,7 @@ class SnapshotFiles:
         """Remove what nobody keeps. `live` are the generations of the catalog, `adopted` is the
         one that the superblock names; those above it are kept until they are deleted.
 
-        Raises AllCopiesBad, with no layer removed, if a manifest that is kept cannot be read.
+        Raises AllCopiesBad if the adopted one cannot be read, which others may go on from.
         """
         with self._pins.mutex:
             self._forget_named(adopted)

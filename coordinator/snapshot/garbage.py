@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from coordinator.snapshot.copies import Copies
+from coordinator.snapshot.errors import AllCopiesBad
 from coordinator.snapshot.layout import LAYERS, MANIFESTS, layer_file, manifest_file
 from coordinator.snapshot.restore import read_manifest
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format import FormatError
+from viewstamp.format.layer_parts import HEADER_BYTES, decode_header
 from viewstamp.format.manifest import digest_of, generation_of, sections
 
 T = TypeVar("T")
@@ -30,11 +32,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What was removed. `postponed`: layers were left alone, since a compaction is under way."""
+    """What was removed. `postponed`: layers were left alone, since a compaction is under way.
+
+    `unreadable` says of each kept manifest without an intact copy what is wrong with it.
+    """
 
     generations: tuple[int, ...]
     layers: tuple[bytes, ...]
     postponed: bool
+    unreadable: tuple[str, ...] = ()
 
 
 class Pins:
@@ -105,9 +111,9 @@ def collect(
     """Remove what has no root, durably, in every directory.
 
     `known` are the layers of kept manifests that were read, or written, before; it is brought up to
-    date.
-    Raises AllCopiesBad, and removes no layer, if a manifest that is kept cannot be read: nobody
-    knows then what it names.
+    date. What a manifest names that is kept and cannot be read nobody knows; but a layer is never
+    older than the first manifest that names it. So all layers up to that generation stay, until the
+    manifest is brought back or its generation is not kept any more, and the rest goes.
     """
     copies.check_usable()
     with pins.mutex:
@@ -121,17 +127,35 @@ def collect(
         for generation in dead:
             known.pop(generation, None)
         named = pins.digests()
+        unreadable: dict[int, str] = {}
         for generation in stored:
             if generation in dead:
                 continue
             if generation not in known:
-                manifest = read_manifest(copies, cluster_id, generation)
+                try:
+                    manifest = read_manifest(copies, cluster_id, generation)
+                except AllCopiesBad as error:
+                    unreadable[generation] = str(error)
+                    continue
                 known[generation] = frozenset(layers_of(manifest))
             named.update(known[generation])
         unnamed = [digest for digest in stored_layers(copies) if digest not in named]
+        if unreadable:
+            newest = max(unreadable)
+            unnamed = [digest for digest in unnamed if _generation(copies, digest) > newest]
         if unnamed:
             copies.delete([layer_file(digest) for digest in unnamed])
-        return Collected(tuple(dead), tuple(unnamed), postponed=False)
+        return Collected(tuple(dead), tuple(unnamed), False, tuple(unreadable.values()))
+
+
+def _generation(copies: Copies, digest: bytes) -> int:
+    """The generation that a layer was written for; 0 if no copy tells."""
+    for copy in range(len(copies.directories)):
+        with contextlib.suppress(FormatError, OSError):
+            return decode_header(
+                copies.read_part(copy, layer_file(digest), HEADER_BYTES)
+            ).generation
+    return 0
 
 
 def _parsed(names: Iterable[str], parse: Callable[[str], T]) -> Iterator[T]:

@@ -18,15 +18,12 @@ import grpc
 
 from coordinator.mux.catalog_types import CutTaken, FrozenSection
 from coordinator.mux.stage import Stage
+from coordinator.snapshot.inner_sections import VERSIONS
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
-from viewstamp.format.block import Block, BlockBuilder, RawBlock, compress
-from viewstamp.format.section import SectionTally
+from viewstamp.format.block import Block, BlockBuilder, EntryTooLargeError, RawBlock, compress
+from viewstamp.format.section import Entry, SectionTally
 from viewstamp.limits import ENCODE_SLICE_US, KIB
 
-# Schema versions of the two sections that the coordinator itself keeps.
-SESSIONS_VERSION: Final = 1
-CATALOG_VERSION: Final = 1
-_VERSIONS: Final = {Stage.SESSIONS: SESSIONS_VERSION, Stage.CATALOG: CATALOG_VERSION}
 # A look at the clock costs about as much as encoding one entity.
 ENTITIES_PER_LOOK: Final = 8
 # Of a block before compression, which takes 0.02 ms then.
@@ -116,8 +113,8 @@ class CutSections:
 
     def expected(self, stage: Stage, cut: CutTaken) -> SectionHead:
         """Return what the section will most likely be a delta against: what the mux's are."""
-        version = _VERSIONS[stage] if stage in _VERSIONS else self._versions(stage)
-        frozen = _frozen(stage, cut) if stage in _VERSIONS else cut.sessions
+        version = VERSIONS[stage] if stage in VERSIONS else self._versions(stage)
+        frozen = _frozen(stage, cut) if stage in VERSIONS else cut.sessions
         return SectionHead(version, frozen.base_generation)
 
     async def read(
@@ -126,7 +123,7 @@ class CutSections:
         """Yield the blocks of a section in order, and last its summary."""
         responses = (
             self._read_frozen(stage, cut, _frozen(stage, cut))
-            if stage in _VERSIONS
+            if stage in VERSIONS
             else _read_service(self._services[stage], cut.generation)
         )
         async with aclosing(responses):  # whoever stops reading ends the call to the service
@@ -166,7 +163,7 @@ class CutSections:
         for index, change in enumerate(frozen.changes()):
             entry = tally.add(change)
             if entry is not None:
-                builder.add(entry)
+                _add(builder, entry)
             if builder.is_full:
                 yield await _compressed(builder.take_raw())
             if index % ENTITIES_PER_LOOK == 0 and self._clock_ns() >= slice_end_ns:
@@ -174,6 +171,14 @@ class CutSections:
                 slice_end_ns = self._clock_ns() + _SLICE_NS
         while builder.size_bytes:
             yield await _compressed(builder.take_raw())
+
+
+def _add(builder: BlockBuilder, entry: Entry) -> None:
+    """Add an entry. Raises GenerationFailed for one that is too large for a snapshot."""
+    try:
+        builder.add(entry)
+    except EntryTooLargeError as error:
+        raise GenerationFailed(f"the section cannot be written: {error}") from error
 
 
 _SLICE_NS: Final = ENCODE_SLICE_US * 1_000
@@ -229,7 +234,7 @@ def _summary(
         generation=frozen.generation,
         base_generation=frozen.base_generation,
         applied_revision=cut.revision,
-        section_version=_VERSIONS[stage],
+        section_version=VERSIONS[stage],
         state_digest=tally.digest.to_bytes(),
         kinds=[
             domain_pb2.KindCount(kind=kind, entities=entities)

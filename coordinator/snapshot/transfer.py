@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -34,17 +34,16 @@ from coordinator.snapshot.errors import (
 )
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.incoming import IncomingGeneration
+from coordinator.snapshot.partial_files import PartialFiles
 from coordinator.snapshot.work import in_thread
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
 from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.layer import LayerReader, file_digest
 from viewstamp.format.manifest import check_layer_belongs, decode_manifest, sections
-from viewstamp.limits import MIB
 from viewstamp.telemetry import fields
 
 RETRY_FIRST_MS: Final = 500
 RETRY_MAX_MS: Final = 30_000
-CHUNK_BYTES: Final = 1 * MIB
 PARTIAL_SUFFIX: Final = ".part"
 MANIFEST_FILE: Final = "manifest"
 # Of a target of which the generation alone is known.
@@ -115,7 +114,7 @@ class StateTransfer:
         """Keep what is fetched in `directory` until it is whole; it need not be there."""
         self._ports = ports
         self._files = files
-        self._directory = directory
+        self._partial = PartialFiles(str(directory))
         self._target: vsr.SnapshotNeeded | None = None
         self._is_for_damage = False
         self._changed = asyncio.Event()
@@ -179,16 +178,19 @@ class StateTransfer:
     async def _drop_leftovers(self) -> None:
         """Remove what an earlier process has fetched, unless it is still of use."""
         try:
-            manifest = decode_manifest(
-                await in_thread((self._directory / MANIFEST_FILE).read_bytes)
-            )
+            manifest = decode_manifest(await in_thread(self._manifest_bytes))
         except (OSError, FormatError):
             return  # the next transfer fetches another one
         if self._is_moot(manifest):
             await self._remove_directory()
 
     async def _remove_directory(self) -> None:
-        await in_thread(lambda: shutil.rmtree(self._directory, ignore_errors=True))
+        with suppress(OSError):
+            await in_thread(self._partial.remove_all)
+
+    def _manifest_bytes(self) -> bytes:
+        size = self._partial.size(MANIFEST_FILE)
+        return self._partial.read(MANIFEST_FILE, 0, size)
 
     # --- One attempt ---
 
@@ -268,19 +270,14 @@ class StateTransfer:
 
     async def _manifest(self, target: vsr.SnapshotNeeded) -> SnapshotManifest:
         """Return the manifest: the one that was fetched before, or else that of some peer."""
-        path = self._directory / MANIFEST_FILE
         with suppress(FileNotFoundError, FormatError):
-            known = decode_manifest(await in_thread(path.read_bytes))
+            known = decode_manifest(await in_thread(self._manifest_bytes))
             if (known.cluster_id, known.generation) == (self._ports.cluster_id, target.generation):
                 return known
         data, manifest = await self._fetched_manifest(target)
-        await in_thread(self._begin_anew, path, data)
+        # What there is of layers may be of use, and stays.
+        await in_thread(self._partial.replace, MANIFEST_FILE, data)
         return manifest
-
-    def _begin_anew(self, path: Path, data: bytes) -> None:
-        """Write the manifest; what there is of layers may be of use, and stays."""
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_bytes(data)
 
     async def _fetched_manifest(self, target: vsr.SnapshotNeeded) -> tuple[bytes, SnapshotManifest]:
         failures = []
@@ -359,18 +356,19 @@ class StateTransfer:
         peers: Sequence[int],
         target: vsr.SnapshotNeeded,
     ) -> None:
-        partial = self._directory / f"{reference.digest.hex()}{PARTIAL_SUFFIX}"
+        files = self._partial
+        partial = f"{reference.digest.hex()}{PARTIAL_SUFFIX}"
         fetched_bytes = await self._fetch(partial, reference, peers, target)
-        found = await in_thread(lambda: file_digest(_chunks(partial)))
+        found = await in_thread(lambda: file_digest(files.chunks(partial)))
         if found != reference.digest:
-            await in_thread(partial.unlink)
+            await in_thread(files.remove, partial)
             raise TransferFailed(
                 f"layer {reference.digest.hex()} came with the digest {found.hex()}: it is fetched"
                 " anew"
             )
-        await in_thread(_check_layer, partial, reference, incoming.manifest)
-        await in_thread(lambda: incoming.add_layer(reference, _chunks(partial)))
-        await in_thread(partial.unlink)
+        await in_thread(_check_layer, files, partial, reference, incoming.manifest)
+        await in_thread(lambda: incoming.add_layer(reference, files.chunks(partial)))
+        await in_thread(files.remove, partial)
         _log.info(
             "layer fetched",
             extra=fields(
@@ -383,69 +381,52 @@ class StateTransfer:
 
     async def _fetch(
         self,
-        partial: Path,
+        partial: str,
         reference: LayerReference,
         peers: Sequence[int],
         target: vsr.SnapshotNeeded,
     ) -> int:
         """Complete a partial file; return how many bytes that took."""
-        offset = await in_thread(_opened_bytes, partial, reference.size_bytes)
+        offset = await in_thread(_opened_bytes, self._partial, partial, reference.size_bytes)
         begun = offset
         chunks = self._ports.fetcher.layer(
             peers, target.generation, reference.digest, reference.size_bytes, offset
         )
         async with aclosing(chunks):
             async for data in chunks:
-                await in_thread(_append, partial, data)
+                await in_thread(self._partial.append, partial, data)
                 offset += len(data)
                 self._fetched_bytes += len(data)
         return offset - begun
 
     async def _forget_manifest(self) -> None:
         """Ask for the manifest anew at the next attempt."""
-        await in_thread(lambda: (self._directory / MANIFEST_FILE).unlink(missing_ok=True))
+        await in_thread(self._partial.remove, MANIFEST_FILE)
 
 
 # Each is said to the operator, and tried again.
 PASSING: Final = (PeerFileUnavailable, FormatError, SnapshotFilesError, OSError)
 
 
-def _opened_bytes(path: Path, size_bytes: int) -> int:
+def _opened_bytes(files: PartialFiles, name: str, size_bytes: int) -> int:
     """Return how much of a partial file is here; one that is too long is begun anew."""
-    if not path.exists():
-        return 0
-    found = path.stat().st_size
+    found = files.size(name)
     if found > size_bytes:
-        path.unlink()
+        files.remove(name)
         return 0
     return found
 
 
-def _append(path: Path, data: bytes) -> None:
-    with path.open("ab") as file:
-        file.write(data)
-
-
-def _check_layer(path: Path, reference: LayerReference, manifest: SnapshotManifest) -> None:
+def _check_layer(
+    files: PartialFiles, name: str, reference: LayerReference, manifest: SnapshotManifest
+) -> None:
     """Raise FormatError unless a layer can be read, and is what the manifest says of it.
 
     Its digest is right; but its peer may run a newer build, and a manifest that names layers which
     nobody here can read is not to take the place of one.
     """
-    with path.open("rb") as file:
-
-        def read(offset: int, size_bytes: int) -> bytes:
-            file.seek(offset)
-            return file.read(size_bytes)
-
-        layer = LayerReader(read, reference.size_bytes)
+    layer = LayerReader(partial(files.read, name), reference.size_bytes)
     for stage, section in sections(manifest):
         for named in section.layers:
             if named.digest == reference.digest:
                 check_layer_belongs(manifest, stage, named, layer)
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            yield chunk

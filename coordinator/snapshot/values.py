@@ -20,11 +20,22 @@ from coordinator.mux.catalog_types import (
     TaskSnapshot,
 )
 from coordinator.mux.stage import Stage
+from viewstamp import limits
 
 # Which sections a cut freezes, by the feature level in its prepare: a generation's tasks are those
 # of its own cut, whatever later levels add.
+_FIRST_TASKS: Final = (
+    Stage.SESSIONS,
+    Stage.USERS,
+    Stage.STREAMS,
+    Stage.CONSUMER_GROUPS,
+    Stage.CATALOG,
+)
 TASKS_BY_FEATURE_LEVEL: Final[Mapping[int, tuple[Stage, ...]]] = MappingProxyType(
-    {1: (Stage.SESSIONS, Stage.USERS, Stage.STREAMS, Stage.CONSUMER_GROUPS, Stage.CATALOG)}
+    {
+        1: _FIRST_TASKS,
+        limits.FEATURE_LEVEL_BOUNDED: _FIRST_TASKS,
+    }
 )
 
 

@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol
 
 import grpc.aio
 
-from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 
 # Blocks that one thread call reads ahead of the stream.
@@ -62,8 +61,13 @@ class BaseRefusedError(Exception):
     """A service does not accept its section; the message says why. Trying again would not help."""
 
 
-async def install(call: Any, base: SectionBase) -> pb.Installed:
+async def install(
+    call: Any, base: SectionBase, took: Callable[[], None] = lambda: None
+) -> pb.Installed:
     """Send a section over an open Apply stream and return the service's verdict.
+
+    `took` is told of every block that the transport has taken. However long the service walks over
+    its entities then, nothing is given up: who lives is waited for, and told of.
 
     Raises grpc.RpcError if the service is gone, or refuses.
     """
@@ -72,10 +76,9 @@ async def install(call: Any, base: SectionBase) -> pb.Installed:
     while some := await asyncio.to_thread(_take, blocks):
         for layer, data in some:
             await _write(call, pb.Install(block=pb.InstallBlock(layer=layer, data=data)))
+            took()
     await _write(call, pb.Install(end=pb.InstallEnd()))
-    # It walks over every entity now, like a digest.
-    async with asyncio.timeout(limits.STATE_DIGEST_TIMEOUT_MS / 1000):
-        message = await call.read()
+    message = await call.read()
     if message is grpc.aio.EOF:
         # Reading the status raises the error the service ended the stream with.
         await call.read()

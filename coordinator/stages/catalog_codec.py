@@ -1,7 +1,7 @@
 """Commands of the catalog to and from protobuf.
 
-A command that is not well formed raises ValueError or DecodeError, of which the codec of the log
-makes a refusal, on every replica the same.
+A command that is not well formed raises Refusal, ValueError or DecodeError, of which the codec of
+the log makes a refusal, on every replica the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from typing import Final
 
 from coordinator.mux import types as mux
 from coordinator.stages.entities import task_message, tasks_of
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+from viewstamp.errors import Refusal
 from viewstamp.framing import frame
 
 CREATE_SNAPSHOT_CODE: Final = 401
@@ -22,6 +25,9 @@ SET_SNAPSHOT_RETENTION_CODE: Final = 404
 BEGIN_SNAPSHOT_CODE: Final = mux.BEGIN_SNAPSHOT_CODE
 COMPLETE_SNAPSHOT_CODE: Final = 406
 FAIL_SNAPSHOT_CODE: Final = 407
+RAISE_FEATURE_LEVEL_CODE: Final = 408
+
+_STAGES: Final = frozenset(int(stage) for stage in mux.Stage)
 
 
 def encode_catalog_result(result: mux.CatalogResult) -> bytes:
@@ -33,6 +39,9 @@ def encode_catalog_result(result: mux.CatalogResult) -> bytes:
         case mux.PruneSnapshotsResult():
             pruned = snapshots_pb2.PruneSnapshotsResponse(generations=result.generations)
             return frame(pruned.SerializeToString(deterministic=True))
+        case mux.RaiseFeatureLevelResult():
+            raised = cluster_pb2.RaiseFeatureLevelResponse(feature_level=result.level)
+            return frame(raised.SerializeToString(deterministic=True))
         case mux.CatalogDone():
             return mux.EMPTY_FRAME  # the other responses have nothing but their header
 
@@ -92,6 +101,11 @@ def _begin(item: bytes) -> mux.BeginSnapshot:
 
 def _complete(item: bytes) -> mux.CompleteSnapshot:
     request = snapshots_pb2.CompleteSnapshotRequest.FromString(item)
+    for task in request.tasks:
+        if task.stage not in _STAGES:
+            raise Refusal.of(
+                Reason.REASON_MALFORMED_REQUEST, "snapshot_stage", stage=int(task.stage)
+            )
     return mux.CompleteSnapshot(request.generation, request.root, tasks_of(request.tasks))
 
 
@@ -100,13 +114,17 @@ def _fail(item: bytes) -> mux.FailSnapshot:
     return mux.FailSnapshot(request.generation, request.reason)
 
 
+def _raise_level(item: bytes) -> mux.RaiseFeatureLevel:
+    request = cluster_pb2.RaiseFeatureLevelRequest.FromString(item)
+    return mux.RaiseFeatureLevel(request.level, request.expected, request.validate_only)
+
+
 def _retention(number: int) -> mux.Retention:
     """Return a retention class; the unspecified one is that of most snapshots."""
     if number == snapshots_pb2.RETENTION_CLASS_UNSPECIFIED:
         return mux.Retention.LAST
     if number not in snapshots_pb2.RetentionClass.values():
-        known = ", ".join(snapshots_pb2.RetentionClass.keys()[1:])
-        raise ValueError(f"retention is {number}; it must be one of {known}")
+        raise Refusal.of(Reason.REASON_MALFORMED_REQUEST, "retention", retention=number)
     return mux.Retention(number)
 
 
@@ -120,5 +138,6 @@ CATALOG_PARSERS: Final[Mapping[int, Callable[[bytes], mux.CatalogCommand]]] = Ma
         BEGIN_SNAPSHOT_CODE: _begin,
         COMPLETE_SNAPSHOT_CODE: _complete,
         FAIL_SNAPSHOT_CODE: _fail,
+        RAISE_FEATURE_LEVEL_CODE: _raise_level,
     }
 )

@@ -14,41 +14,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
-from coordinator.mux.types import STATE_DIGEST_CODE
+from coordinator.clock import monotonic_ms
 from coordinator.stages.base import BaseRefusedError, Gathering, SectionBase, activate, install
-from coordinator.stages.item_log import Entry, ItemLog, ReplayDivergedError, settle
+from coordinator.stages.busyness import LOOK_INTERVAL_MS, Busyness
+from coordinator.stages.channel import RECONNECT_DELAY_MIN_MS, channel_options
+from coordinator.stages.item_log import ItemLog, ReplayDivergedError, settle
+from coordinator.stages.outgoing import Outgoing, joined, take_together, traced
+from coordinator.stages.poison import Poison
 from coordinator.tasks import first_to_end
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2_grpc as domain_grpc
-from viewstamp.framing import encode_varint
-from viewstamp.telemetry.sampling import TRACE_PARENT_CHARACTERS
 
-RECONNECT_DELAY_MIN_MS: Final = 20
-RECONNECT_DELAY_MAX_MS: Final = 500
-CHANNEL_OPTIONS: Final = (
-    ("grpc.max_send_message_length", limits.APPLY_MESSAGE_BYTES_MAX),
-    ("grpc.max_receive_message_length", limits.APPLY_MESSAGE_BYTES_MAX),
-    ("grpc.initial_reconnect_backoff_ms", RECONNECT_DELAY_MIN_MS),
-    ("grpc.min_reconnect_backoff_ms", RECONNECT_DELAY_MIN_MS),
-    ("grpc.max_reconnect_backoff_ms", RECONNECT_DELAY_MAX_MS),
-)
 APPLY_PATH: Final = "/viewstamp.api.domain.v1.DomainService/Apply"
-# What comes before a traceparent that is added to an encoded batch; all are equally long.
-_TRACED: Final = domain_pb2.ApplyRequest(
-    batch=domain_pb2.Batch(trace_parents=["-" * TRACE_PARENT_CHARACTERS])
-).SerializeToString()[:-TRACE_PARENT_CHARACTERS]
-# Batches that wait together share a message up to so many bytes. Beyond, the first would wait
-# for the others longer than a message costs.
-SHARED_MESSAGE_BYTES_MAX: Final = 64 * limits.KIB
-_BATCHES_TAG: Final = bytes((domain_pb2.ApplyRequest.BATCHES_FIELD_NUMBER << 3 | 2,))
 # How a service says that a section cannot be its own, whoever sends it.
 _REFUSALS_OF_BASE: Final = (grpc.StatusCode.DATA_LOSS, grpc.StatusCode.INVALID_ARGUMENT)
 
@@ -78,21 +63,19 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class StageEvents:
-    """What the client tells its owner. All are called on the event loop."""
+    """What the client tells its owner. All are called on the event loop.
+
+    `busy` is told for how long the service has been at one batch, at every look at one that is at
+    it for too long, and 0 once it has got on. `gave_up` is told of a command that has ended too
+    many processes, and is refused from now on.
+    """
 
     replied: Callable[[domain_pb2.BatchReply], None]
     deferred: Callable[[domain_pb2.QueryOutcome], None]
     connected: Callable[[domain_pb2.DescribeResponse], None]
     lost: Callable[[str], None]
-
-
-@dataclass(slots=True)
-class _Outgoing:
-    message: bytes
-    entry: Entry | None  # None for reads
-    timeout_ms: int = limits.STAGE_TIMEOUT_MS
-    is_answered: bool = True
-    may_share: bool = False
+    busy: Callable[[int], None] = lambda ms: None
+    gave_up: Callable[[domain_pb2.Attempt], None] = lambda attempt: None
 
 
 class StageClient:
@@ -114,13 +97,18 @@ class StageClient:
         self._gathering = gathering
         self._sequence = 0  # of this coordinator, once `run` knows it
         self._events = events
-        self._outgoing: deque[_Outgoing] = deque()
-        self._unanswered: deque[_Outgoing] = deque()
+        self._outgoing: deque[Outgoing] = deque()
+        self._unanswered: deque[Outgoing] = deque()
+        self._unanswered_bytes = 0
         self._wake = asyncio.Event()
         self._has_lost_reads = False
         self._replay_left = 0
         self._is_greeted = False
-        self._answered_at = 0.0
+        self._is_loading = False  # a section: from its first block until it says what it has
+        self._steps = 0  # blocks taken and answers given on this stream
+        self._steps_needed = 0  # to have got further than those who died while coming back
+        self._busyness = Busyness()
+        self._poison = Poison(events.gave_up)
         self._channel: grpc.aio.Channel | None = None
 
     def send(self, batch: domain_pb2.Batch, trace_parents: Sequence[str] = ()) -> None:
@@ -131,14 +119,14 @@ class StageClient:
         message = domain_pb2.ApplyRequest(batch=batch).SerializeToString()
         if batch.sequence:
             entry = self.item_log.append(batch.sequence, message, cut_generation(batch))
-            outgoing = _Outgoing(
+            outgoing = Outgoing(
                 message + traced(trace_parents),
                 entry,
                 # What is added to an encoded message belongs to that one batch.
                 may_share=not trace_parents,
             )
         else:
-            outgoing = _Outgoing(message, None, read_timeout_ms(batch))
+            outgoing = Outgoing(message, None)
         if self.connected:
             self._put(outgoing)
         elif outgoing.entry is None:
@@ -154,10 +142,12 @@ class StageClient:
         if not self.item_log.move_base(base.generation):
             raise ValueError(f"stage {self.stage} was never sent the cut {base.generation}")
         self.base = replace(base, sequence=self.item_log.base_sequence)
+        self._poison.forget(self.item_log.base_sequence)
+        self._steps_needed = 0  # there is less to tell
         if self.connected:
             release = domain_pb2.ReleaseCut(generation=base.generation)
             message = domain_pb2.ApplyRequest(release=release).SerializeToString()
-            self._put(_Outgoing(message, None, is_answered=False))
+            self._put(Outgoing(message, None, is_answered=False))
 
     async def read_section(self, generation: int) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
         """Yield what the service froze at a cut. Raises grpc.RpcError: ask again later."""
@@ -172,7 +162,7 @@ class StageClient:
         finally:
             call.cancel()
 
-    def _put(self, outgoing: _Outgoing) -> None:
+    def _put(self, outgoing: Outgoing) -> None:
         self._outgoing.append(outgoing)
         self._wake.set()
 
@@ -188,8 +178,18 @@ class StageClient:
 
     @property
     def coming_back(self) -> bool:
-        """Whether a service is being told its state, or what it had been told before."""
+        """Whether a service is being told what it is to know, and gets further than the last.
+
+        What ends one process after the other at the same place does not come back.
+        """
+        if self.is_busy or self._steps < self._steps_needed:
+            return False
         return self.replaying if self.connected else self._is_greeted
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it lives and has been at one batch for so long that somebody should know."""
+        return self._busyness.is_busy
 
     async def describe(self) -> domain_pb2.DescribeResponse:
         """Wait for the service and ask what it claims. Raises grpc.RpcError."""
@@ -233,7 +233,7 @@ class StageClient:
                     raise FencedError(f"{self.target}: {error.details()}") from error
                 reason = f"{error.code().name}: {error.details()}"
             except TimeoutError:
-                reason = "no answer in time"
+                reason = "it did not greet in time"
             self._lost(reason)
             await asyncio.sleep(RECONNECT_DELAY_MIN_MS / 1000)
 
@@ -244,7 +244,9 @@ class StageClient:
 
     def _connect(self) -> grpc.aio.Channel:
         if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self.target, options=list(CHANNEL_OPTIONS))
+            self._channel = grpc.aio.insecure_channel(
+                self.target, options=channel_options(self.target)
+            )
         return self._channel
 
     async def _stream(self, identity: Identity) -> None:
@@ -253,18 +255,22 @@ class StageClient:
         try:
             await call.write(_hello(identity))
             await _read_hello_reply(call)
-            self._is_greeted = True
-            if not await self._start_from_base(call):
-                return  # the base has moved on meanwhile: once more, from there
-            self._opened(describe)
-            writer = asyncio.create_task(self._write(call))
-            watchdog = asyncio.create_task(self._watch_silence())
-            reader = asyncio.create_task(self._read(call))
-            await first_to_end(reader, writer, watchdog)
-            # The writer only sees that the stream has ended: reading its status tells why.
-            await call.read()
+            self._is_greeted, self._steps = True, 0
+            watch = asyncio.create_task(self._watch_busyness())
+            await first_to_end(asyncio.create_task(self._talk(call, describe)), watch)
         finally:
             call.cancel()
+
+    async def _talk(self, call: Any, describe: domain_pb2.DescribeResponse) -> None:
+        if not await self._start_from_base(call):
+            self._is_greeted = False  # nobody was lost
+            return  # the base has moved on meanwhile: once more, from there
+        self._opened(describe)
+        writer = asyncio.create_task(self._write(call))
+        reader = asyncio.create_task(self._read(call))
+        await first_to_end(reader, writer)
+        # The writer only sees that the stream has ended: reading its status tells why.
+        await call.read()
 
     async def _start_from_base(self, call: Any) -> bool:
         """Install the base, if there is one; return whether it is still the base."""
@@ -273,7 +279,9 @@ class StageClient:
             return True
         try:
             try:
-                installed = await install(call, base)
+                self._is_loading = True
+                installed = await install(call, base, self._takes_step)
+                self._is_loading = False
                 if self._gathering is not None:
                     await self._gathering.installed(self.stage, installed)
                 await activate(call)
@@ -307,32 +315,49 @@ class StageClient:
         self._check_item_log()
         # Before the first read of this connection, which must not be taken for one of those.
         self._tell_lost_reads()
-        self._outgoing = deque(
-            _Outgoing(entry.message, entry, may_share=True) for entry in self.item_log
-        )
-        self._unanswered.clear()
-        self._replay_left = len(self._outgoing)
-        self._answered_at = asyncio.get_running_loop().time()
+        self._outgoing = deque(self._replayed())
+        self._forget_unanswered()
+        self._replay_left = sum(each.is_answered for each in self._outgoing)
+        if not self._replay_left:
+            self._steps_needed = 0
         self.connected = True
         self._wake.set()
         self._events.connected(describe)
 
+    def _replayed(self) -> Iterator[Outgoing]:
+        """Yield the item log as it is told again: what a service has died of with a warning."""
+        for entry in self.item_log:
+            isolate = self._poison.isolation(entry.sequence)
+            if isolate is not None:
+                message = domain_pb2.ApplyRequest(isolate=isolate).SerializeToString()
+                yield Outgoing(message, None, is_answered=False)
+            yield Outgoing(entry.message, entry, may_share=isolate is None)
+
     def _lost(self, reason: str) -> None:
         was_connected, self.connected = self.connected, False
-        self._is_greeted = False
+        was_greeted, self._is_greeted = self._is_greeted, False
+        self._is_loading = False
+        if was_greeted and (self._replay_left or not was_connected):
+            self._steps_needed = max(self._steps_needed, self._steps + 1)
         self._outgoing.clear()
-        self._unanswered.clear()
+        entries = [each.entry for each in self._unanswered if each.entry is not None]
+        self._poison.died([entry.sequence for entry in entries])
+        self._forget_unanswered()
         self._replay_left = 0
-        if was_connected:
+        self._gets_on()
+        if was_greeted:
             self.restarts += 1
             _log.warning("service lost", extra={"fields": {"target": self.target, "why": reason}})
+        if was_connected:
             self._events.lost(reason)
 
     async def _write(self, call: Any) -> None:
         while True:
-            while self._outgoing:
+            while self._outgoing and self._may_send():
                 together = take_together(self._outgoing)
-                self._unanswered.extend(each for each in together if each.is_answered)
+                due = [each for each in together if each.is_answered]
+                self._unanswered.extend(due)
+                self._unanswered_bytes += sum(len(each.message) for each in due)
                 try:
                     await call.write(joined([each.message for each in together]))
                 except asyncio.InvalidStateError:
@@ -340,15 +365,28 @@ class StageClient:
             self._wake.clear()
             await self._wake.wait()
 
+    def _may_send(self) -> bool:
+        """Whether signs of life behind one more message would not wait for too long."""
+        size = self._unanswered_bytes + len(self._outgoing[0].message)
+        return not self._unanswered or size <= limits.STAGE_UNANSWERED_BYTES_MAX
+
+    def _forget_unanswered(self) -> None:
+        self._unanswered.clear()
+        self._unanswered_bytes = 0
+
+    def _takes_step(self) -> None:
+        self._steps += 1
+
     async def _read(self, call: Any) -> None:
         while True:
             message = await call.read()
             if message is grpc.aio.EOF:
                 return
-            self._answered_at = asyncio.get_running_loop().time()
             response = domain_pb2.ApplyResponse.FromString(message)
             if response.HasField("deferred"):
                 self._events.deferred(response.deferred)
+            elif response.HasField("attempt"):
+                self._poison.tries(response.attempt)
             elif response.HasField("replies"):
                 for reply in response.replies.replies:
                     self._answered(reply)
@@ -357,7 +395,13 @@ class StageClient:
 
     def _answered(self, reply: domain_pb2.BatchReply) -> None:
         outgoing = self._unanswered.popleft()
+        self._takes_step()
+        self._unanswered_bytes -= len(outgoing.message)
+        if self._outgoing:
+            self._wake.set()
         self._replay_left = max(0, self._replay_left - 1)
+        if not self._replay_left:
+            self._steps_needed = 0
         if outgoing.entry is None:
             self._events.replied(reply)
             return
@@ -366,59 +410,30 @@ class StageClient:
                 f"{self.target} answered batch {reply.sequence} where"
                 f" {outgoing.entry.sequence} was due"
             )
+        self._poison.answered(reply.sequence, needs_isolation=reply.needs_isolation)
         if settle(outgoing.entry, reply.SerializeToString()):
             self._events.replied(reply)
 
-    async def _watch_silence(self) -> None:
-        loop = asyncio.get_running_loop()
-        waiting_since = loop.time()
+    async def _watch_busyness(self) -> None:
+        """Tell of a service that is at one batch for long. It lives: nothing is done about it."""
         while True:
-            await asyncio.sleep(limits.STAGE_TIMEOUT_MS / 1000 / 8)
-            # The clock runs only while an answer is due; each answer of a replay winds it up.
-            if not self._unanswered:
-                waiting_since = loop.time()
-                continue
-            silent_ms = (loop.time() - max(waiting_since, self._answered_at)) * 1000
-            if silent_ms > self._unanswered[0].timeout_ms:
-                raise TimeoutError
+            await asyncio.sleep(LOOK_INTERVAL_MS / 1000)
+            was_busy = self.is_busy
+            self._busyness.look(
+                self._steps,
+                is_due=self._is_loading or bool(self._unanswered),
+                now_ms=monotonic_ms(),
+            )
+            if self.is_busy:
+                self._events.busy(self._busyness.owed_ms)
+            elif was_busy:
+                self._events.busy(0)
 
-
-def take_together(waiting: deque[_Outgoing]) -> list[_Outgoing]:
-    """Take what goes into the next message: one, or all that may share it and fit."""
-    taken = [waiting.popleft()]
-    size = len(taken[0].message)
-    while taken[0].may_share and waiting and waiting[0].may_share:
-        size += len(waiting[0].message)
-        if size > SHARED_MESSAGE_BYTES_MAX:
-            break
-        taken.append(waiting.popleft())
-    return taken
-
-
-def joined(messages: Sequence[bytes]) -> bytes:
-    """Return one message for encoded requests that hold a batch each."""
-    if len(messages) == 1:
-        return messages[0]
-    # A field of one batch and one of several are alike on the wire: see `Batches`.
-    batches = b"".join(messages)
-    return _BATCHES_TAG + encode_varint(len(batches)) + batches
-
-
-def read_timeout_ms(batch: domain_pb2.Batch) -> int:
-    """Return how long the answer to reads may take: a state digest walks over the whole state."""
-    walks = any(
-        item.WhichOneof("kind") == "query" and item.query.code == STATE_DIGEST_CODE
-        for item in batch.items
-    )
-    return limits.STATE_DIGEST_TIMEOUT_MS if walks else limits.STAGE_TIMEOUT_MS
-
-
-def traced(trace_parents: Sequence[str]) -> bytes:
-    """Return what adds traceparents to an encoded batch: encodings joined are one message.
-
-    Each is as long as `format_trace_parent` makes it.
-    """
-    return b"".join([_TRACED + text.encode() for text in trace_parents])
+    def _gets_on(self) -> None:
+        was_busy = self.is_busy
+        self._busyness.reset()
+        if was_busy:
+            self._events.busy(0)
 
 
 def cut_generation(batch: domain_pb2.Batch) -> int:

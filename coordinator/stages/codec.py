@@ -6,7 +6,7 @@ refusal in the request, never an error of the replica.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -15,6 +15,7 @@ from coordinator.mux import codec as mux_codec
 from coordinator.mux import types as mux
 from coordinator.stages.catalog_codec import CATALOG_PARSERS, encode_catalog_result
 from coordinator.stages.entities import EntityCodec
+from coordinator.stages.errors import without_text
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.api.errors.v1 import errors_pb2
@@ -24,6 +25,7 @@ from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.framing import FramingError, frame, unframe
+from viewstamp.limits import SESSION_NONCE_BYTES, TRANSACTION_PARTS_MAX
 
 REGISTER_SESSION_CODE: Final = 1
 END_SESSION_CODE: Final = 2
@@ -50,6 +52,7 @@ def _logged_request(request: log_pb2.LoggedRequest) -> mux.LoggedRequest:
         acked=request.acked,
         spans=tuple(_logged_span(span) for span in request.spans),
         trace_parent=request.trace_parent,
+        fingerprint=request.fingerprint,
     )
 
 
@@ -89,40 +92,45 @@ def _parse_items(
     errors = {error.index: error for error in refused}
     values: list[Any] = [None] * span.count
     try:
-        items = unframe(span.items)
-        if len(items) != span.count:
-            raise FramingError(f"the span claims {span.count} commands and holds {len(items)}")
-    except FramingError as error:
-        why = _malformed(str(error))
+        items = _items_of(span)
+    except Refusal as refusal:
+        why = _encoded(refusal)
         return values, tuple(errors.get(i, mux.IndexedError(i, why)) for i in range(span.count))
     for index, item in enumerate(items):
         if index in errors:
             continue
         try:
             values[index] = parse(item, span)
-        except DecodeError:
-            errors[index] = mux.IndexedError(index, _malformed(_NOT_ITS_MESSAGE))
-        except ValueError as error:
-            errors[index] = mux.IndexedError(index, _malformed(str(error)))
+        except (DecodeError, ValueError):
+            errors[index] = mux.IndexedError(index, _encoded(_malformed("not_its_message")))
+        except Refusal as refusal:
+            errors[index] = mux.IndexedError(index, _encoded(refusal))
     return values, tuple(errors[index] for index in sorted(errors))
 
 
-_NOT_ITS_MESSAGE: Final = (
-    "its bytes are not the message that its method takes: send its protobuf encoding"
-)
+def _items_of(span: log_pb2.LoggedSpan) -> list[bytes]:
+    """Return the encoded commands of a span. Raises Refusal unless it holds what it claims."""
+    try:
+        items = unframe(span.items)
+    except FramingError as error:
+        raise _malformed("unframed") from error
+    if len(items) != span.count:
+        raise _malformed("span_count", claimed=span.count, found=len(items))
+    return items
 
 
-def _malformed(why: str) -> bytes:
-    refusal = Refusal(Reason.REASON_MALFORMED_REQUEST, f"the request is malformed: {why}")
-    return refusal.to_error().SerializeToString()
+def _malformed(case: str, /, **details: object) -> Refusal:
+    return Refusal.of(Reason.REASON_MALFORMED_REQUEST, case, **details)
+
+
+def _encoded(refusal: Refusal) -> bytes:
+    return refusal.to_error().SerializeToString(deterministic=True)
 
 
 def _parse_register(item: bytes, _: log_pb2.LoggedSpan) -> mux.RegisterSession:
-    from viewstamp.limits import SESSION_NONCE_BYTES
-
     nonce = sessions_pb2.RegisterSessionRequest.FromString(item).nonce
     if len(nonce) != SESSION_NONCE_BYTES:
-        raise ValueError(f"nonce has {len(nonce)} bytes; it must have {SESSION_NONCE_BYTES}")
+        raise _malformed("nonce", field="nonce", bytes=len(nonce), bytes_due=SESSION_NONCE_BYTES)
     return mux.RegisterSession(nonce)
 
 
@@ -139,7 +147,7 @@ def _parse_expire(item: bytes, _: log_pb2.LoggedSpan) -> mux.ExpireSession:
 def _parse_transaction(item: bytes, span: log_pb2.LoggedSpan) -> tuple[mux.LoggedSpan, ...]:
     parts = submit_pb2.TransactRequest.FromString(item).parts
     if not parts:
-        raise ValueError("a transaction needs at least one part")
+        raise _malformed("transaction_parts", parts=0, maximum=TRANSACTION_PARTS_MAX)
     return tuple(_logged_part(part.code, part.request, span) for part in parts)
 
 
@@ -181,7 +189,17 @@ _PARSED: Final[dict[int, Callable[[bytes, log_pb2.LoggedSpan], Any]]] = {
 def _indexed_errors(errors: Collection[errors_pb2.IndexedError]) -> tuple[mux.IndexedError, ...]:
     if not errors:
         return ()
-    return tuple(mux.IndexedError(e.index, e.error.SerializeToString()) for e in errors)
+    return tuple(mux.IndexedError(e.index, _without_words(e.error)) for e in errors)
+
+
+def _without_words(error: errors_pb2.Error) -> bytes:
+    """Return an error as it is kept: words are no state, whoever sent or logged them."""
+    if error.message:
+        copy = errors_pb2.Error()
+        copy.CopyFrom(error)
+        copy.ClearField("message")
+        error = copy
+    return error.SerializeToString(deterministic=True)
 
 
 def indexed_error(error: mux.IndexedError) -> errors_pb2.IndexedError:
@@ -257,6 +275,8 @@ def _query_item(item: mux.QueryItem) -> domain_pb2.Item:
             session_id=item.session_id,
             refused=item.refused,
             contexts=item.contexts,
+            caller_address=item.caller_address,
+            continues=item.continues,
         )
     )
 
@@ -314,6 +334,7 @@ def decode_query(outcome: domain_pb2.QueryOutcome) -> mux.QueryOutcome:
         errors=_indexed_errors(outcome.errors),
         deferred=outcome.deferred,
         state_digest=outcome.state_digest,
+        postponed=outcome.postponed,
     )
 
 
@@ -342,9 +363,7 @@ class ProtobufCodec(EntityCodec):
         )
         return payload.SerializeToString(deterministic=True)
 
-    def decode_effect(
-        self, payload: bytes
-    ) -> mux_codec.UserEnded | mux_codec.CredentialsChanged | None:
+    def decode_effect(self, payload: bytes) -> mux_codec.ForSessions | None:
         """Return what an effect means for sessions."""
         effect = effects_pb2.EffectPayload.FromString(payload)
         kind = effect.WhichOneof("kind")
@@ -355,18 +374,28 @@ class ProtobufCodec(EntityCodec):
         if kind == "credentials_changed":
             changed = effect.credentials_changed
             return mux_codec.CredentialsChanged(
-                changed.user_id, changed.minimum_credential_revision
+                changed.user_id,
+                changed.minimum_credential_revision,
+                changed.minimum_token_revision,
             )
+        if kind == "user_sessions_ended":
+            ended = effect.user_sessions_ended
+            session_id = ended.session_id if ended.HasField("session_id") else None
+            return mux_codec.UserSessionsEnded(ended.user_id, session_id, ended.kept_session_id)
         return None
 
     def encode_catalog_result(self, result: mux.CatalogResult) -> bytes:
         """Return the response message as one frame."""
         return encode_catalog_result(result)
 
-    def encode_refusal(self, name: str, message: str, details: dict[str, str]) -> bytes:
+    def encode_refusal(self, name: str, details: Mapping[str, str], case: str = "") -> bytes:
         """Return an encoded Error of the reason REASON_<name>."""
-        refusal = Refusal(Reason.Value("REASON_" + name), message, **details)
+        refusal = Refusal.of(Reason.Value("REASON_" + name), case, **details)
         return refusal.to_error().SerializeToString(deterministic=True)
+
+    def encode_without_text(self, error: bytes) -> bytes:
+        """Return the error of an entry of level 1 as it is kept."""
+        return without_text(error)
 
     def encode_part_refusal(self, error: bytes, part: int) -> bytes:
         """Return the error with the detail `part` added."""

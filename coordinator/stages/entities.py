@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from coordinator.mux import entities as mux_entities
 from coordinator.mux import types as mux
 from coordinator.mux.entities import CatalogValue, SessionsValue
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.sessions.v1 import sessions_pb2
@@ -95,7 +96,9 @@ def _session(value: mux_entities.Session) -> Message:
 
 
 def _minimum(value: mux_entities.Minimum) -> Message:
-    return sessions_pb2.MinimumEntity(user_id=value.user_id, minimum=value.minimum)
+    return sessions_pb2.MinimumEntity(
+        user_id=value.user_id, minimum=value.minimum, minimum_token=value.minimum_token
+    )
 
 
 def _window(value: mux_entities.WindowRow) -> Message:
@@ -113,6 +116,7 @@ def _reply(value: mux.RequestReply) -> Message:
         op=value.op,
         first_revision=value.first_revision,
         spans=[_reply_span(span) for span in value.spans],
+        fingerprint=value.fingerprint,
     )
 
 
@@ -132,6 +136,10 @@ def _counters(value: mux.CatalogCounters) -> Message:
     return snapshots_pb2.CatalogCountersEntity(last_generation=value.last_generation)
 
 
+def _feature_level(value: mux.FeatureLevel) -> Message:
+    return cluster_pb2.FeatureLevelEntity(feature_level=value.level)
+
+
 _ENCODERS: Final[Mapping[type[Any], Callable[[Any], Message]]] = MappingProxyType(
     {
         mux_entities.Session: _session,
@@ -140,6 +148,7 @@ _ENCODERS: Final[Mapping[type[Any], Callable[[Any], Message]]] = MappingProxyTyp
         mux.RequestReply: _reply,
         mux.Snapshot: _snapshot,
         mux.CatalogCounters: _counters,
+        mux.FeatureLevel: _feature_level,
     }
 )
 
@@ -164,7 +173,7 @@ def _session_of(canonical: bytes) -> mux_entities.Session:
 
 def _minimum_of(canonical: bytes) -> mux_entities.Minimum:
     entity = sessions_pb2.MinimumEntity.FromString(canonical)
-    return mux_entities.Minimum(entity.user_id, entity.minimum)
+    return mux_entities.Minimum(entity.user_id, entity.minimum, entity.minimum_token)
 
 
 def _window_of(canonical: bytes) -> mux_entities.WindowRow:
@@ -181,6 +190,7 @@ def _reply_of(canonical: bytes) -> mux.RequestReply:
         op=entity.op,
         first_revision=entity.first_revision,
         spans=tuple(_span_of(span) for span in entity.spans),
+        fingerprint=entity.fingerprint,
     )
 
 
@@ -220,6 +230,11 @@ def _counters_of(canonical: bytes) -> mux.CatalogCounters:
     return mux.CatalogCounters(entity.last_generation)
 
 
+def _feature_level_of(canonical: bytes) -> mux.FeatureLevel:
+    entity = cluster_pb2.FeatureLevelEntity.FromString(canonical)
+    return mux.FeatureLevel(entity.feature_level)
+
+
 _SESSIONS: Final[Mapping[int, Callable[[bytes], SessionsValue]]] = MappingProxyType(
     {
         mux_entities.SESSION_KIND: _session_of,
@@ -229,5 +244,9 @@ _SESSIONS: Final[Mapping[int, Callable[[bytes], SessionsValue]]] = MappingProxyT
     }
 )
 _CATALOG: Final[Mapping[int, Callable[[bytes], CatalogValue]]] = MappingProxyType(
-    {mux_entities.SNAPSHOT_KIND: _snapshot_entity_of, mux_entities.COUNTERS_KIND: _counters_of}
+    {
+        mux_entities.SNAPSHOT_KIND: _snapshot_entity_of,
+        mux_entities.COUNTERS_KIND: _counters_of,
+        mux_entities.FEATURE_LEVEL_KIND: _feature_level_of,
+    }
 )

@@ -60,11 +60,16 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class ClientBatch:
-    """One future entry's worth of commands; `wall_clock_us` is microseconds since 1970."""
+    """One future entry's worth of commands; `wall_clock_us` is microseconds since 1970.
+
+    `feature_level` is what the log has decided, as far as the shell has applied it. The entry has
+    it in its header, unless the entry before has a higher one.
+    """
 
     body: bytes
     command_count: int
     wall_clock_us: int
+    feature_level: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,9 @@ class LogTail:
         # No start would believe in a journal in which views go back.
         last_view = self.head.view if self.head else 0
         check(entry.header.view >= last_view, "views of entries never go back", entry.header)
+        last_level = self.head.feature_level if self.head else 0
+        falls = entry.header.feature_level < last_level
+        check(not falls, "the feature level never falls along the log", entry.header)
         if self.is_at_base:
             self.faulty.discard(self.base_op)
         self._entries.pop(self.op + 1 - LOG_TAIL_PREPARES, None)

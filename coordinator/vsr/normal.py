@@ -83,7 +83,9 @@ def on_client_batch(state: State, batch: ClientBatch) -> None:
     if refusal is not None:
         state.emit(Refused(refusal, known_primary(state)))
         return
-    entry = append_new(state, batch.body, batch.command_count, batch.wall_clock_us)
+    entry = append_new(
+        state, batch.body, batch.command_count, batch.wall_clock_us, batch.feature_level
+    )
     send_prepare(state, entry, state.followers)
 
 
@@ -102,8 +104,14 @@ def demand_batch(batch: ClientBatch) -> None:
     demand(batch.wall_clock_us >= 0, "the wall clock is not before 1970", batch.wall_clock_us)
 
 
-def append_new(state: State, body: bytes, command_count: int, wall_clock_us: int) -> Entry:
-    """Make the next entry of the log out of `body`, and have it journaled."""
+def append_new(
+    state: State, body: bytes, command_count: int, wall_clock_us: int, feature_level: int = 0
+) -> Entry:
+    """Make the next entry of the log out of `body`, and have it journaled.
+
+    Feature levels are raised by the log alone, and never fall along it: whoever leads next goes on
+    from the level of the head, however little of the log it has applied.
+    """
     log = state.log
     check(
         log.last_revision + command_count <= REVISION_MAX,
@@ -118,12 +126,17 @@ def append_new(state: State, body: bytes, command_count: int, wall_clock_us: int
         commit=state.commit_max,
         first_revision=log.last_revision + 1,
         command_count=command_count,
-        # The level is raised by the log alone, so that all replicas change at the same entry.
-        feature_level=log.head.feature_level if log.head else state.configuration.feature_level,
+        feature_level=max(feature_level, level_before(state)),
         timestamp=max(log.timestamp_us + 1, wall_clock_us),
         body=body,
     )
     return journal(state, prepare, admitted=True)
+
+
+def level_before(state: State) -> int:
+    """The level of the last entry, or that at which this replica would found its cluster."""
+    head = state.log.head
+    return state.configuration.feature_level if head is None else head.feature_level
 
 
 def journal(state: State, prepare: Prepare, *, admitted: bool = False) -> Entry:

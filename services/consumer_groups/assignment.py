@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Sequence
+from typing import Final
 
 from services.consumer_groups.assignors import ASSIGNORS
 from services.consumer_groups.membership import propose_revocation
 from services.consumer_groups.model import Group, Member, State
 from services.runtime.domain import Call
 from viewstamp import limits
+
+# A field of type fixed64.
+ASSIGNMENT_NUMBER_BYTES: Final = 8
 
 
 def assign(state: State, group: Group, call: Call) -> None:
@@ -33,6 +39,14 @@ def assign(state: State, group: Group, call: Call) -> None:
         _move(state, member, tuple(owned), target, call)
     state.set_waiting(group.id, waiting)
     state.groups.put(group.id, group._replace(assignment_epoch=group.group_epoch))
+
+
+def assignment_number(owned: Sequence[int], revoking: Sequence[int]) -> int:
+    """Return a number that stands for a member's partitions, never 0."""
+    numbers = (len(owned), *owned, *revoking)
+    encoded = struct.pack(f"<{len(numbers)}I", *numbers)
+    digest = hashlib.blake2b(encoded, digest_size=ASSIGNMENT_NUMBER_BYTES).digest()
+    return int.from_bytes(digest, "little") or 1
 
 
 def waiting_of(members: Sequence[Member]) -> dict[int, int]:

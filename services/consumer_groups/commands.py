@@ -8,8 +8,15 @@ from typing import Final
 from google.protobuf.message import Message
 
 from services.consumer_groups import membership
-from services.consumer_groups.assignment import assign
-from services.consumer_groups.lookup import find_group, find_member, require_session, topic_of
+from services.consumer_groups.assignment import assign, assignment_number
+from services.consumer_groups.chores import below, sweep
+from services.consumer_groups.lookup import (
+    find_group,
+    find_member,
+    kept_partitions,
+    require_session,
+    topic_of,
+)
 from services.consumer_groups.model import (
     FIRST_GROUP_EPOCH,
     NEXT_GROUP_ID,
@@ -32,6 +39,15 @@ _ASSIGNORS: Final[Mapping[int, int]] = {
     entities.ASSIGNOR_UNIFORM: entities.ASSIGNOR_UNIFORM,
     entities.ASSIGNOR_RANGE: entities.ASSIGNOR_RANGE,
 }
+# What it costs, in rows: to remove a group, to remove a member with it, to end a membership, to
+# find a target for one; partitions that are told, given, and assigned for one row.
+_ROWS_PER_GROUP: Final = 8
+_ROWS_PER_REMOVED_MEMBER: Final = 4
+_ROWS_PER_MEMBERSHIP: Final = 12
+_ROWS_PER_ASSIGNED_MEMBER: Final = 4
+_PARTITIONS_PER_ROW: Final = 16
+_GIVEN_PER_ROW: Final = 64
+_ASSIGNED_PER_ROW: Final = 4
 # Field 2, a varint: the whole of JoinConsumerGroupResponse, written by hand for speed.
 _MEMBER_EPOCH_TAG: Final = b"\x10"
 
@@ -40,7 +56,7 @@ def create_consumer_group(
     state: State, request: api.CreateConsumerGroupRequest, call: Call
 ) -> Message:
     """Create a group without members."""
-    _check_name("group name", request.name, Reason.REASON_INVALID_GROUP_NAME)
+    _check_name("", request.name, Reason.REASON_INVALID_GROUP_NAME)
     assignor = _stored_assignor(request.assignor)
     topic = topic_of(call)
     if (topic.stream_id, topic.topic_id, request.name) in state.names:
@@ -70,6 +86,7 @@ def delete_consumer_group(
     group = find_group(state, request, call)
     if request.HasField("expected_revision"):
         _check_revision(group, request.expected_revision)
+    call.charge(_ROWS_PER_GROUP + _ROWS_PER_REMOVED_MEMBER * state.members_count(group.id))
     state.remove_group(group)
     return b""
 
@@ -90,7 +107,10 @@ def leave_consumer_group(state: State, request: api.LeaveConsumerGroupRequest, c
     """End the calling session's membership, a static one too."""
     session_id = require_session(call)
     group = find_group(state, request, call)
-    membership.end_membership(state, find_member(state, group, session_id), call)
+    member = find_member(state, group, session_id)
+    held = len(member.owned) + len(member.revoking)
+    call.charge(_ROWS_PER_MEMBERSHIP + held // _PARTITIONS_PER_ROW + _release_rows(group))
+    membership.end_membership(state, member, call)
     return b""
 
 
@@ -100,8 +120,9 @@ def heartbeat_consumer_group(
     """Take note of what a member still holds, and tell it what it should hold.
 
     A partition that it was told to give up and does not name any more is released, provided that
-    the member has heard of its present epoch. Other differences mean nothing: it may not have
-    heard of its newest partitions yet. Order and repetitions in the request do not matter.
+    the member has heard of its present epoch and, if it says what it knows, of its present
+    partitions. Other differences mean nothing: it may not have heard of its newest partitions yet.
+    Order and repetitions in the request do not matter.
     """
     session_id = require_session(call)
     group = find_group(state, request, call)
@@ -109,21 +130,54 @@ def heartbeat_consumer_group(
     epoch = request.member_epoch
     if epoch not in (member.member_epoch, member.previous_member_epoch):
         raise _fenced(member, epoch)
-    if member.revoking and epoch == member.member_epoch:
+    told = len(member.owned) + len(member.revoking) + len(request.owned_partitions)
+    if told >= _PARTITIONS_PER_ROW:
+        call.charge(told // _PARTITIONS_PER_ROW)
+    if (
+        member.revoking
+        and epoch == member.member_epoch
+        and _has_heard(state, request, member, call)
+    ):
         still_held = set(request.owned_partitions)
         released = [partition for partition in member.revoking if partition not in still_held]
         if released:
+            call.charge(_release_rows(group))
             member = membership.give_up(state, member, released)
     if not member.revoking and member.member_epoch != group.assignment_epoch:
         # The epoch that the member names stays good until it names a newer one, so that no number
         # of lost replies can fence it.
         member = member._replace(member_epoch=group.assignment_epoch, previous_member_epoch=epoch)
         state.put_member(member)
-    return api.HeartbeatConsumerGroupResponse(
-        member_epoch=member.member_epoch,
-        owned_partitions=member.owned,
-        revoking_partitions=member.revoking,
-    )
+    return _heartbeat_answer(state, request, member, call)
+
+
+def _has_heard(
+    state: State, request: api.HeartbeatConsumerGroupRequest, member: Member, call: Call
+) -> bool:
+    """Return whether what a member does not name it has given up, and not never heard of."""
+    if not call.is_bounded or not request.known_assignment:
+        return True  # it names all that it holds
+    kept = kept_partitions(state, topic_of(call))
+    number = assignment_number(below(member.owned, kept), below(member.revoking, kept))
+    return number == request.known_assignment
+
+
+def _heartbeat_answer(
+    state: State, request: api.HeartbeatConsumerGroupRequest, member: Member, call: Call
+) -> api.HeartbeatConsumerGroupResponse:
+    """Tell a member its epoch, and its partitions unless it knows them or they are too many."""
+    kept = kept_partitions(state, topic_of(call))
+    owned, revoking = below(member.owned, kept), below(member.revoking, kept)
+    answer = api.HeartbeatConsumerGroupResponse(member_epoch=member.member_epoch)
+    if call.is_bounded:
+        answer.assignment = assignment_number(owned, revoking)
+        is_known = request.known_assignment == answer.assignment
+        if is_known or len(owned) + len(revoking) > limits.HEARTBEAT_PARTITIONS_MAX:
+            answer.partitions_omitted = True
+            return answer
+    answer.owned_partitions.extend(owned)
+    answer.revoking_partitions.extend(revoking)
+    return answer
 
 
 def assign_target(state: State, request: api.AssignRequest, call: Call) -> bytes:
@@ -131,10 +185,14 @@ def assign_target(state: State, request: api.AssignRequest, call: Call) -> bytes
     group = state.groups.rows.get(request.group_id)
     if group is None or not membership.is_assign_pending(group):
         return b""
-    if request.group_epoch == group.group_epoch:
+    if request.group_epoch != group.group_epoch:
+        membership.propose_assign(group, call)
+        return b""
+    rows = group.partitions_count // _ASSIGNED_PER_ROW
+    if call.afford(rows + _ROWS_PER_ASSIGNED_MEMBER * state.members_count(group.id)):
         assign(state, group, call)
     else:
-        membership.propose_assign(group, call)
+        membership.propose_assign(group, call, put_off_revision=call.revision)
     return b""
 
 
@@ -146,8 +204,12 @@ def complete_revocation(state: State, request: api.CompleteRevocationRequest, ca
         return b""
     if call.timestamp < deadline:
         membership.propose_revocation(member, call)
-    else:
+        return b""
+    group = state.groups.rows[member.group_id]
+    if call.afford(len(member.revoking) // _PARTITIONS_PER_ROW + _release_rows(group)):
         membership.give_up(state, member, member.revoking)
+    else:
+        membership.propose_revocation(member, call, put_off_revision=call.revision)
     return b""
 
 
@@ -159,6 +221,7 @@ COMMANDS: Final[Mapping[str, CommandHandler[State]]] = {
     "HeartbeatConsumerGroup": heartbeat_consumer_group,
     "Assign": assign_target,
     "CompleteRevocation": complete_revocation,
+    "Sweep": sweep,
 }
 
 
@@ -174,7 +237,7 @@ def _admit(
     Whoever may join may also take a place over: an instance id is a name, not a secret.
     """
     if request.instance_id:
-        _check_name("instance id", request.instance_id, Reason.REASON_INVALID_OPTION)
+        _check_name("instance_id", request.instance_id, Reason.REASON_INVALID_OPTION)
     if request.rack:
         _check_name("rack", request.rack, Reason.REASON_INVALID_OPTION)
     assert call.user_id is not None, "a command always has a principal"
@@ -185,6 +248,8 @@ def _admit(
             successor = former._replace(
                 session_id=session_id, user_id=call.user_id, rack=request.rack
             )
+            # Not by who waits: what a replica knows of that may be outdated, its size as well.
+            call.charge(group.partitions_count // _PARTITIONS_PER_ROW)
             membership.take_over(state, former, successor, call)
             return successor
     member = _newcomer(group, session_id, call.user_id, request, call.revision)
@@ -209,22 +274,23 @@ def _newcomer(
     )  # fmt: skip
 
 
+def _release_rows(group: Group) -> int:
+    """Return what it costs at most to give partitions to those who wait for them."""
+    return group.partitions_count // _GIVEN_PER_ROW
+
+
 def _stored_assignor(requested: int) -> int:
     assignor = _ASSIGNORS.get(requested)
     if assignor is not None:
         return assignor
-    raise Refusal(
-        Reason.REASON_INVALID_OPTION,
-        f"There is no assignor {requested}; choose ASSIGNOR_UNIFORM (1) or ASSIGNOR_RANGE (2).",
-        assignor=requested,
-    )
+    raise Refusal.of(Reason.REASON_INVALID_OPTION, "assignor", assignor=requested)
 
 
-def _check_name(what: str, name: str, reason: Reason.ValueType) -> None:
+def _check_name(field: str, name: str, reason: Reason.ValueType) -> None:
     check_name(
         name,
         reason=reason,
-        what=what,
+        field=field,
         bytes_min=limits.NAME_BYTES_MIN,
         bytes_max=limits.NAME_BYTES_MAX,
     )
@@ -233,10 +299,9 @@ def _check_name(what: str, name: str, reason: Reason.ValueType) -> None:
 def _check_revision(group: Group, expected: int) -> None:
     if expected == group.modified_revision:
         return
-    raise Refusal(
+    raise Refusal.of(
         Reason.REASON_REVISION_MISMATCH,
-        f"Consumer group {group.id} was last changed at revision {group.modified_revision}, not at "
-        f"{expected}; read it again and decide anew.",
+        "group",
         group_id=group.id,
         modified_revision=group.modified_revision,
         expected_revision=expected,
@@ -244,20 +309,13 @@ def _check_revision(group: Group, expected: int) -> None:
 
 
 def _group_exists(name: str, topic_id: int) -> Refusal:
-    return Refusal(
-        Reason.REASON_GROUP_EXISTS,
-        f"There is a consumer group {name!r} on topic {topic_id} already; choose another name.",
-        name=name,
-        topic_id=topic_id,
-    )
+    return Refusal.of(Reason.REASON_GROUP_EXISTS, name=name, topic_id=topic_id)
 
 
 def _joined_differently(member: Member) -> Refusal:
-    return Refusal(
+    return Refusal.of(
         Reason.REASON_INVALID_OPTION,
-        f"Session {member.session_id} is a member of consumer group {member.group_id} already, as "
-        f"instance {member.instance_id!r} on rack {member.rack!r}; leave the group before joining "
-        "it differently.",
+        "joined_differently",
         session_id=member.session_id,
         group_id=member.group_id,
         instance_id=member.instance_id,
@@ -266,11 +324,8 @@ def _joined_differently(member: Member) -> Refusal:
 
 
 def _fenced(member: Member, epoch: int) -> Refusal:
-    return Refusal(
+    return Refusal.of(
         Reason.REASON_FENCED_MEMBER_EPOCH,
-        f"Session {member.session_id} names member epoch {epoch} in consumer group "
-        f"{member.group_id}, where it is at {member.member_epoch} (or "
-        f"{member.previous_member_epoch}, if a reply was lost); give up all partitions and sync.",
         session_id=member.session_id,
         epoch=epoch,
         group_id=member.group_id,

@@ -24,15 +24,16 @@ def topic_of(call: Call) -> TopicContext:
     return TopicContext.FromString(call.context)
 
 
+def kept_partitions(state: State, topic: TopicContext) -> int:
+    """Return how many partitions of the topic a group may show."""
+    return state.kept_partitions(topic.stream_id, topic.topic_id, topic.partitions_count)
+
+
 def require_session(call: Call) -> int:
     """Return the calling session. Raises SESSION_REQUIRED for callers without one."""
     if call.session_id:
         return call.session_id
-    raise Refusal(
-        Reason.REASON_SESSION_REQUIRED,
-        "Members of a consumer group are client sessions, and this request has none; register a "
-        "session and send the request in it.",
-    )
+    raise Refusal.of(Reason.REASON_SESSION_REQUIRED, "member")
 
 
 def find_group(state: State, request: NamesGroup, call: Call) -> Group:
@@ -40,10 +41,7 @@ def find_group(state: State, request: NamesGroup, call: Call) -> Group:
     topic, identifier = topic_of(call), request.group
     kind = identifier.WhichOneof("kind")
     if kind is None:
-        raise Refusal(
-            Reason.REASON_MALFORMED_REQUEST,
-            "The field group (3) is missing; name the group by id or by name.",
-        )
+        raise Refusal.of(Reason.REASON_MALFORMED_REQUEST, "unnamed", field="group")
     if kind == "id":
         group = state.groups.rows.get(identifier.id)
     else:
@@ -59,20 +57,13 @@ def find_member(state: State, group: Group, session_id: int) -> Member:
     member = state.member(group.id, session_id)
     if member is not None:
         return member
-    raise Refusal(
-        Reason.REASON_NOT_A_MEMBER,
-        f"Session {session_id} is not a member of consumer group {group.id}; join it first.",
-        session_id=session_id,
-        group_id=group.id,
-    )
+    raise Refusal.of(Reason.REASON_NOT_A_MEMBER, session_id=session_id, group_id=group.id)
 
 
 def _group_not_found(identifier: Identifier, kind: str, topic: TopicContext) -> Refusal:
     group = repr(identifier.name) if kind == "name" else identifier.id
-    return Refusal(
+    return Refusal.of(
         Reason.REASON_GROUP_NOT_FOUND,
-        f"There is no consumer group {group} on topic {topic.topic_id} of stream "
-        f"{topic.stream_id}; list the topic's groups to see which exist.",
         group=group,
         topic_id=topic.topic_id,
         stream_id=topic.stream_id,

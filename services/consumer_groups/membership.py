@@ -22,26 +22,33 @@ def is_assign_pending(group: Group) -> bool:
     return group.group_epoch != group.assignment_epoch
 
 
-def propose_assign(group: Group, call: Call) -> None:
-    """Ask for the target of the group's present epoch."""
-    call.propose(ASSIGN_CODE, api.AssignRequest(group_id=group.id, group_epoch=group.group_epoch))
+def propose_assign(group: Group, call: Call, put_off_revision: int = 0) -> None:
+    """Ask for the target of the group's present epoch; again if it was put off."""
+    request = api.AssignRequest(
+        group_id=group.id, group_epoch=group.group_epoch, put_off_revision=put_off_revision
+    )
+    call.propose(ASSIGN_CODE, request)
 
 
-def propose_revocation(member: Member, call: Call) -> None:
+def propose_revocation(member: Member, call: Call, put_off_revision: int = 0) -> None:
     """Ask that the member's revocation is completed when its deadline has passed."""
     deadline = member.revocation_deadline
     request = api.CompleteRevocationRequest(
-        group_id=member.group_id, session_id=member.session_id, revocation_deadline=deadline
+        group_id=member.group_id,
+        session_id=member.session_id,
+        revocation_deadline=deadline,
+        put_off_revision=put_off_revision,
     )
     call.propose(COMPLETE_REVOCATION_CODE, request, due=deadline)
 
 
-def raise_group_epoch(state: State, group: Group, call: Call) -> None:
+def raise_group_epoch(state: State, group: Group, call: Call, by: int = 1) -> None:
     """Let the group's epoch follow a change; ask for a target unless one was asked for already.
 
-    `group` is as it was before, except for fields that the change itself has replaced.
+    There may have been several changes, as `by` says. `group` is as it was before, except for
+    fields that the change itself has replaced.
     """
-    epoch = group.group_epoch + 1
+    epoch = group.group_epoch + by
     if not state.members_count(group.id):
         state.groups.put(group.id, group._replace(group_epoch=epoch, assignment_epoch=epoch))
         return

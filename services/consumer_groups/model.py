@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from services.runtime.tables import Table, UndoLog
+from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import CHORE_KIND_PARTITIONS
 
 FIRST_GROUP_ID: Final = 1
 # Epoch 0 is what a client sends that forgot to name one, so no group ever has it.
@@ -49,12 +50,38 @@ class Member(NamedTuple):
     joined_revision: int  # of the place: a session that takes it over keeps it
 
 
+class Chore(NamedTuple):
+    """What an effect left to do: see `services.consumer_groups.chores`."""
+
+    kind: int  # consumer_groups_pb2.ChoreKind
+    first_id: int
+    second_id: int
+    revision: int  # of the last effect
+    # Of changed partitions alone.
+    lowest_count: int = 0
+    partitions_count: int = 0
+    changes: int = 0
+    done_group_id: int = 0  # those up to it have heard, in this round
+    has_next_round: bool = False  # since they have not heard of the last effect
+
+    @property
+    def key(self) -> ChoreKey:
+        """What the chore is about: there is one of each at a time."""
+        return self.kind, self.first_id, self.second_id
+
+
+ChoreKey = tuple[int, int, int]
+
+
 class State:
-    """All tables of the domain. Rows of `groups`, `members` and `counters` are the section."""
+    """All tables of the domain. Rows of `groups`, `members`, `counters`, `chores` are the section.
+
+    What a chore is about may be outdated: whoever reads partitions asks `kept_partitions`.
+    """
 
     __slots__ = (
         "undo", "groups", "members", "counters", "names", "topic_groups", "group_members",
-        "instances", "session_groups", "user_sessions", "waiting",
+        "instances", "session_groups", "user_sessions", "waiting", "chores",
     )  # fmt: skip
 
     def __init__(self, undo: UndoLog) -> None:
@@ -62,13 +89,15 @@ class State:
         self.groups: Table[int, Group] = Table(undo)
         self.members: Table[tuple[int, int], Member] = Table(undo)  # (group id, session id)
         self.counters: Table[str, int] = Table(undo)
+        self.chores: Table[ChoreKey, Chore] = Table(undo)
         # Indexes. Whatever is below follows from the rows above.
         self.names: Table[tuple[int, int, str], int] = Table(undo)  # (stream, topic, name)
         self.topic_groups: Table[tuple[int, int], Table[int, None]] = Table(undo)
         self.group_members: Table[int, Table[int, None]] = Table(undo)  # sessions
         self.instances: Table[tuple[int, str], int] = Table(undo)  # (group id, instance id)
-        self.session_groups: Table[int, tuple[int, ...]] = Table(undo)
-        self.user_sessions: Table[int, tuple[int, ...]] = Table(undo)
+        self.session_groups: Table[int, Table[int, None]] = Table(undo)
+        # User -> session -> in how many groups.
+        self.user_sessions: Table[int, Table[int, int]] = Table(undo)
         # Group id -> partition -> the session that waits for another to release it. The mapping
         # itself never changes between two targets, so an entry may be outdated: whoever reads one
         # asks the member's target.
@@ -131,14 +160,21 @@ class State:
 
     def members_of_session(self, session_id: int) -> list[Member]:
         """Return the places of a session by ascending group id."""
-        group_ids = self.session_groups.rows.get(session_id, ())
-        return [self.members.rows[group_id, session_id] for group_id in group_ids]
+        groups = self.session_groups.rows.get(session_id)
+        if groups is None:
+            return []
+        return [self.members.rows[group_id, session_id] for group_id in groups.sorted_keys()]
+
+    def sessions_of_user(self, user_id: int) -> list[int]:
+        """Return the sessions in which a user has places, ascending."""
+        sessions = self.user_sessions.rows.get(user_id)
+        return [] if sessions is None else list(sessions.sorted_keys())
 
     def members_of_user(self, user_id: int) -> list[Member]:
         """Return the places of a user's sessions by ascending session and group id."""
         return [
             member
-            for session_id in self.user_sessions.rows.get(user_id, ())
+            for session_id in self.sessions_of_user(user_id)
             for member in self.members_of_session(session_id)
             if member.user_id == user_id
         ]
@@ -154,8 +190,8 @@ class State:
         sessions.put(session_id, None)
         if member.instance_id:
             self.instances.put((group_id, member.instance_id), session_id)
-        _index(self.session_groups, session_id, group_id)
-        _index(self.user_sessions, user_id, session_id)
+        self._index_session(session_id, group_id)
+        self._count_place(user_id, session_id)
 
     def remove_member(self, member: Member) -> None:
         """Remove a place. What it held is free; nobody is given it here."""
@@ -169,14 +205,35 @@ class State:
         if member.instance_id:
             self.instances.delete((group_id, member.instance_id))
         _unindex(self.session_groups, session_id, group_id)
-        if not self._has_places(user_id, session_id):
+        places = self.user_sessions.rows[user_id]
+        count = places.rows[session_id]
+        if count > 1:
+            places.put(session_id, count - 1)
+        else:
             _unindex(self.user_sessions, user_id, session_id)
 
-    def _has_places(self, user_id: int, session_id: int) -> bool:
-        """Return whether the user is a member of any group in this session."""
-        group_ids = self.session_groups.rows.get(session_id, ())
-        rows = self.members.rows
-        return any(rows[group_id, session_id].user_id == user_id for group_id in group_ids)
+    def _index_session(self, session_id: int, group_id: int) -> None:
+        groups = self.session_groups.rows.get(session_id)
+        if groups is None:
+            groups = self.session_groups.nested()
+            self.session_groups.put(session_id, groups)
+        groups.put(group_id, None)
+
+    def _count_place(self, user_id: int, session_id: int) -> None:
+        """Count one more place, so that the last one is known without looking at the others."""
+        places = self.user_sessions.rows.get(user_id)
+        if places is None:
+            places = Table(self.undo)
+            self.user_sessions.put(user_id, places)
+        places.put(session_id, places.rows.get(session_id, 0) + 1)
+
+    def kept_partitions(self, stream_id: int, topic_id: int, partitions_count: int) -> int:
+        """Return how many of a topic's partitions its groups may show: those never deleted.
+
+        `partitions_count` is what the topic has now, which its groups may not have heard of yet.
+        """
+        chore = self.chores.rows.get((CHORE_KIND_PARTITIONS, stream_id, topic_id))
+        return partitions_count if chore is None else min(partitions_count, chore.lowest_count)
 
     def set_waiting(self, group_id: int, waiting: Mapping[int, int]) -> None:
         """Replace what the members of a group wait for; the mapping must not change afterwards."""
@@ -192,25 +249,9 @@ def contains(ascending: Sequence[int], number: int) -> bool:
     return position < len(ascending) and ascending[position] == number
 
 
-def _index(table: Table[int, tuple[int, ...]], key: int, number: int) -> None:
-    """Add a number to the ascending ones of a key."""
-    numbers = table.rows.get(key)
-    if numbers is None:
-        table.put(key, (number,))
-        return
-    position = bisect_left(numbers, number)
-    if position == len(numbers):
-        table.put(key, (*numbers, number))
-    elif numbers[position] != number:
-        table.put(key, (*numbers[:position], number, *numbers[position:]))
-
-
-def _unindex(table: Table[int, tuple[int, ...]], key: int, number: int) -> None:
-    """Take a number from the ascending ones of a key; a key without numbers has no row."""
+def _unindex(table: Table[int, Table[int, Any]], key: int, number: int) -> None:
+    """Take a number from those of a key; a key without numbers has no row."""
     numbers = table.rows[key]
-    position = bisect_left(numbers, number)
-    left = numbers[:position] + numbers[position + 1 :]
-    if left:
-        table.put(key, left)
-    else:
+    numbers.delete(number)
+    if not numbers:
         table.delete(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from services.consumer_groups.chores import propose_sweep
 from services.consumer_groups.membership import (
     is_assign_pending,
     propose_assign,
@@ -16,14 +17,17 @@ from viewstamp.api.domain.v1 import domain_service_pb2
 
 
 def proposals(state: State) -> Iterable[domain_service_pb2.Proposal]:
-    """Return an Assign for every group behind, and a CompleteRevocation for every deadline."""
+    """Return an Assign for every group behind, and a CompleteRevocation for every deadline.
+
+    And a Sweep if effects left anything to do.
+    """
     call = Call(
         revision=0,
         timestamp=0,
         user_id=limits.SYSTEM_USER_ID,
         credential_revision=0,
         session_id=limits.GATEWAY_SESSION_ID,
-        feature_level=limits.FEATURE_LEVEL,
+        feature_level=0,  # nothing is decided here
     )
     for group_id in state.groups.sorted_keys():
         group = state.groups.rows[group_id]
@@ -32,4 +36,6 @@ def proposals(state: State) -> Iterable[domain_service_pb2.Proposal]:
         for member in state.members_of(group_id):
             if member.revocation_deadline:
                 propose_revocation(member, call)
+    if state.chores:
+        propose_sweep(call)
     return call.proposals

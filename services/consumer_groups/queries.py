@@ -7,21 +7,42 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from services.consumer_groups.lookup import find_group, find_member, require_session, topic_of
+from services.consumer_groups.assignment import assignment_number
+from services.consumer_groups.chores import below
+from services.consumer_groups.lookup import (
+    find_group,
+    find_member,
+    kept_partitions,
+    require_session,
+    topic_of,
+)
 from services.consumer_groups.membership import is_assign_pending
 from services.consumer_groups.model import Group, Member, State
 from services.runtime import paging
 from services.runtime.domain import Call, QueryHandler
+from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as entities
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
+from viewstamp.api.domain.v1.effects_pb2 import TopicContext
 
 
 def get_consumer_group(state: State, request: api.GetConsumerGroupRequest, call: Call) -> Message:
-    """Return one group with its members."""
-    group = find_group(state, request, call)
-    members = state.members_of(group.id)
-    view = group_view(group, members)
-    view.members.extend(map(member_view, members))
+    """Return one group with a page of its members."""
+    group, topic = find_group(state, request, call), topic_of(call)
+    kept = kept_partitions(state, topic)
+    view = group_view(state, group, topic)
+    size = paging.page_size(request.page_size or limits.PAGE_SIZE_MAX)
+    after = paging.id_after(request.page_token)
+    sessions = state.group_members.rows.get(group.id)
+    found = [] if sessions is None else sessions.keys_after(after, size + 1)
+    room = limits.PARTITIONS_PAGE_MAX
+    for position, session_id in enumerate(found):
+        member = state.members.rows[group.id, session_id]
+        room -= _told(member)
+        if position == size or (position and room < 0):
+            token = paging.id_token(found[position - 1])
+            return api.GetConsumerGroupResponse(group=view, next_page_token=token)
+        view.members.append(member_view(member, kept))
     return api.GetConsumerGroupResponse(group=view)
 
 
@@ -36,19 +57,27 @@ def list_consumer_groups(
     found = [] if ids is None else ids.keys_after(after, size + 1)
     page = found[:size]
     return api.ListConsumerGroupsResponse(
-        groups=[group_view(state.groups.rows[id_], state.members_of(id_)) for id_ in page],
+        groups=[group_view(state, state.groups.rows[id_], topic) for id_ in page],
         next_page_token=paging.next_id_token(found, size),
     )
 
 
 def sync_consumer_group(state: State, request: api.SyncConsumerGroupRequest, call: Call) -> Message:
-    """Return what the calling session owns in the group."""
+    """Return a page of what the calling session owns in the group, and of what it must give up."""
     session_id = require_session(call)
     member = find_member(state, find_group(state, request, call), session_id)
+    kept = kept_partitions(state, topic_of(call))
+    owned, revoking = below(member.owned, kept), below(member.revoking, kept)
+    size = min(request.page_size or limits.PARTITIONS_PAGE_MAX, limits.PARTITIONS_PAGE_MAX)
+    # So many were told on the pages before.
+    start = paging.id_after(request.page_token) if request.page_token else 0
+    stop, split = start + size, len(owned)
     return api.SyncConsumerGroupResponse(
         member_epoch=member.member_epoch,
-        owned_partitions=member.owned,
-        revoking_partitions=member.revoking,
+        owned_partitions=owned[start:stop],
+        revoking_partitions=revoking[max(0, start - split) : max(0, stop - split)],
+        assignment=assignment_number(owned, revoking),
+        next_page_token=paging.id_token(stop) if stop < split + len(revoking) else "",
     )
 
 
@@ -82,8 +111,9 @@ def member_state(member: Member) -> entities.MemberState.ValueType:
     return entities.MEMBER_STATE_STABLE
 
 
-def group_view(group: Group, members: Sequence[Member]) -> entities.ConsumerGroup:
+def group_view(state: State, group: Group, topic: TopicContext) -> entities.ConsumerGroup:
     """Return a group as callers see it, without members."""
+    members = state.members_of(group.id)
     return entities.ConsumerGroup(
         id=group.id,
         stream_id=group.stream_id,
@@ -93,7 +123,7 @@ def group_view(group: Group, members: Sequence[Member]) -> entities.ConsumerGrou
         state=group_state(group, members),
         group_epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
-        partitions_count=group.partitions_count,
+        partitions_count=topic.partitions_count,
         members_count=len(members),
         created_at=group.created_at,
         created_revision=group.created_revision,
@@ -101,9 +131,9 @@ def group_view(group: Group, members: Sequence[Member]) -> entities.ConsumerGrou
     )
 
 
-def member_view(member: Member) -> entities.Member:
-    """Return a member as callers see it."""
-    return entities.Member(
+def member_view(member: Member, kept: int) -> entities.Member:
+    """Return a member as callers see it, with the first `kept` partitions of the topic alone."""
+    view = entities.Member(
         session_id=member.session_id,
         user_id=member.user_id,
         instance_id=member.instance_id,
@@ -111,8 +141,17 @@ def member_view(member: Member) -> entities.Member:
         member_epoch=member.member_epoch,
         previous_member_epoch=member.previous_member_epoch,
         state=member_state(member),
-        owned_partitions=member.owned,
-        revoking_partitions=member.revoking,
-        target_partitions=member.target,
         joined_revision=member.joined_revision,
     )
+    if _told(member) > limits.PARTITIONS_PAGE_MAX:
+        view.partitions_omitted = True
+        return view
+    view.owned_partitions.extend(below(member.owned, kept))
+    view.revoking_partitions.extend(below(member.revoking, kept))
+    view.target_partitions.extend(below(member.target, kept))
+    return view
+
+
+def _told(member: Member) -> int:
+    """Return how many partitions a view of the member names."""
+    return len(member.owned) + len(member.revoking) + len(member.target)

@@ -1,8 +1,9 @@
 """The domain's section: canonical encodings of its entities, both ways.
 
 Kinds: 1 groups (key: stream id, topic id, group id), 2 members (key: group id, session id),
-3 counters (empty key); ids are 8 bytes big-endian. The encoding of an entity is its proto's, fields
-in ascending order, as golden bytes in the tests pin it. Indexes are not part of it.
+3 counters (empty key), 4 chores (key: kind, both ids); ids are 8 bytes big-endian. The encoding of
+an entity is its proto's, fields in ascending order, as golden bytes in the tests pin it. Indexes
+are not part of it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from google.protobuf.message import Message
 
 from services.consumer_groups.assignment import waiting_of
 from services.consumer_groups.assignors import ASSIGNORS
+from services.consumer_groups.chores import KINDS_OF_CHORES
 from services.consumer_groups.membership import is_assign_pending
-from services.consumer_groups.model import NEXT_GROUP_ID, Group, Member, State
+from services.consumer_groups.model import NEXT_GROUP_ID, Chore, Group, Member, State
 from services.runtime.section import (
     WHOLE_TABLE_KEY,
     EntityKind,
@@ -30,9 +32,12 @@ SECTION_VERSION: Final = 1
 GROUP_KIND: Final = 1
 MEMBER_KIND: Final = 2
 COUNTERS_KIND: Final = 3
+# Version 1 has them as well: where there are none, which is nearly always, its bytes are the same.
+CHORE_KIND: Final = 4
 
 _GROUP_KEY = struct.Struct(">QQQ")
 _MEMBER_KEY = struct.Struct(">QQ")
+_CHORE_KEY = struct.Struct(">QQQ")
 
 
 def encode_group(group: Group) -> bytes:
@@ -72,6 +77,11 @@ def encode_member(member: Member) -> bytes:
             joined_revision=member.joined_revision,
         )
     )
+
+
+def encode_chore(chore: Chore) -> bytes:
+    """Return the canonical bytes of a chore."""
+    return _encode(entities_pb2.ChoreEntity(**chore._asdict()))
 
 
 def decode_group(canonical: bytes) -> Group:
@@ -157,6 +167,19 @@ def _load_counters(state: State, canonical: bytes) -> Projected:
     return WHOLE_TABLE_KEY, encode_counters(state.counters.rows)
 
 
+def _load_chore(state: State, canonical: bytes) -> Projected:
+    entity = entities_pb2.ChoreEntity.FromString(canonical)
+    chore = Chore(*(getattr(entity, name) for name in Chore._fields))
+    if chore.kind not in KINDS_OF_CHORES:
+        raise SectionError(
+            f"a chore at revision {chore.revision} has the unknown kind {chore.kind}"
+        )
+    if chore.key in state.chores:
+        raise SectionError(f"the chore {chore.key} is there twice")
+    state.chores.put(chore.key, chore)
+    return _CHORE_KEY.pack(*chore.key), encode_chore(chore)
+
+
 def _check_whole(state: State) -> Iterator[None]:
     """Raise SectionError if entities are at odds with each other; then find out who waits."""
     if any(group_id >= state.next_group_id() for group_id in state.groups.sorted_keys()):
@@ -218,6 +241,13 @@ SECTION: Final[Section[State]] = Section(
             encode=encode_counters,
             load=_load_counters,
             whole_table=True,
+        ),
+        EntityKind(
+            CHORE_KIND,
+            table=lambda state: state.chores,
+            encode=encode_chore,
+            load=_load_chore,
+            encode_key=lambda key, chore: _CHORE_KEY.pack(*key),
         ),
     ),
     check=_check_whole,

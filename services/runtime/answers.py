@@ -13,7 +13,7 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
-from viewstamp.limits import MESSAGE_BYTES_MAX
+from viewstamp.limits import MESSAGE_BYTES_MAX, READ_RETRY_DELAY_MS, READ_TIME_MAX_MS
 
 
 class Answers:
@@ -32,23 +32,16 @@ class Answers:
         "_revision",
         "_alarms",
         "_results",
-        "_room_bytes",
     )
 
-    def __init__(
-        self, where: str, revision: int, alarms: list[Alarm], room_bytes: int = MESSAGE_BYTES_MAX
-    ) -> None:
-        """Collect for the method `where`, at `revision`; defects are appended to `alarms`.
-
-        `room_bytes` is less than a message where other answers have to share it.
-        """
+    def __init__(self, where: str, revision: int, alarms: list[Alarm]) -> None:
+        """Collect for the method `where`, at `revision`; defects are appended to `alarms`."""
         self.errors: list[errors_pb2.IndexedError] = []
         self.is_deferred = False
         self._where = where
         self._revision = revision
         self._alarms = alarms
         self._results: list[bytes | Deferred] = []
-        self._room_bytes = room_bytes
         self.bytes = 0
 
     def skip(self, error: errors_pb2.Error | None) -> None:
@@ -71,10 +64,18 @@ class Answers:
         except LOCAL_FAILURES:
             raise
         except Exception as defect:
-            self._alarms.append(Alarm(self._where, self._revision, defect))
-            self.skip(internal_error(self._where))
+            self._found(defect)
         else:
             self._results.append(result)
+
+    def costly(self) -> Deferred | None:
+        """Return the first deferred answer that belongs to a share."""
+        deferred = (result for result in self._results if isinstance(result, Deferred))
+        return next((result for result in deferred if result.share is not None), None)
+
+    def _found(self, defect: Exception) -> None:
+        self._alarms.append(Alarm(self._where, self._revision, defect))
+        self.skip(internal_error(self._where))
 
     def joined(self) -> bytes:
         """Return the answers framed, all of which must be there."""
@@ -95,17 +96,74 @@ class Answers:
 
     def _take_room(self, count: int) -> None:
         if self.bytes + count > MESSAGE_BYTES_MAX:
-            raise Refusal(
-                Reason.REASON_COMMAND_TOO_LARGE,
-                f"the answers exceed {MESSAGE_BYTES_MAX} bytes together: ask for less at once",
-                limit=MESSAGE_BYTES_MAX,
-            )
-        if self.bytes + count > self._room_bytes:
-            raise Refusal(
-                Reason.REASON_OVERLOADED,
-                "too many large answers were asked for at the same moment: try again",
-            )
+            raise _too_much()
         self.bytes += count
+
+
+class ReadAnswers(Answers):
+    """The answers to reads, which stop at their share: behind it no handler runs any more.
+
+    Refusals count, too. What one read asks for at once leaves room for refusing all the rest of it.
+    """
+
+    __slots__ = ("_room_bytes", "_is_gone", "_over")
+
+    def __init__(
+        self,
+        where: str,
+        revision: int,
+        alarms: list[Alarm],
+        room_bytes: int,
+        is_gone: Callable[[], bool],
+    ) -> None:
+        """Collect up to `room_bytes`, and until the time of the read `is_gone`."""
+        super().__init__(where, revision, alarms)
+        self._room_bytes = room_bytes
+        self._is_gone = is_gone
+        self._over: errors_pb2.Error | None = None  # what those past the share are refused with
+
+    def skip(self, error: errors_pb2.Error | None) -> None:
+        """Leave the next index empty, as any answers do; the error takes room."""
+        super().skip(error)
+        if error is not None:
+            self.bytes += error.ByteSize()
+            if self.bytes > self._room_bytes and self._over is None:
+                self._over = _too_much().to_error()
+
+    def add(self, read: Callable[..., bytes | Deferred], *arguments: Any) -> None:
+        """Answer the next index, unless the share of the read is used up.
+
+        A read changes nothing, so one that this process has not the memory or the depth for is a
+        defect like another.
+        """
+        if self._over is None and self._results and self._is_gone():
+            self._over = _took_long().to_error()
+        if self._over is not None:
+            super().skip(self._over)
+            return
+        try:
+            super().add(read, *arguments)
+        except (MemoryError, RecursionError) as defect:
+            self._found(defect)
+
+    def _take_room(self, count: int) -> None:
+        if self.bytes + count > self._room_bytes:
+            self._over = _too_much().to_error()
+            raise _too_much()
+        self.bytes += count
+
+
+def _too_much() -> Refusal:
+    return Refusal.of(Reason.REASON_COMMAND_TOO_LARGE, "answers", limit=MESSAGE_BYTES_MAX)
+
+
+def _took_long() -> Refusal:
+    return Refusal.of(
+        Reason.REASON_OVERLOADED,
+        "reads",
+        limit_ms=READ_TIME_MAX_MS,
+        retry_delay_ms=READ_RETRY_DELAY_MS,
+    )
 
 
 def _compute(deferred: Deferred) -> bytes:
@@ -118,6 +176,11 @@ class DeferredQuery:
 
     query_id: int
     answers: Answers
+
+    @property
+    def costly(self) -> Deferred | None:
+        """The first of its reads that is costly, whose share it belongs to."""
+        return self.answers.costly()
 
     def run(self) -> pb.QueryOutcome:
         """Compute what is missing; runs in a thread, without the state."""

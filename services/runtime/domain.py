@@ -14,8 +14,10 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import Message
 
+from services.runtime.cost import Allowance, Budget
 from services.runtime.section import Section
 from services.runtime.tables import UndoLog
+from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2, effects_pb2
 
 State = TypeVar("State")
@@ -36,11 +38,47 @@ class Call:
     session_id: int
     feature_level: int
     context: bytes = b""
+    caller_address: str = ""  # of a read; empty where nobody knows
     effects: list[tuple[tuple[int, ...], bytes]] = field(default_factory=list)
     proposals: list[domain_service_pb2.Proposal] = field(default_factory=list)
+    # What is left to the prepare of this command or effect; None for a read, which costs nothing.
+    budget: Budget | None = None
 
-    def emit(self, to: tuple[int, ...], payload: effects_pb2.EffectPayload) -> None:
-        """Tell other stages (routing Stage numbers) what this command means for them."""
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the level in force is one at which answers are kept short."""
+        return self.feature_level >= limits.FEATURE_LEVEL_BOUNDED
+
+    def charge(self, rows: int) -> None:
+        """Pay for rows to be touched, before anything is changed. Raises Refusal COST_EXCEEDED.
+
+        A command that touches no more than COMMAND_FREE_ROWS need not say so.
+        """
+        if self.budget is not None:
+            self.budget.charge(self.revision, rows)
+
+    @property
+    def cascade(self) -> Allowance:
+        """What effects of this prepare may still touch before the rest has to wait."""
+        if self.budget is None:
+            return Allowance(limits.PREPARE_CASCADE_ROWS_MAX)
+        return self.budget.cascade
+
+    def afford(self, rows: int) -> bool:
+        """Return whether an internal command may touch so many rows now, and take them if so."""
+        return self.budget is None or self.budget.afford(rows)
+
+    def emit(
+        self,
+        to: tuple[int, ...],
+        payload: effects_pb2.EffectPayload,
+        rows: int = limits.EFFECT_ROWS,
+    ) -> None:
+        """Tell other stages (routing Stage numbers) what this command means for them.
+
+        `rows` is what that costs there. Raises Refusal COST_EXCEEDED.
+        """
+        self.charge(rows)
         self.effects.append((to, payload.SerializeToString(deterministic=True)))
 
     def propose(self, code: int, request: Message, due: int = 0) -> None:
@@ -53,10 +91,13 @@ class Call:
 class Deferred:
     """A read that needs time outside the machine: `compute` runs in a thread, without the state.
 
-    It returns the response or raises Refusal.
+    It returns the response or raises Refusal. What is costly belongs to a `share`, whose pieces
+    take turns with those of others; trusted shares have places of their own.
     """
 
     compute: Callable[[], Message]
+    share: bytes | None = None
+    is_trusted: bool = False
 
 
 # A response message without header, or its encoding where that is faster.
@@ -90,10 +131,18 @@ class NormalizeCall:
 
     user_id: int
     origin: bytes
+    credential_revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Costly:
+    """A part of normalization that takes long: those of one caller take turns with others'."""
+
+    compute: Callable[[], Normalized]
 
 
 # (state, request, call) -> a function that a thread runs; it must not touch the state.
-Normalizer = Callable[[State, Any, NormalizeCall], Callable[[], Normalized]]
+Normalizer = Callable[[State, Any, NormalizeCall], Callable[[], Normalized] | Costly]
 # The suffix alone, without the costly part; for a retry of what is already logged.
 SuffixFunction = Callable[[Any, NormalizeCall], bytes]
 
@@ -117,3 +166,5 @@ class Domain(Generic[State]):
     bulk: Mapping[str, BulkHandler[State]] = field(default_factory=dict)
     normalizers: Mapping[str, Normalizer[State]] = field(default_factory=dict)
     suffixes: Mapping[str, SuffixFunction] = field(default_factory=dict)
+    # Told the id of the cluster that is served, before anything is applied.
+    opened: Callable[[bytes], None] = lambda cluster_id: None

@@ -32,5 +32,4 @@ class Alarm:
 
 def internal_error(where: str) -> errors_pb2.Error:
     """Return the answer to a defect, the same on every replica."""
-    message = f"a defect in {where}: nothing was changed, and an alarm was raised"
-    return Refusal(Reason.REASON_INTERNAL, message, where=where).to_error()
+    return Refusal.of(Reason.REASON_INTERNAL, where=where).to_error()

@@ -139,6 +139,14 @@ class Freezer(Generic[State]):
             self._cuts[:2] = [_Cut(_folded(second.own, oldest.own), second.total)]
         self.frozen = _folded(own, older)
 
+    def whole(self, revision: int) -> Frozen[State]:
+        """Return the whole section as it is now, apart from all cuts. Copies references alone."""
+        tables = tuple(
+            FrozenTable(dict.fromkeys(table.rows, ABSENT), table.rows.copy(), is_whole=True)
+            for table in self._tables
+        )
+        return Frozen(0, 0, revision, self._kinds, tables)
+
     def release(self, generation: int) -> None:
         """Make a frozen generation the base, and forget what was frozen up to it; ignore any other.
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from services.runtime.domain import BulkHandler, Domain
+from services.runtime.domain import BulkHandler, Call, Domain, State
+from services.runtime.failures import ProtocolError
 from viewstamp import routing
+from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.routing import Method, MethodKind
 
@@ -96,3 +98,16 @@ def _record(method: Method, handler: Callable[[Any, Any, Any], Any], domain: Dom
         normalizer=domain.normalizers.get(method.name),
         suffix=domain.suffixes.get(method.name),
     )
+
+
+def resolver_of(
+    domain: Domain[State], item: pb.ResolveItem
+) -> Callable[[State, bytes, Call], bytes]:
+    """Return what resolves an item. Raises ProtocolError if the domain does not resolve that."""
+    resolve, resolve_grants, gate = domain.resolve, domain.resolve_grants, item.gate
+    if item.grants and resolve_grants is not None:
+        return resolve_grants
+    if item.grants or resolve is None:
+        what = "permissions" if item.grants else "streams and topics"
+        raise ProtocolError(f"this service does not resolve {what}")
+    return lambda state, request, call: resolve(state, request, call, gate)

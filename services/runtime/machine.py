@@ -7,26 +7,32 @@ the batches so far and on nothing else, so that every replica answers the same b
   back, and the others of the batch stand.
 - Any other exception is a defect. The command is taken back and answered INTERNAL in fixed words
   (an exception's own text may hold addresses), and `alarms` keeps the exception for the shell.
-- OSError, MemoryError and RecursionError are this process's own troubles, which other replicas do
-  not share. They leave `apply`, as ProtocolError does. A machine that raised is half applied:
-  whoever holds it must drop it.
+- A command that costs more than its prepare has left is refused, or answered shorter: see
+  `services.runtime.cost`.
+- OSError, MemoryError and RecursionError may be this process's own troubles, which other replicas
+  do not share. They leave `apply`, as ProtocolError does. A machine that raised is half applied:
+  whoever holds it must drop it. The batch is handled again in isolation (`isolation`), by a new
+  process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final, Generic
 
 from google.protobuf.message import DecodeError
 
-from services.runtime.answers import Answers, DeferredQuery
+from services.runtime import cost
+from services.runtime.answers import Answers
 from services.runtime.domain import BulkHandler, Call, Deferred, Domain, State
 from services.runtime.failures import LOCAL_FAILURES, Alarm, ProtocolError, internal_error
 from services.runtime.freezing import CutError, Freezer
-from services.runtime.handlers import Record, handlers_of
+from services.runtime.handlers import Record, handlers_of, resolver_of
 from services.runtime.installing import Installed
+from services.runtime.isolation import Isolation
 from services.runtime.normalization import NormalizePlan, plan_normalization
+from services.runtime.queries import ENDLESS, Applied, BatchReads, Patience, answers_of
 from services.runtime.spans import (
     BULK_ITEMS_MIN,
     Span,
@@ -40,7 +46,7 @@ from viewstamp import routing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.errors import Refusal
-from viewstamp.limits import APPLY_ANSWERS_BYTES_MAX, FEATURE_LEVEL
+from viewstamp.limits import ANSWER_FREE_BYTES, FEATURE_LEVEL_MAX
 
 # Items that a batch outside the log may hold: they change nothing.
 _READ_KINDS: Final = frozenset({"resolve", "query", "proposals"})
@@ -48,19 +54,11 @@ _READ_KINDS: Final = frozenset({"resolve", "query", "proposals"})
 __all__ = ["Machine", "Applied", "Alarm", "ProtocolError"]
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """The answer to a batch, and the reads in it whose own answers follow."""
-
-    reply: pb.BatchReply
-    deferred: list[DeferredQuery]
-
-
 class Machine(Generic[State]):
     """One domain from its empty state on.
 
     `revision` is the last one that concerned this stage. `alarms` are the defects met since the
-    holder last emptied the list.
+    holder last emptied the list. A holder that sets `defers_digests` walks over states itself.
     """
 
     def __init__(self, domain: Domain[State]) -> None:
@@ -77,13 +75,21 @@ class Machine(Generic[State]):
         self._proposals: list[pb.Proposal] = []
         self._held_proposals: list[pb.Proposal] = []  # of commands that may still be taken back
         self._feature_level = 0
-        self._deferred: list[DeferredQuery] = []
-        self._answers_bytes = 0  # of the batch under way
-        self._is_in_log = False  # the batch under way
+        self._budget = cost.Budget()
+        self.defers_digests = False
+        self._isolation: Isolation | None = None  # of the batch under way
+        self._reads = BatchReads(ENDLESS, is_in_log=False)  # of the batch under way
         self._known_digest: bytes | None = None  # of the state since the last logged batch
 
-    def apply(self, batch: pb.Batch) -> Applied:
-        """Handle a batch and return an outcome per item.
+    def apply(
+        self,
+        batch: pb.Batch,
+        patience: Patience = ENDLESS,
+        isolation: Isolation | None = None,
+    ) -> Applied:
+        """Handle a batch and return an outcome per item; only reads may run out of `patience`.
+
+        A batch that some process has not survived is handled in `isolation`.
 
         Raises ProtocolError for a batch that cannot be next, OSError, MemoryError or RecursionError
         where this process fails; then the machine must not be used again.
@@ -91,19 +97,20 @@ class Machine(Generic[State]):
         self._admit(batch)
         reply = pb.BatchReply(sequence=batch.sequence)
         outcomes = reply.outcomes
-        self._answers_bytes = 0
-        self._is_in_log = batch.sequence > 0
+        self._isolation = isolation
+        reads = self._reads = BatchReads(patience, is_in_log=batch.sequence > 0)
         for item in batch.items:
             kind = item.WhichOneof("kind")
             if kind is None:
                 raise ProtocolError(f"an item of batch {batch.sequence} has no kind known here")
             if not batch.sequence and kind not in _READ_KINDS:
                 raise ProtocolError(f"a batch outside the log (sequence 0) holds a {kind}")
+            if isolation is not None:
+                isolation.begin_item()
             _ITEMS[kind](self, getattr(item, kind), outcomes.add())
         reply.proposals.extend(self._proposals)
         self._proposals.clear()
-        deferred, self._deferred = self._deferred, []
-        return Applied(reply, deferred)
+        return Applied(reply, reads.deferred, reads.digests)
 
     def activate(self, installed: Installed[State]) -> None:
         """Go on from an installed section instead of the empty state.
@@ -137,13 +144,14 @@ class Machine(Generic[State]):
             file_descriptors=routing.file_closure(self.domain.files),
             methods=self._handlers.methods,
             section_version=self.domain.section.version,
+            feature_level_max=FEATURE_LEVEL_MAX,
         )
 
     def _admit(self, batch: pb.Batch) -> None:
-        if batch.feature_level > FEATURE_LEVEL:
+        if batch.feature_level > FEATURE_LEVEL_MAX:
             raise ProtocolError(
                 f"feature level {batch.feature_level} is in force and this build knows "
-                f"{FEATURE_LEVEL}: upgrade it"
+                f"{FEATURE_LEVEL_MAX}: upgrade it"
             )
         if batch.sequence:
             self._known_digest = None
@@ -153,9 +161,8 @@ class Machine(Generic[State]):
                     f"{self.sequence + 1} is due"
                 )
             self.sequence = batch.sequence
+            self._budget.begin(batch.op, batch.feature_level)
         self._feature_level = batch.feature_level
-
-    # --- Commands ---
 
     def _command(self, item: pb.CommandItem, outcome: pb.Outcome) -> None:
         record = self._handlers.commands.get(item.code)
@@ -168,9 +175,13 @@ class Machine(Generic[State]):
             credential_revision=item.credential_revision,
             session_id=item.session_id,
             feature_level=self._feature_level,
+            budget=self._budget,
         )
         answer = outcome.command
         answer.SetInParent()
+        if self._isolation is not None:
+            handler = self._isolation.guard(record.full_name, record.handler)
+            record = replace(record, handler=handler, bulk=None)
         is_bulk = item.count >= BULK_ITEMS_MIN and not item.refused and not item.contexts
         if is_bulk and record.bulk is not None:
             answer.results = self._run_in_bulk(record, record.bulk, item, call, answer)
@@ -246,16 +257,19 @@ class Machine(Generic[State]):
         state, undo = self.state, self.undo
         entries, effects, proposals = undo.entries, call.effects, call.proposals
         skipped, settles = span.skipped, undo.savepoint is None
-        revision = call.revision
+        # The parts of a transaction share what is free, so each byte of theirs is counted.
+        free_bytes = ANSWER_FREE_BYTES if settles else 0
+        revision, budget = call.revision, self._budget
+        refuse, fitting, has_room = answer.errors.add, budget.fitting, budget.answer
         results: list[bytes] = []
         append = results.append
         for index, request in enumerate(span.requests, span.start):
+            call.revision = revision + index
             if skipped and index in skipped:
                 if (error := skipped[index]) is not None:
-                    answer.errors.add(index=index, error=error)
+                    refuse(index=index, error=fitting(call.revision, error))
                 append(b"")
                 continue
-            call.revision = revision + index
             if contexts:
                 call.context = contexts[index]
             mark = len(entries)
@@ -263,18 +277,24 @@ class Machine(Generic[State]):
                 result = handler(state, request, call)
                 if result.__class__ is not bytes:
                     result = result.SerializeToString(deterministic=True)
-                if validates and request.validate_only:
+                if len(result) > free_bytes and not has_room(call.revision, len(result)):
+                    self._take_back(mark, call)
+                    limit = budget.pools.answer_bytes
+                    refuse(index=index, error=cost.too_long_an_answer(len(result), limit))
+                    result = b""
+                elif validates and request.validate_only:
                     self._take_back(mark, call)
             except Refusal as refusal:
                 self._take_back(mark, call)
-                answer.errors.add(index=index, error=refusal.to_error())
+                refuse(index=index, error=fitting(call.revision, refusal.to_error()))
                 result = b""
             except LOCAL_FAILURES:
                 raise
             except Exception as defect:
                 self._take_back(mark, call)
                 self._alarm(record.full_name, call.revision, defect)
-                answer.errors.add(index=index, error=internal_error(record.full_name))
+                error = internal_error(record.full_name)
+                refuse(index=index, error=fitting(call.revision, error))
                 result = b""
             append(result)
             if effects:
@@ -303,8 +323,6 @@ class Machine(Generic[State]):
     def _alarm(self, where: str, revision: int, defect: Exception) -> None:
         self.alarms.append(Alarm(where, revision, defect))
 
-    # --- What other stages say and ask ---
-
     def _effect(self, item: pb.EffectItem, outcome: pb.Outcome) -> None:
         outcome.done.SetInParent()
         try:
@@ -316,7 +334,11 @@ class Machine(Generic[State]):
         if kind is None or handler is None:
             # To go on without it would leave this replica different from one that knows it.
             raise ProtocolError(f"effect {kind} of revision {item.revision} has no handler here")
-        call = Call(item.revision, item.timestamp, None, 0, 0, self._feature_level)
+        call = Call(
+            item.revision, item.timestamp, None, 0, 0, self._feature_level, budget=self._budget
+        )
+        if self._isolation is not None:
+            handler = self._isolation.guard(f"effect {kind}", handler)
         mark = self.undo.mark()
         try:
             handler(self.state, getattr(payload, kind), call)
@@ -332,7 +354,7 @@ class Machine(Generic[State]):
         self.revision = max(self.revision, item.revision)
 
     def _resolve(self, item: pb.ResolveItem, outcome: pb.Outcome) -> None:
-        resolve = self._resolver(item)
+        resolve = resolver_of(self.domain, item)
         span = decode_raw(item.items, item.count, item.refused)
         call = Call(
             revision=item.first_revision,
@@ -341,58 +363,38 @@ class Machine(Generic[State]):
             credential_revision=item.credential_revision,
             session_id=0,
             feature_level=self._feature_level,
+            budget=self._budget if self._reads.is_in_log else None,
         )
         answer = outcome.resolve
         answer.SetInParent()
         where = f"resolving for method {item.code}"
+        if self._isolation is not None:
+            resolve = self._isolation.guard(where, resolve)
         contexts = Answers(where, item.first_revision, self.alarms)
         for index, request in enumerate(span.requests):
+            call.revision = item.first_revision + index
             if index in span.skipped:
                 contexts.skip(span.skipped[index])
             else:
                 contexts.add(self._read, resolve, request, call)
         answer.contexts = contexts.joined()
-        answer.errors.extend(contexts.errors)
-
-    def _resolver(self, item: pb.ResolveItem) -> Callable[[State, bytes, Call], bytes]:
-        resolve, resolve_grants, gate = self.domain.resolve, self.domain.resolve_grants, item.gate
-        if item.grants and resolve_grants is not None:
-            return resolve_grants
-        if item.grants or resolve is None:
-            what = "permissions" if item.grants else "streams and topics"
-            raise ProtocolError(f"this service does not resolve {what}")
-        return lambda state, request, call: resolve(state, request, call, gate)
-
-    # --- Reads ---
+        errors = contexts.errors
+        if self._reads.is_in_log:
+            errors = self._budget.all_fitting(item.first_revision, errors)
+        answer.errors.extend(errors)
 
     def _query(self, item: pb.QueryItem, outcome: pb.Outcome) -> None:
         answer = outcome.query
         answer.query_id = item.query_id
         if item.code == 0:
-            answer.state_digest = self._digest_for_read()
+            self._digest_for_read(answer)
             return
         record = self._handlers.queries.get(item.code)
         if record is None:
             raise ProtocolError(f"query code {item.code} is not claimed by this service")
-        answers = self._answers(record, item)
-        if answers.is_deferred:
-            answer.deferred = True
-            self._deferred.append(DeferredQuery(item.query_id, answers))
-        else:
-            answer.results = answers.joined()
-            answer.errors.extend(answers.errors)
-
-    def _digest_for_read(self) -> bytes:
-        """Return the digest; walk the state once, however often it is asked for meanwhile."""
-        if self._is_in_log:
-            return self.state_digest()
-        if self._known_digest is None:
-            self._known_digest = self.state_digest()
-        return self._known_digest
-
-    def _answers(self, record: Record, item: pb.QueryItem) -> Answers:
-        span = decode(record.request, record.batch, item.items, item.count, item.refused)
-        contexts = decode_contexts(item.contexts, item.count)
+        if self._reads.postpones(item):
+            answer.postponed = True
+            return
         call = Call(
             revision=self.revision,
             timestamp=0,
@@ -400,19 +402,29 @@ class Machine(Generic[State]):
             credential_revision=item.credential_revision,
             session_id=item.session_id,
             feature_level=self._feature_level,
+            caller_address=item.caller_address,
         )
-        # One message holds the answers to all reads of a batch.
-        room_bytes = APPLY_ANSWERS_BYTES_MAX - self._answers_bytes
-        answers = Answers(record.full_name, self.revision, self.alarms, room_bytes)
-        for index, request in enumerate(span.requests):
-            if index in span.skipped:
-                answers.skip(span.skipped[index])
-                continue
-            if contexts:
-                call.context = contexts[index]
-            answers.add(self._read, record.handler, request, call)
-        self._answers_bytes += answers.bytes
-        return answers
+        collected = self._reads.collect(record.full_name, item, self.revision, self.alarms)
+        answers_of(record, item, call, collected, self._read)
+        self._reads.finish(item, collected, answer)
+
+    def _digest_for_read(self, answer: pb.QueryOutcome) -> None:
+        """Return the digest; walk the state once, however often it is asked for meanwhile."""
+        if self._reads.is_in_log:
+            answer.state_digest = self.state_digest()
+            return
+        if self._known_digest is None and self.defers_digests:
+            answer.deferred = True
+            self._reads.digests.append(answer.query_id)
+            return
+        if self._known_digest is None:
+            self._known_digest = self.state_digest()
+        answer.state_digest = self._known_digest
+
+    def digest_found(self, sequence: int, digest: bytes) -> None:
+        """Remember the digest of the state after batch `sequence`, if it is that state still."""
+        if sequence == self.sequence:
+            self._known_digest = digest
 
     def _read(
         self, handler: Callable[[State, Any, Call], Any], request: Any, call: Call
@@ -431,8 +443,6 @@ class Machine(Generic[State]):
             return result
         encoded: bytes = result.SerializeToString(deterministic=True)
         return encoded
-
-    # --- Taking back, proposing, cutting ---
 
     def _savepoint(self, item: pb.SavepointItem, outcome: pb.Outcome) -> None:
         outcome.done.SetInParent()

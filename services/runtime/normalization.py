@@ -10,13 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from services.runtime.domain import NormalizeCall, Normalized
+from services.runtime.domain import Costly, NormalizeCall, Normalized
 from services.runtime.failures import LOCAL_FAILURES, Alarm, ProtocolError, internal_error
 from services.runtime.handlers import Record
 from services.runtime.spans import decode, join
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
+from viewstamp.limits import TOKEN_STAMP
 
 NONCE_BYTES: Final = 16
 _INDEX: Final = struct.Struct(">I")
@@ -27,11 +29,19 @@ NormalizedPart = tuple[bytes, bytes] | errors_pb2.Error
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What remains to be computed for one index, free of the machine."""
+
+    run: Callable[[], NormalizedPart]
+    is_costly: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class NormalizePlan:
-    """One function per index, free of the machine; `revision` is where the machine was read."""
+    """One part per index; `revision` is where the machine was read."""
 
     revision: int
-    parts: list[Callable[[], NormalizedPart]]
+    parts: list[Part]
 
     def assemble(self, outcomes: Sequence[NormalizedPart]) -> pb.NormalizeResponse:
         """Return the response to what the parts returned, in their order."""
@@ -51,28 +61,42 @@ class NormalizePlan:
 
     def run(self) -> pb.NormalizeResponse:
         """Run all parts here and now, one after the other."""
-        return self.assemble([part() for part in self.parts])
+        return self.assemble([part.run() for part in self.parts])
 
 
 def plan_normalization(
     record: Record, state: Any, revision: int, request: pb.NormalizeRequest, alarms: list[Alarm]
 ) -> NormalizePlan:
-    """Return the plan for a request of a normalized method. Raises ProtocolError for a bad one."""
+    """Return the plan for a request of a normalized method.
+
+    Raises ProtocolError for a bad one, and Refusal for one that comes too early.
+    """
+    _check_known(request, revision)
     span = decode(record.request, record.batch, request.items, request.count, ())
     origin = _origin(request)
-    parts: list[Callable[[], NormalizedPart]] = []
+    parts: list[Part] = []
     for index, item in enumerate(span.requests):
         error = span.skipped.get(index)
         if error is not None:
             parts.append(_constant(error))
             continue
-        call = NormalizeCall(request.user_id, origin + _INDEX.pack(request.first_index + index))
+        call = NormalizeCall(
+            request.user_id,
+            origin + _INDEX.pack(request.first_index + index),
+            request.credential_revision,
+        )
         guard = _Guard(record.full_name, revision, alarms)
         if request.suffix_only:
-            parts.append(guard.part(_suffix_only(record, item, call)))
+            parts.append(Part(guard.part(_suffix_only(record, item, call))))
         else:
             parts.append(guard.plan(record, state, item, call))
     return NormalizePlan(revision, parts)
+
+
+def _check_known(request: pb.NormalizeRequest, revision: int) -> None:
+    """Raise Refusal if the state is older than the caller's credentials: it does not know them."""
+    if request.credential_revision & ~TOKEN_STAMP > revision:
+        raise Refusal.of(Reason.REASON_OVERLOADED, "credentials_ahead")
 
 
 def _origin(request: pb.NormalizeRequest) -> bytes:
@@ -86,8 +110,8 @@ def _origin(request: pb.NormalizeRequest) -> bytes:
     return request.nonce
 
 
-def _constant(outcome: NormalizedPart) -> Callable[[], NormalizedPart]:
-    return lambda: outcome
+def _constant(outcome: NormalizedPart) -> Part:
+    return Part(lambda: outcome)
 
 
 def _suffix_only(record: Record, item: Any, call: NormalizeCall) -> Callable[[], NormalizedPart]:
@@ -110,9 +134,7 @@ class _Guard:
     revision: int
     alarms: list[Alarm]
 
-    def plan(
-        self, record: Record, state: Any, item: Any, call: NormalizeCall
-    ) -> Callable[[], NormalizedPart]:
+    def plan(self, record: Record, state: Any, item: Any, call: NormalizeCall) -> Part:
         """Let the normalizer read the state now; return what remains to be computed."""
         assert record.normalizer is not None  # the caller looked
         try:
@@ -121,7 +143,9 @@ class _Guard:
             raise
         except Exception as error:
             return _constant(self.answer(error))
-        return self.part(_encoded(compute))
+        if isinstance(compute, Costly):
+            return Part(self.part(_encoded(compute.compute)), is_costly=True)
+        return Part(self.part(_encoded(compute)))
 
     def part(self, compute: Callable[[], NormalizedPart]) -> Callable[[], NormalizedPart]:
         """Return a function that answers errors instead of raising them."""

@@ -24,10 +24,9 @@ BEFORE_ALL_NAMES: Final = ""
 def page_size(requested: int) -> int:
     """Return how many entries a page has. Raises Refusal MALFORMED_REQUEST above the limit."""
     if requested > limits.PAGE_SIZE_MAX:
-        raise Refusal(
+        raise Refusal.of(
             Reason.REASON_MALFORMED_REQUEST,
-            f"The page size {requested} is too large; use 1 to {limits.PAGE_SIZE_MAX}, or 0 for "
-            f"{limits.PAGE_SIZE_DEFAULT}.",
+            "page_size",
             page_size=requested,
             limit=limits.PAGE_SIZE_MAX,
         )
@@ -84,9 +83,4 @@ def _decode(token: str) -> bytes:
 
 
 def _malformed() -> Refusal:
-    return Refusal(
-        Reason.REASON_MALFORMED_REQUEST,
-        "The page token is malformed; send `next_page_token` of the previous page as it is, or "
-        "nothing for the first page.",
-        field="page_token",
-    )
+    return Refusal.of(Reason.REASON_MALFORMED_REQUEST, "page_token", field="page_token")

@@ -77,7 +77,7 @@ class SectionReading:
         behind = self._freezer.behind_base()
         tally = self._freezer.tally()
         if behind is not None:
-            for entry in _entries(behind, tally):
+            for entry in entries_in_slices(behind, tally):
                 if entry is None:
                     await self._pause()
             self._freezer.counted(behind, tally)
@@ -110,7 +110,7 @@ class SectionReading:
 def _raw_blocks(frozen: Frozen[Any], tally: SectionTally) -> Iterator[RawBlock | None]:
     """Yield the blocks of a cut, and None whenever a slice is over."""
     builder = BlockBuilder()
-    for entry in _entries(frozen, tally):
+    for entry in entries_in_slices(frozen, tally):
         if entry is None:
             yield None
             continue
@@ -121,7 +121,7 @@ def _raw_blocks(frozen: Frozen[Any], tally: SectionTally) -> Iterator[RawBlock |
         yield builder.take_raw()
 
 
-def _entries(frozen: Frozen[Any], tally: SectionTally) -> Iterator[Entry | None]:
+def entries_in_slices(frozen: Frozen[Any], tally: SectionTally) -> Iterator[Entry | None]:
     """Count the changes of a cut; yield their entries, and None whenever a slice is over."""
     clock, slice_ns = time.perf_counter_ns, ENCODE_SLICE_US * _NS_PER_US
     until = clock() + slice_ns

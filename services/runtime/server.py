@@ -19,17 +19,27 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from services.runtime.domain import Domain
 from services.runtime.failures import ProtocolError
+from services.runtime.fair_threads import FairThreads
 from services.runtime.machine import Machine
 from services.runtime.reading import ReadingOvertaken, SectionReading
 from services.runtime.stream import ApplyStream, Context, StreamEnded
 from services.runtime.watch import ApplyWatch
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import domain_service_pb2_grpc
+from viewstamp.errors import Refusal
+from viewstamp.format.block import EntryTooLargeError
 from viewstamp.limits import (
     APPLY_MESSAGE_BYTES_MAX,
     CLUSTER_ID_BYTES,
+    HASHES_WAITING_MAX,
+    HASHES_WAITING_PER_USER_MAX,
+    LOGINS_WAITING_MAX,
+    LOGINS_WAITING_PER_ADDRESS_MAX,
+    LOGINS_WAITING_TRUSTED_MAX,
+    READ_DEADLINE_MS,
     SERVICE_STOP_GRACE_MS,
     SERVICE_THREADS_MAX,
+    STAGE_PING_MS,
     STREAMS_PER_CONNECTION_MAX,
 )
 from viewstamp.telemetry import fields
@@ -47,6 +57,8 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", APPLY_MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", APPLY_MESSAGE_BYTES_MAX),
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+    # The coordinator asks for signs of life more often than gRPC allows by itself.
+    ("grpc.http2.min_ping_interval_without_data_ms", STAGE_PING_MS // 2),
     # Without this a second process would share the port silently.
     ("grpc.so_reuseport", 0),
 )
@@ -106,8 +118,20 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
         self._readings = 0
         # Apart, so that a long list of passwords to hash does not keep logins waiting.
         workers = min(SERVICE_THREADS_MAX, os.cpu_count() or 1)
-        self._read_threads = ThreadPoolExecutor(workers, "deferred-read")
-        self._normalize_threads = ThreadPoolExecutor(workers, "normalize")
+        self._read_threads = FairThreads(
+            "deferred-read",
+            workers,
+            places=LOGINS_WAITING_MAX,
+            places_per_share=LOGINS_WAITING_PER_ADDRESS_MAX,
+            trusted_places=LOGINS_WAITING_TRUSTED_MAX,
+            patience_s=READ_DEADLINE_MS / 1000,
+        )
+        self._normalize_threads = FairThreads(
+            "normalize",
+            workers,
+            places=HASHES_WAITING_MAX,
+            places_per_share=HASHES_WAITING_PER_USER_MAX,
+        )
         self._compress_threads = ThreadPoolExecutor(1, "section-compress")
 
     @property
@@ -129,8 +153,9 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
         if self._stream is not None:
             self._stream.end(grpc.StatusCode.UNAVAILABLE, "the service is stopping")
         await server.stop(SERVICE_STOP_GRACE_MS / 1000)
-        for threads in (self._read_threads, self._normalize_threads, self._compress_threads):
-            threads.shutdown(wait=False, cancel_futures=True)
+        self._read_threads.shutdown()
+        self._normalize_threads.shutdown()
+        self._compress_threads.shutdown(wait=False, cancel_futures=True)
 
     async def Describe(  # noqa: N802 - the RPC's name
         self, request: pb.DescribeRequest, context: Context
@@ -168,6 +193,9 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
         except ProtocolError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise
+        except Refusal as refusal:  # as a whole: too much waits already
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal.message)
+            raise
         except Exception as error:
             self._fail(error)
             await context.abort(grpc.StatusCode.INTERNAL, "the service is failing")
@@ -187,6 +215,8 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
             await context.abort(end.code, end.message)
         except ReadingOvertaken as overtaken:
             await context.abort(grpc.StatusCode.ABORTED, str(overtaken))
+        except EntryTooLargeError as error:  # nothing is wrong with the machine
+            await context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))
         except Exception as error:
             self._fail(error)
             await context.abort(grpc.StatusCode.INTERNAL, "the service is failing")
@@ -222,11 +252,18 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
         self, machine: Machine[Any], request: pb.NormalizeRequest
     ) -> pb.NormalizeResponse:
         plan = machine.normalize(request)
-        loop, threads = asyncio.get_running_loop(), self._normalize_threads
-        if request.suffix_only:  # no part of it is costly
-            return await loop.run_in_executor(threads, plan.run)
-        parts = [loop.run_in_executor(threads, part) for part in plan.parts]
-        return plan.assemble(await asyncio.gather(*parts))
+        threads, user = self._normalize_threads, str(request.user_id).encode()
+        if not any(part.is_costly for part in plan.parts):
+            return await threads.run(None, plan.run)
+        parts = [
+            asyncio.ensure_future(threads.run(user if part.is_costly else None, part.run))
+            for part in plan.parts
+        ]
+        try:
+            return plan.assemble(await asyncio.gather(*parts))
+        finally:
+            for part in parts:
+                part.cancel()  # where one found no place, or the caller has gone
 
     def _open(self, request: Any, context: Context) -> ApplyStream:
         """Give the machine, empty, to a new stream. Raises StreamEnded if it may not have it."""
@@ -236,6 +273,7 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
             raise StreamEnded(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be Hello")
         hello: pb.Hello = request.hello
         self._fence.admit(hello)
+        self._domain.opened(hello.cluster_id)
         if self._stream is not None:
             message = f"coordinator {hello.coordinator_sequence} took over"
             self._stream.end(grpc.StatusCode.FAILED_PRECONDITION, message)

@@ -1,6 +1,6 @@
 """Spans: many framed messages of one method, taken apart and put together in bulk.
 
-A span that does not hold what it claims is refused item by item, in words that no library chooses:
+A span that does not hold what it claims is refused item by item, for reasons that no library words:
 errors are cached and compared between replicas, so their bytes are part of the behaviour.
 """
 
@@ -117,9 +117,9 @@ def decode_contexts(contexts: bytes, count: int) -> list[bytes]:
     return split_contexts
 
 
-def malformed(message: str, **details: object) -> errors_pb2.Error:
+def malformed(case: str, /, **details: object) -> errors_pb2.Error:
     """Return the error of bytes that are not the request they should be."""
-    return Refusal(Reason.REASON_MALFORMED_REQUEST, message, **details).to_error()
+    return Refusal.of(Reason.REASON_MALFORMED_REQUEST, case, **details).to_error()
 
 
 def _skipped(count: int, refused: Iterable[int]) -> dict[int, errors_pb2.Error | None]:
@@ -152,8 +152,7 @@ def _decode_each(
 
 
 def _not_a(request: type[Message]) -> errors_pb2.Error:
-    name = request.DESCRIPTOR.full_name
-    return malformed(f"the bytes are not a {name}: send its protobuf encoding", type=name)
+    return malformed("wrong_type", type=request.DESCRIPTOR.full_name)
 
 
 def _refused_whole(
@@ -161,13 +160,9 @@ def _refused_whole(
 ) -> Span:
     """Refuse every index that an earlier stage did not refuse already."""
     if found is None:
-        error = malformed("the span's items are not framed: send 0x0A, length, bytes for each")
+        error = malformed("unframed")
     else:
-        error = malformed(
-            f"the span claims {count} items and holds {found}: let the two agree",
-            claimed=count,
-            found=found,
-        )
+        error = malformed("span_count", claimed=count, found=found)
     for index in range(count):
         skipped.setdefault(index, error)
     return Span((None,) * count, skipped)

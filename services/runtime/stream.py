@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from concurrent.futures import Executor
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 import grpc
 
 from services.runtime.answers import DeferredQuery
+from services.runtime.digesting import Digests
 from services.runtime.failures import Alarm
+from services.runtime.fair_threads import FairThreads
 from services.runtime.install_stream import InstallRefused, InstallSteps
+from services.runtime.isolation import Isolation, Place
 from services.runtime.machine import Machine
+from services.runtime.patience import SlicePatience
+from services.runtime.queries import ENDLESS
+from services.runtime.spans import join
 from services.runtime.watch import ApplyWatch
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.limits import APPLY_REPLIES_WAITING_MAX, DEFERRED_QUERIES_MAX, MIB
@@ -56,7 +62,7 @@ class ApplyStream:
         self,
         machine: Machine[Any],
         context: Context,
-        threads: Executor,
+        threads: FairThreads,
         on_failure: Callable[[Exception], None],
         watch: ApplyWatch | None = None,
     ) -> None:
@@ -66,6 +72,7 @@ class ApplyStream:
         told of every batch.
         """
         self.machine = machine
+        machine.defers_digests = True
         self.batches = 0
         self._context = context
         self._threads = threads
@@ -75,15 +82,19 @@ class ApplyStream:
             APPLY_REPLIES_WAITING_MAX
         )
         self._deferred: set[asyncio.Task[None]] = set()
+        self._digests = Digests(machine)
         self._work: asyncio.Task[None] | None = None
         self._installing: InstallSteps | None = None
         self._is_installed = False
+        self._isolate: pb.Isolate | None = None  # how to handle the next batch
+        self._is_isolating = False
+        self._is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended: StreamEnded | None = None
 
     @property
     def is_installing(self) -> bool:
-        """Whether the machine waits for its section, so that there is no state to read."""
-        return self._installing is not None
+        """Whether there is no state to read: a section is awaited, or a thread has the machine."""
+        return self._installing is not None or self._is_isolating
 
     async def serve(self) -> None:
         """Serve to the end. Raises StreamEnded if the service ended it."""
@@ -93,6 +104,9 @@ class ApplyStream:
         except asyncio.CancelledError:
             if self._ended is None:
                 raise  # the coordinator went away
+        finally:
+            self._is_over.set_result(None)
+            self._digests.end()
         if self._ended is not None:
             raise self._ended
 
@@ -116,6 +130,10 @@ class ApplyStream:
         kind = request.WhichOneof("kind")
         if kind == "install" and not self.batches and not self._is_installed:
             await self._install(request.install)
+        elif kind == "isolate" and self._installing is None:
+            self._isolate = request.isolate
+        elif kind == "batch" and self._isolate is not None:
+            await self._apply_isolated(request.batch, self._isolate)
         elif kind == "batch" and self._installing is None:
             await self._answer(self._apply(request.batch, tasks))
         elif kind == "batches" and self._installing is None:
@@ -171,11 +189,64 @@ class ApplyStream:
             replies, size, since_s = pb.BatchReplies(), 0, loop.time()
         await self._answer_together(replies)
 
+    async def _apply_isolated(self, batch: pb.Batch, isolate: pb.Isolate) -> None:
+        """Apply a batch that a process has not survived, after all others were answered."""
+        self._isolate = None
+        loop = asyncio.get_running_loop()
+
+        def note(place: Place, where: str, revision: int) -> None:
+            attempt = pb.Attempt(
+                sequence=batch.sequence,
+                item=place[0],
+                call=place[1],
+                where=where,
+                revision=revision,
+            )
+            told = self._tell_attempt(pb.ApplyResponse(attempt=attempt))
+            asyncio.run_coroutine_threadsafe(told, loop).result()
+
+        given_up = frozenset((each.item, each.call) for each in isolate.given_up)
+        isolation = Isolation(given_up, note if isolate.notes else None)
+        logger.warning("a batch is handled in isolation", extra=fields(sequence=batch.sequence))
+        self._is_isolating = True
+        try:
+            await self._replies.join()
+            # In a thread, whose stack is as deep on every replica, whoever called.
+            applied = await asyncio.to_thread(self.machine.apply, batch, ENDLESS, isolation)
+        except Exception as error:
+            self._on_failure(error)
+            return
+        finally:
+            self._is_isolating = False
+        self.batches += 1
+        self.log_alarms()
+        applied.reply.needs_isolation = isolation.has_helped
+        await self._tell(pb.ApplyResponse(batch=applied.reply))
+
+    async def _tell_attempt(self, answer: pb.ApplyResponse) -> None:
+        """Tell what a thread is about to run. Raises OSError where nobody is told any more.
+
+        So the thread ends with the stream, and what it would have run is not run.
+        """
+        if not self._is_over.done():
+            telling = asyncio.ensure_future(self._tell(answer))
+            await asyncio.wait({telling, self._is_over}, return_when=asyncio.FIRST_COMPLETED)
+            if telling.done():
+                return
+            telling.cancel()
+        raise ConnectionAbortedError("the stream ended before it was told what is tried")
+
+    async def _tell(self, answer: pb.ApplyResponse) -> None:
+        """Return once all there is to say was handed to the transport, this at last."""
+        await self._replies.put(answer)
+        await self._replies.join()
+
     def _apply(self, batch: pb.Batch, tasks: asyncio.TaskGroup) -> list[pb.ApplyResponse]:
         """Apply a batch and return what there is to answer now; nothing if the machine failed."""
         begun_ns = 0 if self._watch is None else self._watch.begin(batch)
+        patience = ENDLESS if batch.sequence else SlicePatience()
         try:
-            applied = self.machine.apply(batch)
+            applied = self.machine.apply(batch, patience)
         except Exception as error:
             self._on_failure(error)
             return []
@@ -184,6 +255,7 @@ class ApplyStream:
         if self._watch is not None:
             self._watch.end(batch, begun_ns)
         refused = [self._start(deferred, tasks) for deferred in applied.deferred]
+        refused += [self._start_digest(query_id, tasks) for query_id in applied.digests]
         return [
             pb.ApplyResponse(batch=applied.reply),
             *(answer for answer in refused if answer is not None),
@@ -201,15 +273,42 @@ class ApplyStream:
         """Start computing, or return a refusal if too much is being computed already."""
         if len(self._deferred) >= DEFERRED_QUERIES_MAX:
             return pb.ApplyResponse(deferred=deferred.refused(_overloaded()))
-        task = tasks.create_task(self._compute(deferred))
-        self._deferred.add(task)
-        task.add_done_callback(self._deferred.discard)
+        self._follow(self._compute(deferred), tasks)
         return None
 
-    async def _compute(self, deferred: DeferredQuery) -> None:
-        loop = asyncio.get_running_loop()
+    def _start_digest(self, query_id: int, tasks: asyncio.TaskGroup) -> pb.ApplyResponse | None:
+        """Start to walk over the state as it is now, or return a refusal."""
         try:
-            outcome = await loop.run_in_executor(self._threads, deferred.run)
+            walk = self._digests.of_now()
+        except Refusal as refusal:
+            error = errors_pb2.IndexedError(index=0, error=refusal.to_error())
+            outcome = pb.QueryOutcome(query_id=query_id, results=join([b""]), errors=[error])
+            return pb.ApplyResponse(deferred=outcome)
+        self._follow(self._tell_digest(query_id, walk), tasks)
+        return None
+
+    def _follow(self, work: Coroutine[Any, Any, None], tasks: asyncio.TaskGroup) -> None:
+        task = tasks.create_task(work)
+        self._deferred.add(task)
+        task.add_done_callback(self._deferred.discard)
+
+    async def _tell_digest(self, query_id: int, walk: asyncio.Task[bytes]) -> None:
+        try:
+            digest = await asyncio.shield(walk)
+        except Exception as error:
+            self._on_failure(error)
+            return
+        outcome = pb.QueryOutcome(query_id=query_id, state_digest=digest)
+        await self._replies.put(pb.ApplyResponse(deferred=outcome))
+
+    async def _compute(self, deferred: DeferredQuery) -> None:
+        costly = deferred.costly
+        share = None if costly is None else costly.share
+        is_trusted = costly is not None and costly.is_trusted
+        try:
+            outcome = await self._threads.run(share, deferred.run, is_trusted=is_trusted)
+        except Refusal as refusal:
+            outcome = deferred.refused(refusal)
         except Exception as error:
             self._on_failure(error)
             return
@@ -219,6 +318,7 @@ class ApplyStream:
     async def _write_replies(self) -> None:
         while (reply := await self._replies.get()) is not None:
             await self._context.write(reply)
+            self._replies.task_done()
 
     def log_alarms(self) -> None:
         """Log the defects that the machine met, and forget them."""
@@ -235,8 +335,4 @@ def _log(alarm: Alarm) -> None:
 
 
 def _overloaded() -> Refusal:
-    return Refusal(
-        Reason.REASON_OVERLOADED,
-        f"{DEFERRED_QUERIES_MAX} reads are being computed already: try again",
-        limit=DEFERRED_QUERIES_MAX,
-    )
+    return Refusal.of(Reason.REASON_OVERLOADED, "reads_computed", limit=DEFERRED_QUERIES_MAX)

@@ -78,6 +78,10 @@ class Table(Generic[Key, Value]):
         self._undo = undo
         self._sorted_keys: list[Any] | None = None
 
+    def nested(self) -> Table[Any, None]:
+        """Return an empty table in the same undo log: a set of keys, to be a row of an index."""
+        return Table(self._undo)
+
     def put(self, key: Key, value: Value) -> None:
         """Insert or replace a row."""
         old = self.rows.get(key, ABSENT)
@@ -136,6 +140,11 @@ class Table(Generic[Key, Value]):
             keys.append(key)
         else:
             self._sorted_keys = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Table) and self.rows == other.rows
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -64,6 +64,23 @@ class Throttle:
             self._end(key, failed=succeeded is False)
         return succeeded
 
+    def check(self, key: bytes) -> None:
+        """Raise Refusal QUOTA_EXCEEDED where the key may not try now."""
+        with self._changed:
+            attempts = self._attempts.get(key)
+            if attempts is None:
+                return
+            self._drop_old(attempts)
+            if len(attempts.failed_at_us) >= self._failures_max:
+                raise self._refusal(attempts.failed_at_us[0])
+
+    def fail(self, key: bytes) -> None:
+        """Count a failure that was found out otherwise; no more of them than the limit."""
+        with self._changed:
+            failed_at_us = self._attempts_of(key).failed_at_us
+            if len(failed_at_us) < self._failures_max:
+                failed_at_us.append(self._clock_us())
+
     def _begin(self, key: bytes) -> None:
         with self._changed:
             while True:
@@ -116,10 +133,8 @@ class Throttle:
     def _refusal(self, failed_at_us: int) -> Refusal:
         remaining_us = failed_at_us + self._window_us - self._clock_us()
         retry_delay_ms = max(1, -(-remaining_us // _MICROSECONDS_PER_MILLISECOND))
-        return Refusal(
-            Reason.REASON_QUOTA_EXCEEDED,
-            f"Too many failed attempts; try again in {retry_delay_ms} ms.",
-            retry_delay_ms=retry_delay_ms,
+        return Refusal.of(
+            Reason.REASON_QUOTA_EXCEEDED, "failed_attempts", retry_delay_ms=retry_delay_ms
         )
 
     def __len__(self) -> int:

@@ -33,12 +33,12 @@ topics of a stream but not read the stream itself gets PERMISSION_DENIED from Ge
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message
 
 from viewstamp.api.users.v1 import users_pb2
-from viewstamp.limits import ROOT_USER_ID
+from viewstamp.limits import ROOT_USER_ID, TOKEN_STAMP
 
 MANAGE_SERVERS: Final = 1 << 0
 READ_SERVERS: Final = 1 << 1
@@ -115,14 +115,38 @@ class StreamAccess(NamedTuple):
 
 
 class Access(NamedTuple):
-    """What streams knows of one user. `permissions` is the canonical encoding of the grants."""
+    """What streams knows of one user. Streams and topics are ascending, by id."""
 
     user_id: int
     minimum_credential_revision: int
     active: bool
-    permissions: bytes
-    everywhere: int
+    granted: int  # everywhere, as users says it
+    everywhere: int  # as it is: root may do everything without a grant
     streams: Mapping[int, StreamAccess]
+    minimum_token_revision: int = 0
+
+    def is_current(self, stamp: int) -> bool:
+        """Whether credentials with this stamp are still in force."""
+        minimum = self.minimum_credential_revision
+        if stamp & TOKEN_STAMP:
+            minimum = max(minimum, self.minimum_token_revision)
+        return stamp & ~TOKEN_STAMP >= minimum
+
+    @property
+    def permissions(self) -> bytes:
+        """The canonical encoding of the grants, as users has it too."""
+        message = users_pb2.Permissions()
+        if self.granted:
+            _set_rights(getattr(message, "global"), self.granted, GLOBAL_RIGHTS)
+        for stream_id, scoped in self.streams.items():
+            entry = message.streams.add()
+            entry.stream.id = stream_id
+            _set_rights(entry, scoped.rights, STREAM_RIGHTS)
+            for topic_id, rights in scoped.topics.items():
+                topic = entry.topics.add()
+                topic.topic.id = topic_id
+                _set_rights(topic, rights, TOPIC_RIGHTS)
+        return message.SerializeToString(deterministic=True)
 
     def in_stream(self, stream_id: int) -> int:
         """Return the rights everywhere and in the stream."""
@@ -138,46 +162,41 @@ class Access(NamedTuple):
 
     def with_permissions(self, permissions: users_pb2.Permissions) -> Access:
         """Return the user with other grants: ids only, streams and topics ascending."""
-        encoded = permissions.SerializeToString(deterministic=True)
-        everywhere = _rights(getattr(permissions, "global"), GLOBAL_RIGHTS)
-        if self.user_id == ROOT_USER_ID:
-            everywhere = ALL_RIGHTS
+        granted = _rights(getattr(permissions, "global"), GLOBAL_RIGHTS)
+        everywhere = ALL_RIGHTS if self.user_id == ROOT_USER_ID else granted
         streams = {entry.stream.id: _stream_access(entry) for entry in permissions.streams}
-        return self._replace(permissions=encoded, everywhere=everywhere, streams=streams)
+        return self._replace(granted=granted, everywhere=everywhere, streams=streams)
 
     def without_stream(self, stream_id: int) -> Access:
         """Return the user without the grants in a stream that is gone."""
-        permissions = users_pb2.Permissions.FromString(self.permissions)
-        kept = [entry for entry in permissions.streams if entry.stream.id != stream_id]
-        return self._with_streams(permissions, kept)
+        if stream_id not in self.streams:
+            return self
+        streams = dict(self.streams)
+        del streams[stream_id]
+        return self._replace(streams=streams)
 
     def without_topic(self, stream_id: int, topic_id: int) -> Access:
         """Return the user without the grants in a topic that is gone.
 
-        An entry that grants nothing any more goes too: users keeps none such either, and the two
-        must stay equal to the byte.
+        A stream in which nothing is granted any more goes too: users keeps none such either, and
+        the two must stay equal to the byte.
         """
-        permissions = users_pb2.Permissions.FromString(self.permissions)
-        for entry in permissions.streams:
-            if entry.stream.id == stream_id:
-                topics = [topic for topic in entry.topics if topic.topic.id != topic_id]
-                del entry.topics[:]
-                entry.topics.extend(topics)
-        kept = [e for e in permissions.streams if e.topics or _rights(e, STREAM_RIGHTS)]
-        return self._with_streams(permissions, kept)
-
-    def _with_streams(
-        self, permissions: users_pb2.Permissions, streams: list[users_pb2.StreamPermissions]
-    ) -> Access:
-        del permissions.streams[:]
-        permissions.streams.extend(streams)
-        return self.with_permissions(permissions)
+        scoped = self.streams.get(stream_id)
+        if scoped is None or topic_id not in scoped.topics:
+            return self
+        topics = dict(scoped.topics)
+        del topics[topic_id]
+        if not topics and not scoped.rights:
+            return self.without_stream(stream_id)
+        streams = dict(self.streams)
+        streams[stream_id] = scoped._replace(topics=topics)
+        return self._replace(streams=streams)
 
 
 def new_access(user_id: int, minimum_credential_revision: int) -> Access:
     """Return an active user without grants; root needs none."""
     everywhere = ALL_RIGHTS if user_id == ROOT_USER_ID else 0
-    return Access(user_id, minimum_credential_revision, True, b"", everywhere, {})
+    return Access(user_id, minimum_credential_revision, True, 0, everywhere, {})
 
 
 def _stream_access(entry: users_pb2.StreamPermissions) -> StreamAccess:
@@ -187,3 +206,9 @@ def _stream_access(entry: users_pb2.StreamPermissions) -> StreamAccess:
 
 def _rights(message: Message, names: Mapping[str, int]) -> int:
     return sum(right for name, right in names.items() if getattr(message, name))
+
+
+def _set_rights(message: Any, rights: int, names: Mapping[str, int]) -> None:
+    for name, right in names.items():
+        if rights & right:
+            setattr(message, name, True)

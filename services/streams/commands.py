@@ -7,7 +7,7 @@ so `modified_revision` stays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from services.runtime.domain import Call, CommandHandler
@@ -28,6 +28,7 @@ from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
+from viewstamp.errors import Refusal
 from viewstamp.framing import encode_varint
 from viewstamp.names import check_name
 
@@ -35,6 +36,9 @@ CASCADE: Final = (routing_pb2.STAGE_CONSUMER_GROUPS, routing_pb2.STAGE_USERS)
 # Every response without fields of its own; also the tag of field 2, a varint, where there is one.
 _EMPTY: Final = b""
 _FIELD_2: Final = b"\x10"
+# What it costs to delete a topic; runs of partitions that are copied for one row.
+_ROWS_PER_TOPIC: Final = 4
+_RUNS_PER_ROW: Final = 64
 # What Topic(...) does, at half the price.
 _new_row: Final = tuple.__new__
 
@@ -68,7 +72,7 @@ def create_stream(state: State, request: api.CreateStreamRequest, call: Call) ->
 def update_stream(state: State, request: api.UpdateStreamRequest, call: Call) -> bytes:
     """Rename a stream."""
     stream = find_stream(state, authenticate(state, call), gates.CHANGE_STREAM, request.stream)
-    _check_revision(request, "stream", stream)
+    _check_revision(request, stream, refusals.stream_revision_mismatch)
     name = request.name
     if name != stream.name:
         _check_stream_name(state, name)
@@ -81,22 +85,27 @@ def update_stream(state: State, request: api.UpdateStreamRequest, call: Call) ->
 def delete_stream(state: State, request: api.DeleteStreamRequest, call: Call) -> bytes:
     """Delete a stream with its topics and the grants on them; tell groups and users."""
     stream = find_stream(state, authenticate(state, call), gates.CHANGE_STREAM, request.stream)
-    _check_revision(request, "stream", stream)
+    _check_revision(request, stream, refusals.stream_revision_mismatch)
+    # Looking at grants is work, too: it is paid for before it is done.
     topic_ids = state.topics.ids(stream.id)
+    call.charge(_ROWS_PER_TOPIC * len(topic_ids) + grants.look_rows(state, stream.id))
+    grant_rows = grants.stream_rows(state, stream.id)
+    call.charge(grant_rows)
     for topic_id in topic_ids:
         state.topics.delete((stream.id, topic_id))
     state.stream_ids.delete(stream.name)
     state.streams.delete(stream.id)
     grants.drop_stream(state, stream.id)
     deleted = effects_pb2.StreamDeleted(stream_id=stream.id, topic_ids=topic_ids)
-    call.emit(CASCADE, effects_pb2.EffectPayload(stream_deleted=deleted))
+    rows = limits.EFFECT_ROWS + len(topic_ids) + grant_rows
+    call.emit(CASCADE, effects_pb2.EffectPayload(stream_deleted=deleted), rows)
     return _EMPTY
 
 
 def purge_stream(state: State, request: api.PurgeStreamRequest, call: Call) -> bytes:
     """Count one more purge of a stream."""
     stream = find_stream(state, authenticate(state, call), gates.CHANGE_STREAM, request.stream)
-    _check_revision(request, "stream", stream)
+    _check_revision(request, stream, refusals.stream_revision_mismatch)
     purged = stream._replace(
         modified_revision=call.revision, purge_generation=stream.purge_generation + 1
     )
@@ -145,10 +154,15 @@ def update_topic(state: State, request: api.UpdateTopicRequest, call: Call) -> b
 def delete_topic(state: State, request: api.DeleteTopicRequest, call: Call) -> bytes:
     """Delete a topic and the grants on it; tell groups and users."""
     topic = _changing_topic(state, request, call)
+    look_rows = grants.look_rows(state, topic.stream_id)
+    call.charge(look_rows)
+    rows = grants.topic_rows(state, topic.stream_id, topic.id)
+    call.charge(_ROWS_PER_TOPIC + rows)
     state.topics.delete((topic.stream_id, topic.id))
     grants.drop_topic(state, topic.stream_id, topic.id)
     deleted = effects_pb2.TopicDeleted(stream_id=topic.stream_id, topic_id=topic.id)
-    call.emit(CASCADE, effects_pb2.EffectPayload(topic_deleted=deleted))
+    rows += limits.EFFECT_ROWS + look_rows
+    call.emit(CASCADE, effects_pb2.EffectPayload(topic_deleted=deleted), rows)
     return _EMPTY
 
 
@@ -167,6 +181,9 @@ def create_partitions(state: State, request: api.CreatePartitionsRequest, call: 
     existing = topic.partitions_count
     if existing + count > limits.PARTITIONS_PER_TOPIC_MAX:
         raise refusals.partition_limit(topic.name, existing, count)
+    if call.is_bounded and len(topic.runs) >= limits.PARTITION_RUNS_PER_TOPIC_MAX:
+        raise refusals.partition_run_limit(topic.name)
+    call.charge(len(topic.runs) // _RUNS_PER_ROW)
     runs = partitions.expanded(topic.runs, existing, topic.created_revision)
     runs = partitions.extended(runs, count, call.revision)
     return _repartition(state, topic, runs, existing + count, call)
@@ -179,6 +196,7 @@ def delete_partitions(state: State, request: api.DeletePartitionsRequest, call: 
     existing = topic.partitions_count
     if count > existing:
         raise refusals.more_than_exist(topic.name, count, existing)
+    call.charge(len(topic.runs) // _RUNS_PER_ROW)
     runs = partitions.expanded(topic.runs, existing, topic.created_revision)
     runs = partitions.shortened(runs, count)
     return _repartition(state, topic, runs, existing - count, call)
@@ -201,22 +219,24 @@ COMMANDS: Final[Mapping[str, CommandHandler[State]]] = {
 def _changing_topic(state: State, request: _ChangesTopic, call: Call) -> Topic:
     caller = authenticate(state, call)
     topic = find_topic(state, caller, gates.CHANGE_TOPIC, request.stream, request.topic)
-    _check_revision(request, "topic", topic)
+    _check_revision(request, topic, refusals.topic_revision_mismatch)
     return topic
 
 
 def _check_revision(
-    request: _ChangesStream | _ChangesTopic, what: str, row: Stream | Topic
+    request: _ChangesStream | _ChangesTopic,
+    row: Stream | Topic,
+    mismatch: Callable[[str, int, int], Refusal],
 ) -> None:
     if request.HasField("expected_revision"):
         expected = request.expected_revision
         if expected != row.modified_revision:
-            raise refusals.revision_mismatch(what, row.name, expected, row.modified_revision)
+            raise mismatch(row.name, expected, row.modified_revision)
 
 
 def _check_stream_name(state: State, name: str) -> None:
     if not _is_plain(name):
-        _check_name(name, Reason.REASON_INVALID_STREAM_NAME, "stream name")
+        _check_name(name, Reason.REASON_INVALID_STREAM_NAME)
     if name in state.stream_ids:
         raise refusals.stream_exists(name)
 
@@ -224,7 +244,7 @@ def _check_stream_name(state: State, name: str) -> None:
 def _check_topic_name(stream: Stream, topics: Children, name: str) -> None:
     # `_is_plain`, spelled out: on the hot path a call costs as much as what it looks at.
     if not (0 < len(name) <= limits.NAME_BYTES_MAX and name.isascii() and name.isprintable()):
-        _check_name(name, Reason.REASON_INVALID_TOPIC_NAME, "topic name")
+        _check_name(name, Reason.REASON_INVALID_TOPIC_NAME)
     if name in topics.by_name:
         raise refusals.topic_exists(stream.name, name)
 
@@ -234,11 +254,10 @@ def _is_plain(name: str) -> bool:
     return 0 < len(name) <= limits.NAME_BYTES_MAX and name.isascii() and name.isprintable()
 
 
-def _check_name(name: str, reason: Reason.ValueType, what: str) -> None:
+def _check_name(name: str, reason: Reason.ValueType) -> None:
     check_name(
         name,
         reason=reason,
-        what=what,
         bytes_min=limits.NAME_BYTES_MIN,
         bytes_max=limits.NAME_BYTES_MAX,
     )
@@ -262,9 +281,10 @@ def _repartition(
     effect = effects_pb2.PartitionsChanged(
         stream_id=topic.stream_id, topic_id=topic.id, partitions_count=count
     )
-    call.emit(
-        (routing_pb2.STAGE_CONSUMER_GROUPS,), effects_pb2.EffectPayload(partitions_changed=effect)
-    )
+    payload = effects_pb2.EffectPayload(partitions_changed=effect)
+    # Before the bounds any number was acknowledged: what is too much for groups they put off.
+    rows = limits.PARTITIONS_CHANGED_ROWS if call.is_bounded else limits.EFFECT_ROWS
+    call.emit((routing_pb2.STAGE_CONSUMER_GROUPS,), payload, rows)
     return _FIELD_2 + encode_varint(count)
 
 

@@ -27,8 +27,11 @@ def credentials_changed(state: State, effect: effects_pb2.CredentialsChanged, ca
     """Refuse older credentials of a user from here on. Of no concern where the user is gone."""
     access = state.access.rows.get(effect.user_id)
     if access is not None:
-        minimum = effect.minimum_credential_revision
-        grants.put(state, access._replace(minimum_credential_revision=minimum))
+        changed = access._replace(
+            minimum_credential_revision=effect.minimum_credential_revision,
+            minimum_token_revision=effect.minimum_token_revision,
+        )
+        grants.put(state, changed)
 
 
 def user_deleted(state: State, effect: effects_pb2.UserDeleted, call: Call) -> None:

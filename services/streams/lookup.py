@@ -15,11 +15,7 @@ from viewstamp.api.common.v1 import common_pb2
 def authenticate(state: State, call: Call) -> Access:
     """Return what is known of the caller. Raises Refusal UNAUTHENTICATED."""
     access = None if call.user_id is None else state.access.rows.get(call.user_id)
-    if (
-        access is None
-        or not access.active
-        or call.credential_revision < access.minimum_credential_revision
-    ):
+    if access is None or not access.active or not access.is_current(call.credential_revision):
         raise refusals.unauthenticated()
     return access
 
@@ -84,5 +80,5 @@ def key_of(identifier: common_pb2.Identifier, what: str) -> int | str:
     """Return the id or the name that is set. Raises Refusal MALFORMED_REQUEST if neither is."""
     kind = identifier.WhichOneof("kind")
     if kind is None:
-        raise refusals.malformed(f"The request names no {what}; set its id or its name.")
+        raise refusals.malformed("unnamed", field=what)
     return identifier.id if kind == "id" else identifier.name

@@ -203,8 +203,8 @@ class State:
         self.stream_ids: Table[str, int] = Table(undo)  # by name
         self.topics = TopicTable(undo)
         self.access: Table[int, Access] = Table(undo)  # by user id
-        # Stream id -> ids of the users with grants scoped to it, ascending.
-        self.grantees: Table[int, tuple[int, ...]] = Table(undo)
+        # Stream id -> the users with grants scoped to it.
+        self.grantees: Table[int, Table[int, None]] = Table(undo)
         self.counters: Table[str, int] = Table(undo)
         self.options_pool = OptionsPool()
         # Topic id -> the topic and its encoded TopicContext; valid while the row is the same one.

@@ -63,11 +63,7 @@ class OptionsPool:
     def updated(self, options: Options, message: streams_pb2.TopicOptions) -> Options:
         """Return `options` with what `message` sets. Raises Refusal."""
         if message.HasField("segment_size_bytes"):
-            raise Refusal(
-                Reason.REASON_UNSUPPORTED_OPTION,
-                "The option segment_size_bytes is fixed at creation; leave it out of an update.",
-                option="segment_size_bytes",
-            )
+            raise Refusal.of(Reason.REASON_UNSUPPORTED_OPTION, "fixed", option="segment_size_bytes")
         return self._share(_checked(_overlaid(options, message)))
 
     def loaded(self, encoding: bytes) -> Options | None:
@@ -105,12 +101,7 @@ def _overlaid(options: Options, message: streams_pb2.TopicOptions) -> Options:
     unknown = UnknownFieldSet(message)
     if len(unknown):
         number = unknown[0].field_number
-        raise Refusal(
-            Reason.REASON_UNSUPPORTED_OPTION,
-            f"Topics have no option with field number {number}; "
-            "use those of streams.v1.TopicOptions.",
-            option=number,
-        )
+        raise Refusal.of(Reason.REASON_UNSUPPORTED_OPTION, "unknown", option=number)
     changes = {name: getattr(message, name) for name in _OPTIONAL_FIELDS if message.HasField(name)}
     if message.compression_algorithm:
         changes["compression_algorithm"] = message.compression_algorithm
@@ -138,28 +129,25 @@ def _check_sizes(segment: int, topic: int) -> None:
             limits.SEGMENT_SIZE_BYTES_MAX,
         )
     if segment % limits.SEGMENT_SIZE_BYTES_MULTIPLE:
-        raise Refusal(
+        raise Refusal.of(
             Reason.REASON_INVALID_OPTION,
-            f"The option segment_size_bytes is {segment}; it must be a multiple of "
-            f"{limits.SEGMENT_SIZE_BYTES_MULTIPLE}.",
+            "not_a_multiple",
             option="segment_size_bytes",
             value=segment,
             multiple=limits.SEGMENT_SIZE_BYTES_MULTIPLE,
         )
     if topic and topic < segment:
-        raise Refusal(
+        raise Refusal.of(
             Reason.REASON_INVALID_TOPIC_SIZE,
-            f"The maximal topic size of {topic} bytes is smaller than one segment of {segment} "
-            "bytes; use 0 for no limit, or at least one segment.",
             max_topic_size_bytes=topic,
             segment_size_bytes=segment,
         )
 
 
 def _out_of_range(option: str, value: int, lowest: int, highest: int) -> Refusal:
-    return Refusal(
+    return Refusal.of(
         Reason.REASON_INVALID_OPTION,
-        f"The option {option} is {value}; it must be {lowest} to {highest}.",
+        "out_of_range",
         option=option,
         value=value,
         lowest=lowest,

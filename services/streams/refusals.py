@@ -1,4 +1,4 @@
-"""Refusals of the streams domain: what was wrong, and what would be right.
+"""Refusals of the streams domain; `viewstamp.texts.table` has their words.
 
 Entities are named as the caller named them, so that a refusal tells nothing the caller did not
 know.
@@ -19,71 +19,58 @@ IGGY_MORE_THAN_EXIST: Final = 2019
 
 def unauthenticated() -> Refusal:
     """Return the refusal of a caller that is unknown, inactive, or has outdated credentials."""
-    return Refusal(
-        Reason.REASON_UNAUTHENTICATED,
-        "The caller is unknown or inactive, or its credentials have changed; log in again.",
-    )
+    return Refusal.of(Reason.REASON_UNAUTHENTICATED)
 
 
-def malformed(message: str, **details: object) -> Refusal:
+def malformed(case: str, /, **details: object) -> Refusal:
     """Return the refusal of a request that is not well formed."""
-    return Refusal(Reason.REASON_MALFORMED_REQUEST, message, **details)
+    return Refusal.of(Reason.REASON_MALFORMED_REQUEST, case, **details)
 
 
 def permission_denied(user_id: int, gate: Gate) -> Refusal:
     """Return the refusal of a user who may see, but not do."""
-    return Refusal(
-        Reason.REASON_PERMISSION_DENIED,
-        f"User {user_id} lacks the permission {gate.permission} here.",
-        user_id=user_id,
-        permission=gate.permission,
+    return Refusal.of(
+        Reason.REASON_PERMISSION_DENIED, "here", user_id=user_id, permission=gate.permission
     )
 
 
 def stream_not_found(stream: int | str) -> Refusal:
     """Return the refusal where no such stream exists, or the caller may not see it."""
-    return Refusal(
-        Reason.REASON_STREAM_NOT_FOUND,
-        f"There is no stream {stream!r}, or you may not see it.",
-        stream=stream,
-    )
+    return Refusal.of(Reason.REASON_STREAM_NOT_FOUND, stream=stream)
 
 
 def topic_not_found(stream: int | str, topic: int | str) -> Refusal:
     """Return the refusal where the stream has no such topic."""
-    return Refusal(
-        Reason.REASON_TOPIC_NOT_FOUND,
-        f"There is no topic {topic!r} in stream {stream!r}, or you may not see it.",
-        stream=stream,
-        topic=topic,
-    )
+    return Refusal.of(Reason.REASON_TOPIC_NOT_FOUND, stream=stream, topic=topic)
 
 
 def stream_exists(name: str) -> Refusal:
     """Return the refusal of a stream name that is taken."""
-    return Refusal(
-        Reason.REASON_STREAM_EXISTS,
-        f"There is a stream {name!r} already; choose another name.",
-        stream=name,
-    )
+    return Refusal.of(Reason.REASON_STREAM_EXISTS, stream=name)
 
 
 def topic_exists(stream: str, name: str) -> Refusal:
     """Return the refusal of a topic name that is taken in its stream."""
-    return Refusal(
-        Reason.REASON_TOPIC_EXISTS,
-        f"There is a topic {name!r} in stream {stream!r} already; choose another name.",
-        stream=stream,
-        topic=name,
+    return Refusal.of(Reason.REASON_TOPIC_EXISTS, stream=stream, topic=name)
+
+
+def stream_revision_mismatch(name: str, expected: int, actual: int) -> Refusal:
+    """Return the refusal of a compare-and-set on a stream that lost."""
+    return Refusal.of(
+        Reason.REASON_REVISION_MISMATCH,
+        "stream",
+        stream=name,
+        modified_revision=actual,
+        expected_revision=expected,
     )
 
 
-def revision_mismatch(what: str, name: str, expected: int, actual: int) -> Refusal:
-    """Return the refusal of a compare-and-set that lost; `what` is stream or topic."""
-    return Refusal(
+def topic_revision_mismatch(name: str, expected: int, actual: int) -> Refusal:
+    """Return the refusal of a compare-and-set on a topic that lost."""
+    return Refusal.of(
         Reason.REASON_REVISION_MISMATCH,
-        f"The {what} {name!r} was modified at revision {actual}, not {expected}; read it again.",
-        **{what: name},
+        "topic",
+        topic=name,
         modified_revision=actual,
         expected_revision=expected,
     )
@@ -91,30 +78,18 @@ def revision_mismatch(what: str, name: str, expected: int, actual: int) -> Refus
 
 def stream_limit() -> Refusal:
     """Return the refusal of one stream too many."""
-    return Refusal(
-        Reason.REASON_STREAM_LIMIT,
-        f"There are {limits.STREAMS_MAX} streams, as many as there may be; delete one first.",
-        limit=limits.STREAMS_MAX,
-    )
+    return Refusal.of(Reason.REASON_STREAM_LIMIT, limit=limits.STREAMS_MAX)
 
 
 def topic_limit(stream: str) -> Refusal:
     """Return the refusal of one topic too many in a stream."""
-    return Refusal(
-        Reason.REASON_TOPIC_LIMIT,
-        f"Stream {stream!r} holds {limits.TOPICS_PER_STREAM_MAX} topics, as many as it may; "
-        "delete one first.",
-        stream=stream,
-        limit=limits.TOPICS_PER_STREAM_MAX,
-    )
+    return Refusal.of(Reason.REASON_TOPIC_LIMIT, stream=stream, limit=limits.TOPICS_PER_STREAM_MAX)
 
 
 def partition_limit(topic: str, existing: int, count: int) -> Refusal:
     """Return the refusal of too many partitions in a topic."""
-    return Refusal(
+    return Refusal.of(
         Reason.REASON_PARTITION_LIMIT,
-        f"Topic {topic!r} has {existing} partitions and cannot get {count} more; it may hold "
-        f"{limits.PARTITIONS_PER_TOPIC_MAX}.",
         topic=topic,
         existing=existing,
         partitions_count=count,
@@ -124,9 +99,8 @@ def partition_limit(topic: str, existing: int, count: int) -> Refusal:
 
 def invalid_partitions_count(count: int, lowest: int, highest: int) -> Refusal:
     """Return the refusal of a number of partitions outside what one request may say."""
-    return Refusal(
+    return Refusal.of(
         Reason.REASON_INVALID_PARTITIONS_COUNT,
-        f"The request asks for {count} partitions; {lowest} to {highest} are allowed.",
         partitions_count=count,
         lowest=lowest,
         highest=highest,
@@ -135,11 +109,21 @@ def invalid_partitions_count(count: int, lowest: int, highest: int) -> Refusal:
 
 def more_than_exist(topic: str, count: int, existing: int) -> Refusal:
     """Return the refusal to delete more partitions than there are."""
-    return Refusal(
+    return Refusal.of(
         Reason.REASON_INVALID_PARTITIONS_COUNT,
-        f"The request deletes {count} partitions of topic {topic!r}, which has {existing}.",
+        "more_than_exist",
         partitions_count=count,
         topic=topic,
         existing=existing,
         iggy_code=IGGY_MORE_THAN_EXIST,
+    )
+
+
+def partition_run_limit(topic: str) -> Refusal:
+    """Return the refusal of partitions for a topic that got its own in too many steps."""
+    return Refusal.of(
+        Reason.REASON_PARTITION_LIMIT,
+        "runs",
+        topic=topic,
+        limit=limits.PARTITION_RUNS_PER_TOPIC_MAX,
     )

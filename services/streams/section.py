@@ -70,6 +70,7 @@ def encode_access(access: Access) -> bytes:
         minimum_credential_revision=access.minimum_credential_revision,
         permissions=access.permissions,
         active=access.active,
+        minimum_token_revision=access.minimum_token_revision,
     ).SerializeToString(deterministic=True)
 
 
@@ -139,7 +140,9 @@ def _load_access(state: State, canonical: bytes) -> Projected:
         permissions = users_pb2.Permissions.FromString(entity.permissions)
     except DecodeError as error:
         raise SectionError(f"the grants of user {entity.user_id} do not decode") from error
-    access = access._replace(active=entity.active).with_permissions(permissions)
+    access = access._replace(
+        active=entity.active, minimum_token_revision=entity.minimum_token_revision
+    ).with_permissions(permissions)
     grants.put(state, access)
     return id_key(entity.user_id), encode_access(access)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from services.runtime.domain import Call
 from services.users.model import State, User
 from services.users.permissions import GLOBAL_BITS
+from viewstamp import limits
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.users.v1 import users_pb2
@@ -26,24 +27,40 @@ STATUSES: Final[dict[int, bool | None]] = {
 def authenticate(state: State, call: Call) -> User:
     """Return the caller. Raises Refusal UNAUTHENTICATED unless they may act as of now."""
     user = None if call.user_id is None else state.users.rows.get(call.user_id)
-    if user is None or not user.active or call.credential_revision < user.credential_revision:
+    if user is None or not user.active or not is_current(user, call.credential_revision):
         # Nothing about which of these it was: it is no business of somebody who may not act.
-        raise Refusal(
-            Reason.REASON_UNAUTHENTICATED,
-            "The credentials of this call are not, or no longer, valid; log in again.",
-        )
+        raise Refusal.of(Reason.REASON_UNAUTHENTICATED)
     return user
+
+
+def unauthenticated() -> Refusal:
+    """Return the refusal of credentials that are not in force, which does not say why."""
+    return Refusal.of(Reason.REASON_UNAUTHENTICATED)
+
+
+def is_current(user: User, stamp: int) -> bool:
+    """Whether credentials with this stamp are still in force."""
+    minimum = user.credential_revision
+    if stamp & limits.TOKEN_STAMP:
+        minimum = max(minimum, user.minimum_token_revision)
+    return stamp & ~limits.TOKEN_STAMP >= minimum
+
+
+def check_root(caller: User, user: User) -> None:
+    """Raise Refusal PERMISSION_DENIED if the user is root and the caller is not."""
+    if user.id == limits.ROOT_USER_ID != caller.id:
+        raise Refusal.of(Reason.REASON_PERMISSION_DENIED, "root", user=caller.id, permission="root")
 
 
 def authorize(caller: User, permissions: tuple[str, ...]) -> None:
     """Raise Refusal PERMISSION_DENIED unless the caller has one of the global permissions."""
     if not any(caller.permissions.global_flags & GLOBAL_BITS[name] for name in permissions):
-        raise Refusal(
+        raise Refusal.of(
             Reason.REASON_PERMISSION_DENIED,
-            f"User {caller.id} lacks the global permission {' or '.join(permissions)}; "
-            "somebody with manage_users can grant it.",
+            "global",
             user=caller.id,
             permission=permissions[0],
+            any_of=",".join(permissions),
         )
 
 
@@ -51,11 +68,7 @@ def find_user(state: State, identifier: common_pb2.Identifier) -> User | None:
     """Return the user that a request names, or None. Raises Refusal MALFORMED_REQUEST."""
     kind = identifier.WhichOneof("kind")
     if kind is None:
-        raise Refusal(
-            Reason.REASON_MALFORMED_REQUEST,
-            "The request names no user; set `user` to an id or a name.",
-            field="user",
-        )
+        raise Refusal.of(Reason.REASON_MALFORMED_REQUEST, "unnamed", field="user")
     if kind == "id":
         return state.users.rows.get(identifier.id)
     return state.user_named(identifier.name)
@@ -64,13 +77,27 @@ def find_user(state: State, identifier: common_pb2.Identifier) -> User | None:
 def existing(user: User | None, identifier: common_pb2.Identifier) -> User:
     """Return the user found. Raises Refusal USER_NOT_FOUND if there is none."""
     if user is None:
-        named = str(identifier.id) if identifier.HasField("id") else repr(identifier.name)
-        raise Refusal(
-            Reason.REASON_USER_NOT_FOUND,
-            f"There is no user {named}; ListUsers shows those that exist.",
-            user=named,
-        )
+        named = identifier.id if identifier.HasField("id") else identifier.name
+        raise Refusal.of(Reason.REASON_USER_NOT_FOUND, user=named)
     return user
+
+
+def whose(state: State, request: Any, caller: User) -> User:
+    """Return whom a request is about: the caller, or another user if the caller manages users.
+
+    Raises Refusal PERMISSION_DENIED, USER_NOT_FOUND.
+    """
+    return whose_with(state, request, caller, MANAGE_USERS)
+
+
+def whose_with(state: State, request: Any, caller: User, permissions: tuple[str, ...]) -> User:
+    """Return whom a request is about; for another user the caller needs one of the permissions."""
+    if not request.HasField("user"):
+        return caller
+    user = find_user(state, request.user)
+    if user is None or user.id != caller.id:
+        authorize(caller, permissions)
+    return existing(user, request.user)
 
 
 def requested_status(status: int) -> bool | None:
@@ -79,11 +106,7 @@ def requested_status(status: int) -> bool | None:
     Raises Refusal MALFORMED_REQUEST for a number that is no status.
     """
     if status not in STATUSES:
-        raise Refusal(
-            Reason.REASON_MALFORMED_REQUEST,
-            f"{status} is not a user status; use USER_STATUS_ACTIVE ({users_pb2.USER_STATUS_ACTIVE}"
-            f") or USER_STATUS_INACTIVE ({users_pb2.USER_STATUS_INACTIVE}).",
-            field="status",
-            status=status,
+        raise Refusal.of(
+            Reason.REASON_MALFORMED_REQUEST, "user_status", field="status", status=status
         )
     return STATUSES[status]

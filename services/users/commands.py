@@ -12,9 +12,17 @@ from services.users.access import (
     MANAGE_USERS,
     authenticate,
     authorize,
+    check_root,
     existing,
     find_user,
     requested_status,
+    whose,
+)
+from services.users.ending import (
+    ENDING_COMMANDS,
+    TO_CREDENTIALS,
+    tell_credentials,
+    tell_sessions_ended,
 )
 from services.users.model import State, User
 from services.users.token_commands import TOKEN_COMMANDS
@@ -22,17 +30,23 @@ from viewstamp import limits
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.routing.v1 import routing_pb2
-from viewstamp.api.users.v1 import users_service_pb2
+from viewstamp.api.users.v1 import users_pb2, users_service_pb2
 from viewstamp.errors import Refusal
 from viewstamp.names import check_name
 
 TO_STREAMS: Final[tuple[int, ...]] = (routing_pb2.STAGE_STREAMS,)
-TO_CREDENTIALS: Final[tuple[int, ...]] = (routing_pb2.STAGE_SESSIONS, routing_pb2.STAGE_STREAMS)
 TO_ALL: Final[tuple[int, ...]] = (
     routing_pb2.STAGE_SESSIONS,
     routing_pb2.STAGE_STREAMS,
     routing_pb2.STAGE_CONSUMER_GROUPS,
 )
+
+# Here and in streams: to keep a grant (less before the level at which prices were measured), and
+# to forget one; to forget a token.
+_ROWS_PER_GRANT: Final = 24
+_ROWS_PER_GRANT_UNBOUNDED: Final = 5
+_ROWS_PER_GRANT_LOST: Final = 2
+_ROWS_PER_TOKEN: Final = 8
 
 
 def found(
@@ -41,10 +55,9 @@ def found(
     """Create the root user, who may do everything; nothing if there is one."""
     if limits.ROOT_USER_ID not in state.users:
         if not request.root_password_hash:
-            raise Refusal(
+            raise Refusal.of(
                 Reason.REASON_MALFORMED_REQUEST,
-                "The cluster cannot be founded without `root_password_hash`; set it to the "
-                "argon2id hash of the generated password.",
+                "no_root_password_hash",
                 field="root_password_hash",
             )
         state.set_next_user_id(limits.FIRST_USER_ID)
@@ -64,6 +77,7 @@ def create_user(
 ) -> users_service_pb2.CreateUserResponse:
     """Create a user with the permissions that streams resolved."""
     authorize(authenticate(state, call), MANAGE_USERS)
+    call.charge(_grants_rows(request.permissions, call))
     granted = permissions.resolved(request.permissions, call.context)
     active = requested_status(request.status)
     _check_normalized(request.password, request.password_hash)
@@ -85,11 +99,14 @@ def update_user(
     state: State, request: users_service_pb2.UpdateUserRequest, call: Call
 ) -> users_service_pb2.UpdateUserResponse:
     """Rename a user, or change whether they may act. What is as wanted already stays as it is."""
-    authorize(authenticate(state, call), MANAGE_USERS)
+    caller = authenticate(state, call)
+    authorize(caller, MANAGE_USERS)
     user = existing(find_user(state, request.user), request.user)
+    if call.feature_level >= limits.FEATURE_LEVEL_BOUNDED:
+        check_root(caller, user)
     active = requested_status(request.status)
     if active is False:
-        _check_not_root(user, "deactivated")
+        _check_not_root(user)
     if request.HasField("username"):
         _check_username_form(request.username)
     _check_revision(user, request)
@@ -111,12 +128,12 @@ def delete_user(
     authorize(authenticate(state, call), MANAGE_USERS)
     user = existing(find_user(state, request.user), request.user)
     if user.id == limits.ROOT_USER_ID:
-        raise Refusal(
-            Reason.REASON_CANNOT_DELETE_ROOT,
-            f"User {user.id} is root, who cannot be deleted; name another user.",
-            user=user.id,
-        )
+        raise Refusal.of(Reason.REASON_CANNOT_DELETE_ROOT, user=user.id)
     _check_revision(user, request)
+    call.charge(
+        _ROWS_PER_GRANT_LOST * len(user.permissions.streams)
+        + _ROWS_PER_TOKEN * len(state.tokens_of(user.id))
+    )
     state.remove_user(user.id)
     deleted = effects_pb2.UserDeleted(user_id=user.id)
     call.emit(TO_ALL, effects_pb2.EffectPayload(user_deleted=deleted))
@@ -126,22 +143,39 @@ def delete_user(
 def change_password(
     state: State, request: users_service_pb2.ChangePasswordRequest, call: Call
 ) -> users_service_pb2.ChangePasswordResponse:
-    """Put a new password hash in place; every access token and session of the user ends."""
+    """Put a new password hash in place; every access token of the user ends.
+
+    So do personal access tokens and sessions, unless the request keeps them.
+    """
     caller = authenticate(state, call)
-    user = _whose_password(state, request, caller)
+    user = whose(state, request, caller)
+    if call.feature_level >= limits.FEATURE_LEVEL_BOUNDED:
+        check_root(caller, user)
     _check_verified(request, user, caller)
     _check_normalized(request.new_password or request.current_password, request.new_password_hash)
     _check_revision(user, request)
-    state.replace_user(
-        replace(
-            user,
-            password_hash=request.new_password_hash,
-            modified_revision=call.revision,
-            credential_revision=call.revision,
-        )
+    changed = replace(
+        user,
+        password_hash=request.new_password_hash,
+        modified_revision=call.revision,
+        credential_revision=call.revision,
     )
-    _tell_credentials(user.id, call, TO_CREDENTIALS)
+    state.replace_user(changed)
+    tell_credentials(changed, call, TO_CREDENTIALS)
+    if call.feature_level >= limits.FEATURE_LEVEL_BOUNDED:
+        _revoke(state, user.id, request, call)
     return users_service_pb2.ChangePasswordResponse()
+
+
+def _revoke(
+    state: State, user_id: int, request: users_service_pb2.ChangePasswordRequest, call: Call
+) -> None:
+    """End what somebody who knew the old password may have left behind."""
+    if not request.keep_tokens:
+        for name in state.tokens_of(user_id):
+            state.remove_token((user_id, name))
+    if not request.keep_sessions:
+        tell_sessions_ended(user_id, None, call)
 
 
 def update_permissions(
@@ -150,7 +184,9 @@ def update_permissions(
     """Replace all permissions of a user by those that streams resolved."""
     authorize(authenticate(state, call), MANAGE_USERS)
     user = existing(find_user(state, request.user), request.user)
-    _check_not_root(user, "given other permissions")
+    _check_not_root(user)
+    lost_rows = _ROWS_PER_GRANT_LOST * len(user.permissions.streams)
+    call.charge(_grants_rows(request.permissions, call) + lost_rows)
     granted = permissions.resolved(request.permissions, call.context)
     _check_revision(user, request)
     changed = replace(user, permissions=granted, modified_revision=call.revision)
@@ -167,7 +203,14 @@ COMMANDS: Final[Mapping[str, CommandHandler[State]]] = {
     "UpdatePermissions": update_permissions,
     "Found": found,
     **TOKEN_COMMANDS,
+    **ENDING_COMMANDS,
 }
+
+
+def _grants_rows(granted: users_pb2.Permissions, call: Call) -> int:
+    """Return what it costs to keep what a request grants."""
+    price = _ROWS_PER_GRANT if call.is_bounded else _ROWS_PER_GRANT_UNBOUNDED
+    return price * permissions.grants_count(granted)
 
 
 def _new_user(call: Call, user_id: int, username: str) -> User:
@@ -185,17 +228,6 @@ def _new_user(call: Call, user_id: int, username: str) -> User:
     )
 
 
-def _whose_password(
-    state: State, request: users_service_pb2.ChangePasswordRequest, caller: User
-) -> User:
-    if not request.HasField("user"):
-        return caller
-    user = find_user(state, request.user)
-    if user is None or user.id != caller.id:
-        authorize(caller, MANAGE_USERS)
-    return existing(user, request.user)
-
-
 def _check_verified(
     request: users_service_pb2.ChangePasswordRequest, user: User, caller: User
 ) -> None:
@@ -207,20 +239,13 @@ def _check_verified(
     own = user.id == caller.id
     current = request.verified_credential_revision == user.credential_revision
     if own != verified or (own and not current):
-        raise Refusal(
-            Reason.REASON_INVALID_CREDENTIALS,
-            "The current password was not verified, or changed meanwhile; "
-            "send `current_password` as it is now.",
-        )
+        raise Refusal.of(Reason.REASON_INVALID_CREDENTIALS, "current_password_not_verified")
 
 
 def _check_normalized(clear_text: str, password_hash: str) -> None:
     if clear_text or not password_hash:
-        raise Refusal(
-            Reason.REASON_MALFORMED_REQUEST,
-            "The password was not hashed before the command was sequenced; "
-            "send the command through the gateway.",
-            field="password_hash",
+        raise Refusal.of(
+            Reason.REASON_MALFORMED_REQUEST, "password_not_hashed", field="password_hash"
         )
 
 
@@ -233,7 +258,6 @@ def _check_username_form(username: str) -> None:
     check_name(
         username,
         reason=Reason.REASON_INVALID_USERNAME,
-        what="username",
         bytes_min=limits.USERNAME_BYTES_MIN,
         bytes_max=limits.USERNAME_BYTES_MAX,
     )
@@ -241,36 +265,26 @@ def _check_username_form(username: str) -> None:
 
 def _check_username_free(state: State, username: str) -> None:
     if username in state.user_ids:
-        raise Refusal(
-            Reason.REASON_USER_EXISTS,
-            f"The username {username!r} is taken; choose another.",
-            username=username,
-        )
+        raise Refusal.of(Reason.REASON_USER_EXISTS, username=username)
 
 
 def _check_revision(user: User, request: Any) -> None:
     if request.HasField("expected_revision"):
         expected = request.expected_revision
         if expected != user.modified_revision:
-            raise Refusal(
+            raise Refusal.of(
                 Reason.REASON_REVISION_MISMATCH,
-                f"User {user.id} was last modified at revision {user.modified_revision}, not at "
-                f"{expected} as expected; read the user again and decide anew.",
+                "user",
                 user=user.id,
                 modified_revision=user.modified_revision,
                 expected_revision=expected,
             )
 
 
-def _check_not_root(user: User, participle: str) -> None:
+def _check_not_root(user: User) -> None:
     # Without root nobody might be left who can let anybody in.
     if user.id == limits.ROOT_USER_ID:
-        raise Refusal(
-            Reason.REASON_CANNOT_CHANGE_ROOT_PERMISSIONS,
-            f"User {user.id} is root, who may always do everything and cannot be {participle}; "
-            "name another user.",
-            user=user.id,
-        )
+        raise Refusal.of(Reason.REASON_CANNOT_CHANGE_ROOT_PERMISSIONS, user=user.id)
 
 
 def _with_status(user: User, active: bool, call: Call) -> User:
@@ -280,13 +294,14 @@ def _with_status(user: User, active: bool, call: Call) -> User:
         call.emit(TO_STREAMS, effects_pb2.EffectPayload(user_activated=activated))
         return replace(user, active=True)
     _tell_deactivated(user.id, call, TO_ALL)
-    _tell_credentials(user.id, call, TO_CREDENTIALS)
-    return replace(user, active=False, credential_revision=call.revision)
+    deactivated = replace(user, active=False, credential_revision=call.revision)
+    tell_credentials(deactivated, call, TO_CREDENTIALS)
+    return deactivated
 
 
 def _tell_of_new_user(user: User, call: Call) -> None:
     _tell_grants(user, call)
-    _tell_credentials(user.id, call, TO_STREAMS)
+    tell_credentials(user, call, TO_STREAMS)
     if not user.active:
         _tell_deactivated(user.id, call, TO_STREAMS)
 
@@ -295,13 +310,6 @@ def _tell_grants(user: User, call: Call) -> None:
     message = permissions.to_message(user.permissions)
     changed = effects_pb2.GrantsChanged(user_id=user.id, permissions=message)
     call.emit(TO_STREAMS, effects_pb2.EffectPayload(grants_changed=changed))
-
-
-def _tell_credentials(user_id: int, call: Call, to: tuple[int, ...]) -> None:
-    changed = effects_pb2.CredentialsChanged(
-        user_id=user_id, minimum_credential_revision=call.revision
-    )
-    call.emit(to, effects_pb2.EffectPayload(credentials_changed=changed))
 
 
 def _tell_deactivated(user_id: int, call: Call, to: tuple[int, ...]) -> None:

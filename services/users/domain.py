@@ -35,4 +35,5 @@ def build_domain(cluster_key: bytes, clock_us: Callable[[], int]) -> Domain[Stat
         proposals=expiry_proposals,
         normalizers=normalizers(shell),
         suffixes=suffixes(shell),
+        opened=shell.opened,
     )

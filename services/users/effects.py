@@ -1,6 +1,7 @@
 """What the streams domain tells: grants go with the stream or topic they were for.
 
-Streams drops them from its own projection by itself, so nothing is emitted.
+Streams drops them from its own projection by itself, so nothing is emitted. It knows who has them,
+and its command has paid for what is done here (`services.streams.grants`).
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ EFFECTS: Final[Mapping[str, EffectHandler[State]]] = {
 def _change_grantees(
     state: State, stream_id: int, call: Call, change: Callable[[Permissions], Permissions]
 ) -> None:
-    for user_id in state.grantees.rows.get(stream_id, ()):
+    for user_id in state.grantees_of(stream_id):
         user = state.users.rows[user_id]
         permissions = change(user.permissions)
-        if permissions != user.permissions:
+        if permissions is not user.permissions:
             changed = replace(user, permissions=permissions, modified_revision=call.revision)
-            state.replace_user(changed)
+            state.replace_grants(changed, stream_id)

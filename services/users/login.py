@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blake3 import blake3
-
 from services.runtime.domain import Call, Deferred, QueryHandler
+from services.runtime.login_guard import Attempt
 from services.users.model import State, Token, User
 from services.users.raw_tokens import token_hash
 from services.users.shell import Shell
@@ -27,8 +26,14 @@ def login_queries(shell: Shell) -> Mapping[str, QueryHandler[State]]:
 
     def login(state: State, request: users_service_pb2.LoginRequest, call: Call) -> Deferred:
         user = state.user_named(request.username)
-        username, password = request.username, request.password
-        return Deferred(lambda: _login(shell, user, username, password))
+        password = request.password
+        attempt = Attempt(call.caller_address, request.username, None if user is None else user.id)
+        shell.logins.check(attempt)
+        return Deferred(
+            lambda: _login(shell, user, attempt, password),
+            share=call.caller_address.encode(),
+            is_trusted=shell.logins.is_trusted(attempt),
+        )
 
     def login_with_token(
         state: State, request: users_service_pb2.LoginWithTokenRequest, call: Call
@@ -42,13 +47,8 @@ def login_queries(shell: Shell) -> Mapping[str, QueryHandler[State]]:
     return {"Login": login, "LoginWithToken": login_with_token}
 
 
-def login_throttle_key(username: str) -> bytes:
-    """Return the key under which failed logins of a name, known or not, are counted."""
-    return blake3(b"login\x00" + username.encode("utf-8")).digest()
-
-
 def _login(
-    shell: Shell, user: User | None, username: str, password: str
+    shell: Shell, user: User | None, attempt: Attempt, password: str
 ) -> users_service_pb2.LoginResponse:
     def matches() -> bool:
         # The costly part comes first and always, whoever it is.
@@ -56,15 +56,13 @@ def _login(
         right = verify_password(stored, password)
         return right and user is not None and user.active
 
-    if not shell.throttle.attempt(login_throttle_key(username), matches) or user is None:
-        raise Refusal(
-            Reason.REASON_INVALID_CREDENTIALS,
-            "The username or the password is wrong, or the user is inactive; "
-            "log in with the credentials of an active user.",
-        )
+    if not shell.logins.attempt(attempt, matches) or user is None:
+        raise Refusal.of(Reason.REASON_INVALID_CREDENTIALS, "login")
     expires_at = shell.clock_us() + limits.ACCESS_TOKEN_LIFETIME_US
     return users_service_pb2.LoginResponse(
-        access_token=_sign(shell, user, expires_at), expires_at=expires_at, user_id=user.id
+        access_token=_sign(shell, user, user.credential_revision, expires_at),
+        expires_at=expires_at,
+        user_id=user.id,
     )
 
 
@@ -75,20 +73,20 @@ def _login_with_token(
     if not user.active or 0 < token.expires_at <= now_us:
         _refuse_token()
     expires_at = now_us + limits.ACCESS_TOKEN_LIFETIME_US
+    # So that the deletion of the token ends what it got, and nothing else.
+    stamp = limits.TOKEN_STAMP | max(user.credential_revision, user.minimum_token_revision)
     if token.expires_at:
         expires_at = min(expires_at, token.expires_at)
     return users_service_pb2.LoginWithTokenResponse(
-        access_token=_sign(shell, user, expires_at), expires_at=expires_at, user_id=user.id
+        access_token=_sign(shell, user, stamp, expires_at),
+        expires_at=expires_at,
+        user_id=user.id,
     )
 
 
 def _refuse_token() -> users_service_pb2.LoginWithTokenResponse:
-    raise Refusal(
-        Reason.REASON_INVALID_CREDENTIALS,
-        "The personal access token is wrong, expired or deleted, or its user is inactive; "
-        "use one that CreatePersonalAccessToken returned and that still exists.",
-    )
+    raise Refusal.of(Reason.REASON_INVALID_CREDENTIALS, "personal_access_token")
 
 
-def _sign(shell: Shell, user: User, expires_at: int) -> str:
-    return tokens.sign(shell.cluster_key, user.id, user.credential_revision, expires_at)
+def _sign(shell: Shell, user: User, stamp: int, expires_at: int) -> str:
+    return tokens.sign(shell.cluster_key, shell.cluster_id, user.id, stamp, expires_at)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from dataclasses import dataclass, field
 from typing import Final
 
 from services.runtime.tables import Table, UndoLog
-from services.users.permissions import Permissions
+from services.users.permissions import Permissions, has_stream
 from viewstamp import limits
 
 NEXT_USER_ID: Final = "next_user_id"
@@ -27,6 +27,8 @@ class User:
     modified_revision: int
     # Access tokens and sessions with a lower one are refused.
     credential_revision: int
+    # So are, below this, access tokens that a personal access token got.
+    minimum_token_revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,8 @@ class State:
         self.tokens: Table[tuple[int, str], Token] = Table(undo)  # by owner and name
         self.token_keys: Table[bytes, tuple[int, str]] = Table(undo)  # by hash
         self.token_names: Table[int, tuple[str, ...]] = Table(undo)  # by owner, ascending
-        # Stream id -> ids of the users with a grant in it, ascending: who must change with it.
-        self.grantees: Table[int, tuple[int, ...]] = Table(undo)
+        # Stream id -> the users with a grant in it: who must change with it.
+        self.grantees: Table[int, Table[int, None]] = Table(undo)
         self.counters: Table[str, int] = Table(undo)
 
     @property
@@ -99,8 +101,19 @@ class State:
         if user.username != old.username:
             self.user_ids.delete(old.username)
             self.user_ids.put(user.username, user.id)
-        if user.permissions.streams != old.permissions.streams:
+        if user.permissions is not old.permissions:
             self._move_grantee(old, user)
+
+    def grantees_of(self, stream_id: int) -> list[int]:
+        """Return the users with a grant in a stream, ascending."""
+        users = self.grantees.rows.get(stream_id)
+        return [] if users is None else users.sorted_keys()
+
+    def replace_grants(self, user: User, stream_id: int) -> None:
+        """Put a user in the place of the one who had more grants in that one stream."""
+        self.users.put(user.id, user)
+        if not has_stream(user.permissions, stream_id):
+            self._remove_grantee(stream_id, user.id)
 
     def remove_user(self, user_id: int) -> None:
         """Delete a user with all tokens."""
@@ -140,15 +153,14 @@ class State:
             self._add_grantee(stream_id, new.id)
 
     def _add_grantee(self, stream_id: int, user_id: int) -> None:
-        ids = self.grantees.rows.get(stream_id, ())
-        at = bisect_left(ids, user_id)
-        self.grantees.put(stream_id, (*ids[:at], user_id, *ids[at:]))
+        users = self.grantees.rows.get(stream_id)
+        if users is None:
+            users = self.grantees.nested()
+            self.grantees.put(stream_id, users)
+        users.put(user_id, None)
 
     def _remove_grantee(self, stream_id: int, user_id: int) -> None:
-        ids = self.grantees.rows[stream_id]
-        at = bisect_left(ids, user_id)
-        rest = ids[:at] + ids[at + 1 :]
-        if rest:
-            self.grantees.put(stream_id, rest)
-        else:
+        users = self.grantees.rows[stream_id]
+        users.delete(user_id)
+        if not users:
             self.grantees.delete(stream_id)

@@ -11,8 +11,15 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from services.runtime.domain import NormalizeCall, Normalized, Normalizer, SuffixFunction
-from services.users.access import find_user
+from services.runtime.domain import Costly, NormalizeCall, Normalized, Normalizer, SuffixFunction
+from services.users.access import (
+    MANAGE_USERS,
+    authorize,
+    check_root,
+    is_current,
+    unauthenticated,
+    whose,
+)
 from services.users.model import State, User
 from services.users.raw_tokens import raw_token, token_hash
 from services.users.shell import Shell
@@ -34,14 +41,15 @@ def normalizers(shell: Shell) -> Mapping[str, Normalizer[State]]:
 
     def change_password(
         state: State, request: users_service_pb2.ChangePasswordRequest, call: NormalizeCall
-    ) -> Callable[[], Normalized]:
+    ) -> Costly:
+        user = _whose_password(state, request, call)
         _refuse_field(
             request.HasField("verified_credential_revision"), "verified_credential_revision"
         )
         _refuse_field(bool(request.new_password_hash), "new_password_hash")
-        _check_password(request.new_password, "new password")
-        user = _own(state, request, call)
-        return lambda: _changed_password(shell, request, user)
+        _check_password(request.new_password)
+        own = user if user.id == call.user_id else None
+        return Costly(lambda: _changed_password(shell, request, own))
 
     def create_token(
         state: State,
@@ -64,17 +72,18 @@ def suffixes(shell: Shell) -> Mapping[str, SuffixFunction]:
     def create_token(
         request: users_service_pb2.CreatePersonalAccessTokenRequest, call: NormalizeCall
     ) -> bytes:
-        return _suffix(raw_token(shell.cluster_key, call.user_id, call.origin))
+        return _suffix(raw_token(shell.cluster_key, shell.cluster_id, call.user_id, call.origin))
 
     return {"CreatePersonalAccessToken": create_token}
 
 
 def create_user(
     state: State, request: users_service_pb2.CreateUserRequest, call: NormalizeCall
-) -> Callable[[], Normalized]:
-    """Replace the password by its hash."""
+) -> Costly:
+    """Replace the password by its hash, once the caller is known to be allowed to ask for it."""
+    authorize(_caller(state, call), MANAGE_USERS)
     _refuse_field(bool(request.password_hash), "password_hash")
-    _check_password(request.password, "password")
+    _check_password(request.password)
 
     def compute() -> Normalized:
         loggable = _copy(request)
@@ -82,18 +91,29 @@ def create_user(
         loggable.ClearField("password")
         return Normalized(loggable)
 
-    return compute
+    return Costly(compute)
 
 
-def _own(
+def _whose_password(
     state: State, request: users_service_pb2.ChangePasswordRequest, call: NormalizeCall
-) -> User | None:
-    """Return the caller if the request is on their own password, else None."""
-    caller = state.users.rows.get(call.user_id)
-    if not request.HasField("user"):
-        return caller
-    user = find_user(state, request.user)
-    return caller if user is not None and user.id == call.user_id else None
+) -> User:
+    """Return whose password is to be changed, by a caller who may. Raises Refusal."""
+    caller = _caller(state, call)
+    user = whose(state, request, caller)
+    check_root(caller, user)
+    return user
+
+
+def _caller(state: State, call: NormalizeCall) -> User:
+    """Return the caller. Raises Refusal UNAUTHENTICATED.
+
+    Nothing is hashed for somebody who could not use it. What is decided here is decided again in
+    the log, where it counts.
+    """
+    user = state.users.rows.get(call.user_id)
+    if user is None or not user.active or not is_current(user, call.credential_revision):
+        raise unauthenticated()
+    return user
 
 
 def _changed_password(
@@ -118,16 +138,13 @@ def _verify_current(shell: Shell, own: User, current_password: str) -> None:
     if not shell.throttle.attempt(
         key, lambda: verify_password(own.password_hash, current_password)
     ):
-        raise Refusal(
-            Reason.REASON_INVALID_CREDENTIALS,
-            "The current password is wrong; send `current_password` as it is now.",
-        )
+        raise Refusal.of(Reason.REASON_INVALID_CREDENTIALS, "current_password_wrong")
 
 
 def _created_token(
     shell: Shell, request: users_service_pb2.CreatePersonalAccessTokenRequest, call: NormalizeCall
 ) -> Normalized:
-    raw = raw_token(shell.cluster_key, call.user_id, call.origin)
+    raw = raw_token(shell.cluster_key, shell.cluster_id, call.user_id, call.origin)
     loggable = _copy(request)
     loggable.token_hash = token_hash(raw)
     return Normalized(loggable, _suffix(raw))
@@ -146,11 +163,10 @@ def _copy(request: Request) -> Request:
     return copy
 
 
-def _check_password(password: str, what: str) -> None:
+def _check_password(password: str) -> None:
     check_length(
         password,
         reason=Reason.REASON_INVALID_PASSWORD,
-        what=what,
         bytes_min=limits.PASSWORD_BYTES_MIN,
         bytes_max=limits.PASSWORD_BYTES_MAX,
     )
@@ -158,8 +174,4 @@ def _check_password(password: str, what: str) -> None:
 
 def _refuse_field(is_set: bool, field: str) -> None:
     if is_set:
-        raise Refusal(
-            Reason.REASON_MALFORMED_REQUEST,
-            f"The request sets `{field}`, which is set by the cluster alone; leave it out.",
-            field=field,
-        )
+        raise Refusal.of(Reason.REASON_MALFORMED_REQUEST, "set_by_the_cluster", field=field)

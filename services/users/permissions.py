@@ -6,6 +6,7 @@ ascending id, each once, and none without a flag.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -82,21 +83,43 @@ def resolved(message: users_pb2.Permissions, context: bytes) -> Permissions:
     return canonical(_flags_of(getattr(message, "global"), GLOBAL_FLAGS), streams)
 
 
+def grants_count(message: users_pb2.Permissions) -> int:
+    """Return how many streams and topics a request names."""
+    return sum(1 + len(stream.topics) for stream in message.streams)
+
+
+def has_stream(permissions: Permissions, stream_id: int) -> bool:
+    """Return whether anything is granted in a stream."""
+    streams = permissions.streams
+    at = _place(streams, stream_id)
+    return at < len(streams) and streams[at].stream_id == stream_id
+
+
 def without_stream(permissions: Permissions, stream_id: int) -> Permissions:
-    """Return the permissions without anything in a stream."""
-    streams = (stream for stream in permissions.streams if stream.stream_id != stream_id)
-    return permissions._replace(streams=tuple(streams))
+    """Return the permissions without anything in a stream; the same object if nothing was."""
+    if not has_stream(permissions, stream_id):
+        return permissions
+    streams = permissions.streams
+    at = _place(streams, stream_id)
+    return permissions._replace(streams=streams[:at] + streams[at + 1 :])
 
 
 def without_topic(permissions: Permissions, stream_id: int, topic_id: int) -> Permissions:
-    """Return the permissions without anything in a topic."""
-    streams = (
-        stream._replace(topics=tuple(t for t in stream.topics if t.topic_id != topic_id))
-        if stream.stream_id == stream_id
-        else stream
-        for stream in permissions.streams
-    )
-    return canonical(permissions.global_flags, streams)
+    """Return the permissions without anything in a topic; the same object if nothing was."""
+    if not has_stream(permissions, stream_id):
+        return permissions
+    streams = permissions.streams
+    at = _place(streams, stream_id)
+    stream = streams[at]
+    topics = tuple(topic for topic in stream.topics if topic.topic_id != topic_id)
+    if len(topics) == len(stream.topics):
+        return permissions
+    left = (stream._replace(topics=topics),) if topics or stream.flags else ()
+    return permissions._replace(streams=streams[:at] + left + streams[at + 1 :])
+
+
+def _place(streams: tuple[StreamPermissions, ...], stream_id: int) -> int:
+    return bisect_left(streams, stream_id, key=lambda stream: stream.stream_id)
 
 
 def to_message(permissions: Permissions) -> users_pb2.Permissions:
@@ -135,13 +158,8 @@ def _resolved_stream(
     named: users_pb2.StreamPermissions, found: effects_pb2.ResolvedStream
 ) -> StreamPermissions:
     if not found.HasField("stream_id"):
-        name = _text(named.stream, "stream")
-        raise Refusal(
-            Reason.REASON_STREAM_NOT_FOUND,
-            f"The permissions name the stream {name}, which does not exist; "
-            "name streams that exist.",
-            stream=name,
-        )
+        name = _key_of(named.stream, "stream")
+        raise Refusal.of(Reason.REASON_STREAM_NOT_FOUND, "in_permissions", stream=name)
     topics = tuple(
         _resolved_topic(topic, at, found.stream_id)
         for topic, at in zip(named.topics, found.topics, strict=True)
@@ -153,27 +171,19 @@ def _resolved_topic(
     named: users_pb2.TopicPermissions, found: effects_pb2.ResolvedTopic, stream_id: int
 ) -> TopicPermissions:
     if not found.HasField("topic_id"):
-        name = _text(named.topic, "topic")
-        raise Refusal(
-            Reason.REASON_TOPIC_NOT_FOUND,
-            f"The permissions name the topic {name} in stream {stream_id}, which does not exist; "
-            "name topics that exist.",
-            topic=name,
-            stream=stream_id,
+        name = _key_of(named.topic, "topic")
+        raise Refusal.of(
+            Reason.REASON_TOPIC_NOT_FOUND, "in_permissions", topic=name, stream=stream_id
         )
     return TopicPermissions(found.topic_id, _flags_of(named, TOPIC_FLAGS))
 
 
-def _text(identifier: common_pb2.Identifier, what: str) -> str:
-    """Return how a message calls what was named: the id, or the name in quotation marks."""
+def _key_of(identifier: common_pb2.Identifier, what: str) -> int | str:
+    """Return the id or the name that is set. Raises Refusal MALFORMED_REQUEST if neither is."""
     kind = identifier.WhichOneof("kind")
     if kind is None:
-        raise Refusal(
-            Reason.REASON_MALFORMED_REQUEST,
-            f"The permissions have an entry that names no {what}; set `{what}` to an id or a name.",
-            field=what,
-        )
-    return str(identifier.id) if kind == "id" else repr(identifier.name)
+        raise Refusal.of(Reason.REASON_MALFORMED_REQUEST, "unnamed_in_permissions", field=what)
+    return identifier.id if kind == "id" else identifier.name
 
 
 def _canonical_topics(flags: dict[int, int]) -> tuple[TopicPermissions, ...]:

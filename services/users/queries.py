@@ -9,7 +9,14 @@ from typing import Final
 from services.runtime import paging
 from services.runtime.domain import Call, QueryHandler
 from services.users import permissions
-from services.users.access import READ_USERS, authenticate, authorize, existing, find_user
+from services.users.access import (
+    READ_USERS,
+    authenticate,
+    authorize,
+    existing,
+    find_user,
+    whose_with,
+)
 from services.users.model import State, Token, User
 from viewstamp.api.users.v1 import users_pb2, users_service_pb2
 
@@ -44,14 +51,14 @@ def list_users(
 def list_tokens(
     state: State, request: users_service_pb2.ListPersonalAccessTokensRequest, call: Call
 ) -> users_service_pb2.ListPersonalAccessTokensResponse:
-    """Return a page of the caller's tokens by name."""
-    caller = authenticate(state, call)
+    """Return a page of a user's tokens by name."""
+    user = whose_with(state, request, authenticate(state, call), READ_USERS)
     size = paging.page_size(request.page_size)
-    names = state.tokens_of(caller.id)
+    names = state.tokens_of(user.id)
     start = bisect_right(names, paging.name_after(request.page_token))
     page = names[start : start + size]
     return users_service_pb2.ListPersonalAccessTokensResponse(
-        tokens=[_token_message(state.tokens.rows[caller.id, name]) for name in page],
+        tokens=[_token_message(state.tokens.rows[user.id, name]) for name in page],
         next_page_token=paging.name_token(page[-1]) if len(names) > start + size else "",
     )
 

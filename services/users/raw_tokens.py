@@ -11,13 +11,16 @@ from blake3 import blake3
 # Lets people and secret scanners see what it is.
 RAW_TOKEN_PREFIX: Final = "vspat_"
 
-_LABEL: Final = b"viewstamp personal access token v1\x00"
+_LABEL: Final = b"viewstamp personal access token v2\x00"
 _USER_ID_BYTES: Final = 8
 
 
-def raw_token(cluster_key: bytes, user_id: int, origin: bytes) -> str:
-    """Return the token of the command that came from `origin`; the same again on a retry."""
-    message = _LABEL + user_id.to_bytes(_USER_ID_BYTES, "big") + origin
+def raw_token(cluster_key: bytes, cluster_id: bytes, user_id: int, origin: bytes) -> str:
+    """Return the token of the command that came from `origin`; the same again on a retry.
+
+    Another cluster with the same key makes another token.
+    """
+    message = _LABEL + cluster_id + user_id.to_bytes(_USER_ID_BYTES, "big") + origin
     secret = base64.b32encode(hmac.digest(cluster_key, message, "sha256"))
     return RAW_TOKEN_PREFIX + secret.decode("ascii").rstrip("=").lower()
 

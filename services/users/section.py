@@ -43,6 +43,7 @@ def encode_user(user: User) -> bytes:
         created_revision=user.created_revision,
         modified_revision=user.modified_revision,
         credential_revision=user.credential_revision,
+        minimum_token_revision=user.minimum_token_revision,
     )
     if user.permissions != permissions.NO_PERMISSIONS:
         entity.permissions.CopyFrom(permissions.to_message(user.permissions))
@@ -76,6 +77,7 @@ def encode_access(user: User) -> bytes:
             minimum_credential_revision=user.credential_revision,
             permissions=_encode(permissions.to_message(user.permissions)),
             active=user.active,
+            minimum_token_revision=user.minimum_token_revision,
         )
     )
 
@@ -94,6 +96,7 @@ def _load_user(state: State, canonical: bytes) -> Projected:
         created_revision=entity.created_revision,
         modified_revision=entity.modified_revision,
         credential_revision=entity.credential_revision,
+        minimum_token_revision=entity.minimum_token_revision,
     )
     state.add_user(user)
     return id_key(user.id), encode_user(user)

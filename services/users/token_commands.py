@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from services.runtime.domain import Call, CommandHandler
-from services.users.access import authenticate
-from services.users.model import State, Token
+from services.users.access import authenticate, check_root, whose
+from services.users.ending import end_minted
+from services.users.model import State, Token, User
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -34,7 +35,6 @@ def create_token(
     check_name(
         request.name,
         reason=Reason.REASON_INVALID_TOKEN_NAME,
-        what="token name",
         bytes_min=limits.TOKEN_NAME_BYTES_MIN,
         bytes_max=limits.TOKEN_NAME_BYTES_MAX,
     )
@@ -57,18 +57,20 @@ def create_token(
 def delete_token(
     state: State, request: users_service_pb2.DeletePersonalAccessTokenRequest, call: Call
 ) -> users_service_pb2.DeletePersonalAccessTokenResponse:
-    """Delete a token of the caller."""
-    caller = authenticate(state, call)
-    key = (caller.id, request.name)
-    if key not in state.tokens:
-        raise Refusal(
-            Reason.REASON_TOKEN_NOT_FOUND,
-            f"You have no personal access token {request.name!r}; ListPersonalAccessTokens shows "
-            "those that exist.",
-            token=request.name,
-        )
-    state.remove_token(key)
+    """Delete a token of the caller, and end what the caller's tokens got."""
+    _delete(state, authenticate(state, call), request.name, call)
     return users_service_pb2.DeletePersonalAccessTokenResponse()
+
+
+def delete_user_token(
+    state: State, request: users_service_pb2.DeleteUserTokenRequest, call: Call
+) -> users_service_pb2.DeleteUserTokenResponse:
+    """Delete a token of any user, and end what that user's tokens got."""
+    caller = authenticate(state, call)
+    user = whose(state, request, caller)
+    check_root(caller, user)
+    _delete(state, user, request.name, call)
+    return users_service_pb2.DeleteUserTokenResponse()
 
 
 def expire_token(
@@ -100,8 +102,18 @@ def expiry_proposals(state: State) -> Iterator[domain_service_pb2.Proposal]:
 TOKEN_COMMANDS: Final[Mapping[str, CommandHandler[State]]] = {
     "CreatePersonalAccessToken": create_token,
     "DeletePersonalAccessToken": delete_token,
+    "DeleteUserToken": delete_user_token,
     "ExpirePersonalAccessToken": expire_token,
 }
+
+
+def _delete(state: State, owner: User, name: str, call: Call) -> None:
+    key = (owner.id, name)
+    if key not in state.tokens:
+        raise Refusal.of(Reason.REASON_TOKEN_NOT_FOUND, token=name)
+    state.remove_token(key)
+    if call.feature_level >= limits.FEATURE_LEVEL_BOUNDED:
+        end_minted(state, owner, call)
 
 
 def _expire_request(token: Token) -> users_service_pb2.ExpirePersonalAccessTokenRequest:
@@ -112,45 +124,27 @@ def _expire_request(token: Token) -> users_service_pb2.ExpirePersonalAccessToken
 
 def _check_token_hash(state: State, token_hash: bytes) -> None:
     if len(token_hash) != TOKEN_HASH_BYTES:
-        raise Refusal(
+        raise Refusal.of(
             Reason.REASON_MALFORMED_REQUEST,
-            f"The token hash has {len(token_hash)} bytes, not {TOKEN_HASH_BYTES}; "
-            "send the command through the gateway, which makes it.",
+            "token_hash_length",
             field="token_hash",
+            bytes=len(token_hash),
+            bytes_due=TOKEN_HASH_BYTES,
         )
     if token_hash in state.token_keys:
-        raise Refusal(
-            Reason.REASON_MALFORMED_REQUEST,
-            "The token hash belongs to another token already; send the command anew, so that the "
-            "gateway makes another token.",
-            field="token_hash",
-        )
+        raise Refusal.of(Reason.REASON_MALFORMED_REQUEST, "token_hash_taken", field="token_hash")
 
 
 def _check_expiry(expires_at: int, timestamp: int) -> None:
     if expires_at and expires_at <= timestamp:
-        raise Refusal(
-            Reason.REASON_INVALID_TOKEN_EXPIRY,
-            f"The expiry {expires_at} is not after {timestamp}, the time of the command; use "
-            "microseconds since 1970 in the future, or 0 for never.",
-            expires_at=expires_at,
-            timestamp=timestamp,
+        raise Refusal.of(
+            Reason.REASON_INVALID_TOKEN_EXPIRY, expires_at=expires_at, timestamp=timestamp
         )
 
 
 def _check_room(state: State, user_id: int, name: str) -> None:
     if (user_id, name) in state.tokens:
-        raise Refusal(
-            Reason.REASON_TOKEN_EXISTS,
-            f"You have a personal access token {name!r} already; choose another name or delete it.",
-            token=name,
-        )
+        raise Refusal.of(Reason.REASON_TOKEN_EXISTS, token=name)
     count = len(state.tokens_of(user_id))
     if count >= limits.TOKENS_PER_USER_MAX:
-        raise Refusal(
-            Reason.REASON_TOKEN_LIMIT,
-            f"You have {count} personal access tokens; {limits.TOKENS_PER_USER_MAX} are allowed. "
-            "Delete one first.",
-            count=count,
-            limit=limits.TOKENS_PER_USER_MAX,
-        )
+        raise Refusal.of(Reason.REASON_TOKEN_LIMIT, count=count, limit=limits.TOKENS_PER_USER_MAX)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from coordinator.replica.driver import Driver
 from coordinator.replica.ports import DriverEvents, Room
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
-from viewstamp.limits import SYSTEM_USER_ID
+from viewstamp.limits import FEATURE_LEVEL_BOUNDED, SYSTEM_USER_ID
 
 CREATE_TOPIC = 210
 DELETE_SNAPSHOT = 402
@@ -133,8 +134,9 @@ async def test_a_full_disk_lets_only_snapshot_commands_in(room: Room, admitted: 
         local_read=ignore,
     )
     core: Any = OpenCore()
+    mux: Any = SimpleNamespace(feature_level=FEATURE_LEVEL_BOUNDED)
     unused: Any = None
-    driver = Driver(core, unused, unused, events)
+    driver = Driver(core, mux, unused, events)
     commands = {code: loose(code) for code in (CREATE_TOPIC, BEGIN_SNAPSHOT, DELETE_SNAPSHOT)}
     for command in commands.values():
         driver.submit(command)

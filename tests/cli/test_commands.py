@@ -20,7 +20,8 @@ def test_login_keeps_the_token_private(stranger: CommandLine) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert json.loads(file.read_text())[stranger.address]["access_token"] == "access-0"
     assert stranger("user", "whoami").code == 0
-    assert stranger("logout", "--json").data["was_logged_in"] is True
+    ended = stranger("logout", "--json").data
+    assert (ended["was_logged_in"], ended["ended"]) == (True, True)
     assert stranger("user", "whoami").code == 2
 
 

@@ -172,7 +172,11 @@ class Domain:
         )
         replica = cluster_pb2.Replica(status=cluster_pb2.REPLICA_STATUS_NORMAL, view=3, op=9)
         return cluster_pb2.GetStatusResponse(
-            cluster="00ff", replicas=[replica], services=[service], sessions=1, feature_level=1
+            cluster="00ff",
+            replicas=[replica],
+            services=[service],
+            sessions=1,
+            feature_level=1,
         )
 
 

@@ -60,11 +60,13 @@ class FakeGateway:
         self.packed_sizes: list[int] = []  # requests per message
         self.reads: list[submit_pb2.ReadRequest] = []
         self.applied: list[tuple[int, bytes]] = []
-        # Faults. `refuse` may refuse a request, `refuse_streams` refuses every new stream;
+        # Faults. `refuse` may refuse a request, `refuse_streams` refuses every new stream,
+        # `refuse_next_streams` as many as it holds;
         # `drop_before`, `drop_after` break the stream at the next request with one of these
         # numbers; `gate` holds all answers back while cleared.
         self.refuse: Callable[[Any], Refusal | None] = lambda _: None
         self.refuse_streams: Refusal | None = None
+        self.refuse_next_streams: list[Refusal] = []
         self.drop_before: list[int] = []
         self.drop_after: list[int] = []
         self.drop_registrations = 0
@@ -139,6 +141,8 @@ class FakeGateway:
             self._authenticate(context)
             if isinstance(request, users_pb2.WhoAmIRequest):
                 return await self._who_am_i()
+            if isinstance(request, users_pb2.LogoutRequest):
+                return users_pb2.LogoutResponse()
             assert isinstance(request, sessions_pb2.RegisterSessionRequest)
             return self._register(request)
         except Refusal as refusal:
@@ -179,6 +183,8 @@ class FakeGateway:
         self.streams_opened += 1
         self._progress.set()
         try:
+            if self.refuse_next_streams:
+                raise self.refuse_next_streams.pop()
             if self.refuse_streams is not None:
                 raise self.refuse_streams
             self._authenticate(context)
@@ -251,7 +257,7 @@ class FakeGateway:
         try:
             return self._admit(session_id, request)
         except Refusal as refusal:
-            return submit_pb2.CommandReply(number=request.number, error=refusal.to_error())
+            return submit_pb2.CommandReply(number=request.number, error=refusal.to_answer())
 
     def _admit(
         self, session_id: int, request: submit_pb2.CommandRequest
@@ -292,7 +298,7 @@ class FakeGateway:
     def _answer(self, request: submit_pb2.ReadRequest) -> submit_pb2.ReadReply:
         refusal = self.refuse(request)
         if refusal is not None:
-            return submit_pb2.ReadReply(read_id=request.read_id, error=refusal.to_error())
+            return submit_pb2.ReadReply(read_id=request.read_id, error=refusal.to_answer())
         reply = submit_pb2.ReadReply(read_id=request.read_id, header=self._header(self.revision))
         for span in request.spans:
             reply.spans.append(self._span(METHODS[span.code], unframe(span.items)))
@@ -306,7 +312,7 @@ class FakeGateway:
                 response, suffix = self.domain.call(method, item)
             except Refusal as refusal:
                 results.append(EMPTY_FRAME)
-                span.errors.append(errors_pb2.IndexedError(index=index, error=refusal.to_error()))
+                span.errors.append(errors_pb2.IndexedError(index=index, error=refusal.to_answer()))
                 continue
             results.append(frame(response.SerializeToString()))
             if suffix:

@@ -92,6 +92,17 @@ async def test_busy_cluster_is_asked_again_under_the_same_number(
     assert gateway.streams_opened == 1
 
 
+async def test_a_told_delay_is_kept(client: Client, gateway: FakeGateway) -> None:
+    """Who is told to come again later does so under its number, not sooner nor elsewhere."""
+    quota = Refusal(Reason.REASON_QUOTA_EXCEEDED, "too much", retry_delay_ms=200)
+    gateway.refuse = refuse_times(2, quota)
+    clock = asyncio.get_running_loop().time
+    began_s = clock()
+    assert (await client.streams.create("patient")).stream_id == 1
+    assert clock() - began_s >= 0.4
+    assert (gateway.streams_opened, {r.number for r in gateway.received}) == (1, {1})
+
+
 async def test_read_waits_for_a_restarting_domain(client: Client, gateway: FakeGateway) -> None:
     """A read that is refused for now is asked again until it is answered."""
     gateway.refuse = refuse_times(3, Refusal(Reason.REASON_DOMAIN_RESTARTING, "restarting"))
@@ -286,6 +297,18 @@ async def test_silent_replica_is_left_for_another(
 def not_primary(address: str) -> Refusal:
     """Return what a backup says that takes another replica for the primary."""
     return Refusal(Reason.REASON_NOT_PRIMARY, "send commands there", address=address)
+
+
+async def test_a_replaced_stream_is_opened_again_at_the_same_replica(gateway: FakeGateway) -> None:
+    """The primary says so, of a request or of a stream: there is no reason to ask others for it."""
+    replaced = Refusal(Reason.REASON_STREAM_REPLACED, "a newer stream was opened")
+    async with FakeGateway() as other:
+        addresses = (gateway.address, other.address)
+        async with await viewstamp.connect(addresses, username="root", password=PASSWORD) as client:
+            gateway.refuse = refuse_times(1, replaced)
+            gateway.refuse_next_streams = [replaced]
+            assert (await client.streams.create("orders")).stream_id == 1
+            assert (gateway.streams_opened, other.streams_opened) == (3, 0)
 
 
 async def test_silent_replica_is_left_at_once_if_another_one_leads(

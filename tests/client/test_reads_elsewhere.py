@@ -34,7 +34,7 @@ async def asked(*, has_others: bool) -> tuple[Reads, Call]:
 def late() -> submit_pb2.ReadReply:
     """Return the answer of a primary that hears nothing of its backups."""
     refusal = Refusal(Reason.REASON_READ_DEADLINE, "not answered within 5000 ms")
-    return submit_pb2.ReadReply(read_id=1, error=refusal.to_error())
+    return submit_pb2.ReadReply(read_id=1, error=refusal.to_answer())
 
 
 async def test_a_late_read_is_asked_elsewhere() -> None:

@@ -67,6 +67,22 @@ def test_hole_is_closed_once_nothing_behind_it_is_on_the_wire() -> None:
     assert window.admit(parcel()).number == 4
 
 
+def test_numbers_of_an_earlier_stream_are_given_anew() -> None:
+    """What the next stream refuses for good leaves its number to what follows, or to a new one."""
+    window = Window()
+    requests = admit(window, 4)
+    window.hold_all()
+    assert window.resend() == requests
+    window.drop(2)
+    for number in (3, 4):
+        window.hold(number)
+    assert [request.number for request in window.resend()] == [2, 3]
+    window.hold_all()
+    window.resend()
+    window.drop(3)
+    assert window.admit(parcel()).number == 3
+
+
 def test_second_answer_to_a_number_is_ignored() -> None:
     """A request that was sent twice is settled by the first answer."""
     window = Window()

@@ -137,6 +137,18 @@ class CommandWriter:
         if user is not None and (user.id == context["user_id"]) != self.chance(8):
             request.verified_credential_revision = max(0, user.credential - self.chance(8))
 
+    def fill_session_id(self, request: Any, context: dict[str, Any]) -> None:
+        """Name a session, mostly one that lives, or none."""
+        if self.chance(2):
+            request.session_id = self.pick([*self.model.world.sessions, 1])
+
+    def fill_flag(self, request: Any, context: dict[str, Any]) -> None:
+        """Keep what would end, now and then."""
+        if self.chance(3):
+            request.keep_tokens = True
+        if self.chance(3):
+            request.keep_sessions = True
+
     def fill_own_user(self, request: Any, context: dict[str, Any]) -> None:
         """Name a user, or oneself by not naming anybody."""
         if self.chance(2):
@@ -287,6 +299,12 @@ _FILLERS: Final[dict[tuple[str, str], Filler]] = {
     ("", "member_epoch"): CommandWriter.fill_member_epoch,
     ("", "owned_partitions"): CommandWriter.fill_owned_partitions,
     ("ChangePassword", "user"): CommandWriter.fill_own_user,
+    ("DeleteUserToken", "user"): CommandWriter.fill_own_user,
+    ("DeleteUserToken", "name"): CommandWriter.fill_token_name,
+    ("EndUserSessions", "user"): CommandWriter.fill_own_user,
+    ("EndUserSessions", "session_id"): CommandWriter.fill_session_id,
+    ("ChangePassword", "keep_tokens"): CommandWriter.fill_flag,
+    ("ChangePassword", "keep_sessions"): CommandWriter.fill_flag,
     ("CreateConsumerGroup", "name"): CommandWriter.fill_group_name,
     ("CreatePersonalAccessToken", "name"): CommandWriter.fill_token_name,
     ("DeletePersonalAccessToken", "name"): CommandWriter.fill_token_name,

@@ -165,7 +165,7 @@ class Replica:
             view=1,
             first_revision=self.mux.revision + 1,
             timestamp=timestamp,
-            feature_level=limits.FEATURE_LEVEL,
+            feature_level=limits.FEATURE_LEVEL_MAX,
             requests=requests,
         )
         self._carry_out(self.mux.commit(prepare))

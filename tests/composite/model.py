@@ -16,7 +16,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from tests.composite import model_groups, model_streams, model_users
-from tests.composite.world import Call, Refused, Session, World
+from tests.composite.world import Call, Refused, Session, World, is_old
 from viewstamp import framing
 from viewstamp.api.cluster.v1 import cluster_service_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2
@@ -229,12 +229,15 @@ class Model:
 
     def _is_alive(self, call: Call) -> bool:
         """Return whether the request's session lives, or ended together with its user's power."""
-        stamp_is_old = call.stamp < self.world.floors.get(call.user_id, 0)
-        return call.session_id in self.world.sessions or stamp_is_old
+        return call.session_id in self.world.sessions or self._is_old(call.user_id, call.stamp)
 
     def _has_old_stamp(self, span: log_pb2.LoggedSpan) -> bool:
         """Return whether a principal's credentials have changed since they were checked."""
-        return span.credential_revision < self.world.floors.get(span.user_id, 0)
+        return self._is_old(span.user_id, span.credential_revision)
+
+    def _is_old(self, user_id: int, stamp: int) -> bool:
+        world = self.world
+        return is_old(stamp, world.floors.get(user_id, 0), world.token_floors.get(user_id, 0))
 
     def _domain_command(self, code: int, item: bytes, call: Call) -> dict[str, Any]:
         """Decide one domain command; one that is only to be validated works on a copy."""

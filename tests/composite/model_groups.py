@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -288,7 +289,15 @@ def _duties(member: Member) -> dict[str, Any]:
         "member_epoch": member.epoch,
         "owned_partitions": sorted(member.owned),
         "revoking_partitions": sorted(member.revoking),
+        "assignment": _assignment(member),
     }
+
+
+def _assignment(member: Member) -> int:
+    """Return the number that stands for a member's partitions."""
+    numbers = [len(member.owned), *sorted(member.owned), *sorted(member.revoking)]
+    encoded = b"".join(number.to_bytes(4, "little") for number in numbers)
+    return int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "little")
 
 
 def _member_state(member: Member) -> int:
@@ -322,6 +331,7 @@ def _member_view(member: Member) -> dict[str, Any]:
         "revoking_partitions": sorted(member.revoking),
         "target_partitions": sorted(member.target),
         "joined_revision": member.joined,
+        "partitions_omitted": False,
     }
 
 

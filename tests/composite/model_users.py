@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tests.composite.model_groups import drop_members
 from tests.composite.world import (
+    FROM_TOKEN,
     GLOBAL_FLAGS,
     STREAM_FLAGS,
     TOPIC_FLAGS,
@@ -52,8 +53,10 @@ def create_user(world: World, request: Any, call: Call) -> dict[str, Any]:
 
 def update_user(world: World, request: Any, call: Call) -> dict[str, Any]:
     """Rename, activate, deactivate."""
-    world.demand(world.caller(call), "manage_users")
+    caller = world.caller(call)
+    world.demand(caller, "manage_users")
     user = _existing(world, request.user)
+    _check_root(caller, user)
     active = _status(request.status)
     if active is False and user.id == 0:
         raise Refused("CANNOT_CHANGE_ROOT_PERMISSIONS")
@@ -86,14 +89,9 @@ def delete_user(world: World, request: Any, call: Call) -> dict[str, Any]:
 
 
 def change_password(world: World, request: Any, call: Call) -> dict[str, Any]:
-    """Replace a password; older credentials are refused from here on."""
+    """Replace a password; older credentials are refused from here on, and what they left ends."""
     caller = world.caller(call)
-    user = caller
-    if request.HasField("user"):
-        named = world.find_user(request.user)
-        if named is None or named.id != caller.id:
-            world.demand(caller, "manage_users")
-        user = _existing(world, request.user)
+    user = _whose(world, request, caller)
     is_own = user.id == caller.id
     is_verified = request.HasField("verified_credential_revision")
     if is_own != is_verified:
@@ -104,6 +102,10 @@ def change_password(world: World, request: Any, call: Call) -> dict[str, Any]:
     check_expected(request, user)
     user.password_hash = request.new_password_hash
     user.modified = user.credential = world.floors[user.id] = call.revision
+    if not request.keep_tokens:
+        user.tokens.clear()
+    if not request.keep_sessions:
+        _end_sessions(world, user.id, None, 0)
     return {}
 
 
@@ -145,6 +147,35 @@ def delete_token(world: World, request: Any, call: Call) -> dict[str, Any]:
     if request.name not in caller.tokens:
         raise Refused("TOKEN_NOT_FOUND", token=request.name)
     del caller.tokens[request.name]
+    _end_minted(world, caller, call)
+    return {}
+
+
+def delete_user_token(world: World, request: Any, call: Call) -> dict[str, Any]:
+    """Delete a token of any user."""
+    user = _whose(world, request, world.caller(call))
+    if request.name not in user.tokens:
+        raise Refused("TOKEN_NOT_FOUND", token=request.name)
+    del user.tokens[request.name]
+    _end_minted(world, user, call)
+    return {}
+
+
+def end_user_sessions(world: World, request: Any, call: Call) -> dict[str, Any]:
+    """End one session of a user, or all, but never the calling one."""
+    user = _whose(world, request, world.caller(call))
+    one = request.session_id if request.HasField("session_id") else None
+    _end_sessions(world, user.id, one, call.session_id)
+    return {}
+
+
+def logout(world: World, request: Any, call: Call) -> dict[str, Any]:
+    """End what was got as the caller's access token was."""
+    caller = world.caller(call)
+    if call.stamp >= FROM_TOKEN:
+        _end_minted(world, caller, call)
+    else:
+        caller.credential = world.floors[caller.id] = call.revision
     return {}
 
 
@@ -184,6 +215,9 @@ COMMANDS: Final[dict[str, Callable[[World, Any, Call], dict[str, Any]]]] = {
     "CreatePersonalAccessToken": create_token,
     "DeletePersonalAccessToken": delete_token,
     "ExpirePersonalAccessToken": expire_token,
+    "DeleteUserToken": delete_user_token,
+    "EndUserSessions": end_user_sessions,
+    "Logout": logout,
 }
 QUERIES: Final[dict[str, Callable[[World, Any, Call], dict[str, Any]]]] = {
     "GetUser": get_user,
@@ -211,6 +245,39 @@ def _lose_power(world: World, user_id: int, call: Call) -> None:
     for session_id in [s.id for s in world.sessions.values() if s.user_id == user_id]:
         del world.sessions[session_id]
     drop_members(world, lambda member: member.user_id == user_id)
+
+
+def _end_sessions(world: World, user_id: int, one: int | None, kept: int) -> None:
+    """End sessions of a user with their memberships: one, or all, but not one that is kept."""
+
+    def ends(session_id: int, owner: int) -> bool:
+        return owner == user_id and session_id != kept and one in (None, session_id)
+
+    for session_id in [s.id for s in world.sessions.values() if ends(s.id, s.user_id)]:
+        del world.sessions[session_id]
+    drop_members(world, lambda member: ends(member.session_id, member.user_id))
+
+
+def _end_minted(world: World, user: User, call: Call) -> None:
+    """Refuse what personal access tokens of the user got."""
+    user.token_floor = world.token_floors[user.id] = call.revision
+
+
+def _whose(world: World, request: Any, caller: User) -> User:
+    """Return whom a request is about; root is for root alone."""
+    user = caller
+    if request.HasField("user"):
+        named = world.find_user(request.user)
+        if named is None or named.id != caller.id:
+            world.demand(caller, "manage_users")
+        user = _existing(world, request.user)
+    _check_root(caller, user)
+    return user
+
+
+def _check_root(caller: User, user: User) -> None:
+    if user.id == 0 and caller.id != 0:
+        raise Refused("PERMISSION_DENIED", permission="root")
 
 
 def _existing(world: World, named: Any) -> User:

@@ -125,7 +125,7 @@ class Trial:
             if group.epoch != group.assigned_epoch:
                 assert group.id in groups_told, f"no target was asked for, for group {group.id}"
             for member in group.members.values():
-                timer = ("CompleteRevocation", group.id, member.session_id, member.deadline)
+                timer = ("CompleteRevocation", group.id, member.session_id, member.deadline, 0)
                 assert told.get(timer, 0) == member.deadline, f"{timer} was not proposed"
 
     def look(self) -> None:

@@ -106,6 +106,7 @@ def _users(model: Model) -> Iterator[tuple[tuple[Any, ...], Any]]:
             "created_revision": user.created,
             "modified_revision": user.modified,
             "credential_revision": user.credential,
+            "minimum_token_revision": user.token_floor,
         }
         if user.grants:
             entity["permissions"] = user.grants
@@ -115,6 +116,7 @@ def _users(model: Model) -> Iterator[tuple[tuple[Any, ...], Any]]:
             "minimum_credential_revision": user.credential,
             "permissions": user.grants,
             "active": user.active,
+            "minimum_token_revision": user.token_floor,
         }
         yield (Stage.STREAMS, 3, _key(user.id)), access
         for name, token in user.tokens.items():

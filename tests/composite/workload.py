@@ -19,6 +19,7 @@ from tests.composite.commands import (
     CommandWriter,
 )
 from tests.composite.model import CODES, DOMAIN_COMMANDS, METHODS, NONCE_BYTES, SYSTEM_USER, Model
+from tests.composite.world import FROM_TOKEN
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.framing import frame_all
@@ -35,6 +36,9 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "UpdatePermissions": 5,
     "CreatePersonalAccessToken": 3,
     "DeletePersonalAccessToken": 2,
+    "DeleteUserToken": 1,
+    "EndUserSessions": 1,
+    "Logout": 1,
     "CreateStream": 5,
     "UpdateStream": 2,
     "DeleteStream": 1,
@@ -324,7 +328,7 @@ class Workload:
         """Return the newest credentials of a user, or older ones."""
         stamps = self._stamps.get(user_id, [1])
         stamp: int = self._pick(stamps) if self._chance(12) else stamps[-1]
-        return stamp
+        return stamp | FROM_TOKEN if self._chance(6) else stamp
 
     def _session_id(self) -> int:
         live = list(self.model.world.sessions)

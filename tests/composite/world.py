@@ -35,6 +35,17 @@ WIDER: Final = {
 SEEING: Final = frozenset({"manage_streams", "read_streams", "manage_topics", "read_topics"})
 
 
+# Beyond any revision: marks the stamp of credentials that a personal access token got.
+FROM_TOKEN: Final = 1 << 63
+
+
+def is_old(stamp: int, floor: int, token_floor: int) -> bool:
+    """Return whether credentials were ended since."""
+    if stamp < FROM_TOKEN:
+        return stamp < floor
+    return stamp - FROM_TOKEN < max(floor, token_floor)
+
+
 class Refused(Exception):  # noqa: N818 - an outcome, not a fault
     """A refusal: why, and what its details must say at least."""
 
@@ -67,6 +78,7 @@ class User:
     modified: int
     credential: int
     tokens: dict[str, Token] = field(default_factory=dict)
+    token_floor: int = 0
 
 
 @dataclass
@@ -159,6 +171,8 @@ class World:
     sessions: dict[int, Session] = field(default_factory=dict)
     # User id -> the credential revision below which sessions refuse.
     floors: dict[int, int] = field(default_factory=dict)
+    # The same for credentials that a personal access token got, where it is higher.
+    token_floors: dict[int, int] = field(default_factory=dict)
     next_user_id: int = 1
     next_stream_id: int = 1
     next_topic_id: int = 1
@@ -169,7 +183,7 @@ class World:
     def caller(self, call: Call) -> User:
         """Return who calls, if they may act at all."""
         user = self.users.get(call.user_id)
-        if user is None or not user.active or call.stamp < user.credential:
+        if user is None or not user.active or is_old(call.stamp, user.credential, user.token_floor):
             raise Refused("UNAUTHENTICATED")
         return user
 

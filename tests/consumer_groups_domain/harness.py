@@ -181,7 +181,7 @@ class Harness:
             session_id=session,
             contexts=frame(self.context(topic)),
         )
-        batch = pb.Batch(feature_level=limits.FEATURE_LEVEL, items=[pb.Item(query=item)])
+        batch = pb.Batch(feature_level=limits.FEATURE_LEVEL_MAX, items=[pb.Item(query=item)])
         outcome = self.machine.apply(batch).reply.outcomes[0].query
         return _answer(method, outcome)
 
@@ -302,7 +302,7 @@ class Harness:
 
     def _apply(self, items: Sequence[pb.Item]) -> pb.BatchReply:
         batch = pb.Batch(
-            sequence=self.machine.sequence + 1, feature_level=limits.FEATURE_LEVEL, items=items
+            sequence=self.machine.sequence + 1, feature_level=limits.FEATURE_LEVEL_MAX, items=items
         )
         return self.machine.apply(batch).reply
 

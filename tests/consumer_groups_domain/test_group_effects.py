@@ -125,6 +125,22 @@ def test_user_takes_members_along(payload: dict[str, object]) -> None:
     assert harness.digest() == digest
 
 
+@pytest.mark.parametrize(
+    ("session_id", "kept", "left"),
+    [(None, 0, [12]), (11, 0, [12, 13]), (12, 0, [11, 12, 13]), (None, 13, [12, 13])],
+)
+def test_ended_sessions_of_a_user_leave(session_id: int | None, kept: int, left: list[int]) -> None:
+    """Members of the user's ended sessions leave; one that is another's or is kept does not."""
+    harness = Harness()
+    harness.create()
+    for session, user in ((11, USER), (12, 4), (13, USER)):
+        harness.join(session, user=user)
+    harness.settle()
+    ended = effects_pb2.UserSessionsEnded(user_id=USER, session_id=session_id, kept_session_id=kept)
+    harness.effect(user_sessions_ended=ended)
+    assert [member.session_id for member in harness.members()] == left
+
+
 def test_session_of_two_users_loses_only_one() -> None:
     """A gateway's session may serve several users, each of whom ends for itself."""
     harness = Harness()
@@ -177,4 +193,5 @@ def test_every_effect_that_concerns_groups_has_a_handler() -> None:
         "topic_deleted",
         "user_deactivated",
         "user_deleted",
+        "user_sessions_ended",
     ]

@@ -152,7 +152,7 @@ def _member(**changes: object) -> Entity:
 
 
 DAMAGE: dict[str, tuple[Callable[[], list[Entity]], str]] = {
-    "unknown kind": (lambda: [*_section(), (4, b"", b"")], "kind 4 is unknown"),
+    "unknown kind": (lambda: [*_section(), (5, b"", b"")], "kind 5 is unknown"),
     "broken bytes": (
         lambda: _section((GROUP_KIND, _key(7, 9, 3), b"\xff")),
         "not a protobuf message",

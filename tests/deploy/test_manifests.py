@@ -33,7 +33,7 @@ from tests.deploy.pod import (
     volume_at,
 )
 from tests.deploy.pod import coordinator as coordinator_of
-from viewstamp.limits import UNIX_SOCKET_PATH_BYTES_MAX
+from viewstamp.limits import COMMAND_DEADLINE_MS, UNIX_SOCKET_PATH_BYTES_MAX
 
 PORT = 7400
 PEER_PORT = 7410
@@ -391,3 +391,15 @@ def test_no_patch_moves_a_container(objects: dict[Key, Object]) -> None:
         first = operations[0]
 
         assert not by_position or (first["op"], first["value"]) == ("test", "coordinator"), path
+
+
+def test_busy_services_are_not_killed(objects: dict[Key, Object]) -> None:
+    """A batch on a service's event loop holds its probe up: that takes far longer than any command
+    is waited for before the container is killed."""
+    spec = pod_spec(objects)
+    containers = {
+        one["name"]: one for one in (*spec["containers"], *spec.get("initContainers", ()))
+    }
+    for name in SIDECARS:
+        probe = containers[name]["livenessProbe"]
+        assert probe["failureThreshold"] * probe["periodSeconds"] * 1000 >= 20 * COMMAND_DEADLINE_MS

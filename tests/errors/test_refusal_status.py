@@ -46,7 +46,7 @@ def test_error_message_round_trip() -> None:
     """A refusal inside a reply comes out as it went in."""
     refusal = Refusal(Reason.REASON_REQUEST_GAP, "skips 3", resend_from=3, session=9)
 
-    again = Refusal.from_error(refusal.to_error())
+    again = Refusal.from_error(refusal.to_answer())
 
     assert (again.reason, again.message, again.details) == (
         refusal.reason,
@@ -65,3 +65,15 @@ def test_details_may_have_any_name() -> None:
 def test_machine_may_know_a_closer_number() -> None:
     """Deleting more partitions than exist carries Iggy's own number for that case."""
     assert info_of(more_than_exist("payments", 9, 4)).metadata["iggy_code"] == "2019"
+
+
+@pytest.mark.parametrize(
+    ("told", "delay_ms"), [("1500", 1500), ("", 0), ("soon", 0), ("9" * 99, 0)]
+)
+def test_retry_info(told: str, delay_ms: int) -> None:
+    """A refusal that says when to come again says so as stock clients read it, too."""
+    refusal = Refusal(Reason.REASON_QUOTA_EXCEEDED, "too much", retry_delay_ms=told)
+    _, encoded = trailing_details(refusal)
+    details = status_pb2.Status.FromString(encoded).details
+    retries = [error_details_pb2.RetryInfo.FromString(d.value) for d in details[1:]]
+    assert [retry.retry_delay.ToMilliseconds() for retry in retries] == [delay_ms] * bool(delay_ms)

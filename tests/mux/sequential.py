@@ -210,7 +210,8 @@ class Sequential:
         """Let catalog decide; if it cuts, every service freezes there and then."""
         command = span.catalog_commands[index]
         assert command is not None
-        outcome = self.catalog.apply(command, revision, prepare.op, prepare.timestamp)
+        place = (revision, prepare.op, prepare.timestamp, prepare.feature_level)
+        outcome = self.catalog.apply(command, *place)
         if self.catalog.current().cut_op == prepare.op and isinstance(command, BeginSnapshot):
             for stage in SERVICE_STAGES:
                 self.stages[stage].answer(CutItem(command.generation))

@@ -13,6 +13,7 @@ from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as pb
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.errors import Refusal
 from viewstamp.framing import frame
 
 BEGIN = mux.BeginSnapshot(3, 5, 7)
@@ -65,7 +66,7 @@ def test_commands_are_parsed(code: int, item: bytes, command: CatalogCommand) ->
     [
         (401, b"\x18\x09", "retention is 9; it must be one of RETENTION_CLASS_LAST"),
         (402, b"\xff", "its bytes are not the message"),
-        (406, b"\x2a\x02\x08\x09", "9 is not a valid Stage"),
+        (406, b"\x2a\x02\x08\x09", "9 is not a valid stage"),
     ],
 )
 def test_what_does_not_parse_is_refused_in_its_place(code: int, item: bytes, message: str) -> None:
@@ -76,7 +77,8 @@ def test_what_does_not_parse_is_refused_in_its_place(code: int, item: bytes, mes
         (refused,) = span.refused
         error = errors_pb2.Error.FromString(refused.error)
         assert span.catalog_commands == (None,)
-        assert error.reason == errors_pb2.REASON_MALFORMED_REQUEST and message in error.message
+        assert error.reason == errors_pb2.REASON_MALFORMED_REQUEST and not error.message
+        assert message in Refusal.from_error(error).message
 
 
 def test_results_and_cuts_are_encoded() -> None:

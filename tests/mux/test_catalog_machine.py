@@ -20,6 +20,7 @@ from coordinator.mux.types import (
     DeleteSnapshot,
     FailSnapshot,
     PruneSnapshots,
+    RaiseFeatureLevel,
     Retention,
     SetRetention,
     Snapshot,
@@ -29,6 +30,8 @@ from tests.mux.chains import ROOT, TASKS
 from tests.mux.fakes import FakeCodec
 
 DAY_US = 86_400_000_000
+# Of the entries that the commands come in.
+LEVEL = 2
 
 
 class Catalog:
@@ -43,7 +46,7 @@ class Catalog:
         for command in commands:
             self.revision += 1
             at = DAY_US + self.revision
-            outcome = self.machine.apply(command, self.revision, self.revision, at)
+            outcome = self.machine.apply(command, self.revision, self.revision, at, LEVEL)
         return outcome
 
     def complete(self, *generations: int) -> Catalog:
@@ -204,3 +207,45 @@ def test_completion_applies_the_retention_of_its_cut() -> None:
     assert {generation for generation, kept in changes.items() if kept is None} == {1, 2}
     assert catalog.states() == {3: "COMPLETED"}
     assert [s.generation for s in catalog.machine.list_after(3, 9)] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "level"),
+    [
+        (RaiseFeatureLevel(3, 2), 3),
+        (RaiseFeatureLevel(3, 2, validate_only=True), 0),
+        (RaiseFeatureLevel(4, 2), 0),
+        (RaiseFeatureLevel(2, 2), 0),
+        (RaiseFeatureLevel(2, 1), 0),
+        (RaiseFeatureLevel(4, 3), 0),
+    ],
+)
+def test_the_level_rises_by_one_from_what_is_in_force(
+    command: RaiseFeatureLevel, level: int
+) -> None:
+    """Only the next level is decided, and only for a caller who knows the one in force."""
+    catalog = Catalog()
+    outcome = catalog.do(command)
+    assert catalog.machine.feature_level == level
+    assert isinstance(outcome, Applied) == (level > 0 or command.validate_only)
+
+
+def test_a_level_that_is_decided_is_in_force_before_entries_have_it() -> None:
+    """Two raises in entries of the old level: the second one must know of the first."""
+    catalog = Catalog()
+    catalog.do(RaiseFeatureLevel(3, 2))
+    assert isinstance(catalog.do(RaiseFeatureLevel(3, 2)), Refused)
+    assert isinstance(catalog.do(RaiseFeatureLevel(4, 3)), Applied)
+    assert catalog.machine.feature_level == 4
+
+
+def test_a_raise_that_is_taken_back_leaves_no_level() -> None:
+    """Under a savepoint the level is undone like every other row, and is an entity if it stays."""
+    catalog = Catalog()
+    catalog.machine.savepoint()
+    catalog.do(RaiseFeatureLevel(3, 2))
+    catalog.machine.revert()
+    assert catalog.machine.feature_level == 0
+    assert list(catalog.machine.entities()) == []
+    catalog.do(RaiseFeatureLevel(3, 2))
+    assert [kind for kind, _, _ in catalog.machine.entities()] == [3]

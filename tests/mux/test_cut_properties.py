@@ -114,12 +114,9 @@ def test_a_restart_equals_a_full_replay(tale: Story) -> None:
     reference = _reference(tale)
     for generation, taken in reference.taken.items():
         sections, stages = reference.at_cut[taken.op]
+        inner = [entities_of(sections[name]) for name in SECTIONS]
         restored = Restored(
-            taken.op,
-            taken.revision,
-            taken.feature_level,
-            generation,
-            *(entities_of(sections[name]) for name in SECTIONS),
+            taken.op, taken.revision, taken.feature_level, generation, inner[0], inner[1]
         )
         replica = Replica(Mux(tale.routes, FakeCodec(), restored), deepcopy(stages), adopts=True)
         assert replica.sections() == sections

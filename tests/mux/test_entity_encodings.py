@@ -16,6 +16,7 @@ from coordinator.mux.entities import (
 )
 from coordinator.mux.types import (
     CatalogCounters,
+    FeatureLevel,
     IndexedError,
     RequestReply,
     Retention,
@@ -104,10 +105,11 @@ GOLDEN: list[tuple[str, SessionsValue | CatalogValue, str, str]] = [
         "0a1a 0807 1003 1802 2003 3804 4001 4a08 746f6f206c617465 5005 5801",
     ),
     ("counters", CatalogCounters(9), "", "0809"),
+    ("feature level", FeatureLevel(3), "", "0803"),
 ]
 
 NO_ENTITY: list[tuple[str, Callable[[int, bytes], object], int, bytes, str]] = [
-    ("a kind of another section", CODEC.decode_catalog_entity, 3, b"", "there is no kind 3"),
+    ("a kind of another section", CODEC.decode_catalog_entity, 5, b"", "there is no kind 5"),
     ("no message", CODEC.decode_sessions_entity, 1, b"\xff", "is no entity of kind 1"),
     ("no state", CODEC.decode_catalog_entity, 1, b"\x0a\x02\x08\x09", "not a valid SnapshotState"),
 ]

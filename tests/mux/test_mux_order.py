@@ -232,7 +232,7 @@ def story(draw: st.DrawFn, shortest: int = 1, longest: int = 7) -> Story:
     revision = len(SESSION_OWNERS) + 1
     for op in range(2, 2 + draw(st.integers(shortest, longest))):
         held = draw(requests(routes, sent, catalog))
-        prepares.append(Prepare(op, 7, revision, 1000 * op, limits.FEATURE_LEVEL, held))
+        prepares.append(Prepare(op, 7, revision, 1000 * op, limits.FEATURE_LEVEL_MAX, held))
         revision += sum(span.count for one in held for span in one.spans)
     reads = [draw(read(token)) for token in range(draw(st.integers(0, 4)))]
     return Story(routes, prepares, reads, draw(st.lists(st.integers(0, 63), min_size=1)))
@@ -268,7 +268,7 @@ def _registrations() -> Prepare:
         commands = (RegisterSession(nonce),)
         one = LoggedSpan(1, 1, b"", user_id, NEW_STAMP, session_commands=commands)
         requests.append(LoggedRequest(0, 0, 0, (one,)))
-    return Prepare(1, 7, 1, 1000, limits.FEATURE_LEVEL, tuple(requests))
+    return Prepare(1, 7, 1, 1000, limits.FEATURE_LEVEL_MAX, tuple(requests))
 
 
 @dataclass

@@ -52,7 +52,7 @@ def _cut(count: int) -> LoggedSpan:
 def _prepare(*spans: LoggedSpan, op: int = 1, first_revision: int = 1) -> Prepare:
     """Return a prepare of one request."""
     requests = (LoggedRequest(0, 0, 0, spans),) if spans else ()
-    return Prepare(op, 1, first_revision, 1, limits.FEATURE_LEVEL, requests)
+    return Prepare(op, 1, first_revision, 1, limits.FEATURE_LEVEL_MAX, requests)
 
 
 def _mux() -> Mux:
@@ -246,7 +246,7 @@ CUTS = [
 def test_a_cut_is_alone(requests: tuple[LoggedRequest, ...]) -> None:
     """What came with a cut would be in the snapshot for some stages, and for others not."""
     with pytest.raises(MuxError, match="must be alone in its prepare"):
-        _mux().commit(Prepare(1, 1, 1, 1, limits.FEATURE_LEVEL, requests))
+        _mux().commit(Prepare(1, 1, 1, 1, limits.FEATURE_LEVEL_MAX, requests))
 
 
 def test_a_cut_is_answered_by_done() -> None:
@@ -268,7 +268,7 @@ def test_a_malformed_cut_reaches_nobody() -> None:
 
 def test_routes_may_be_replaced() -> None:
     """A service that claims another method makes it known to what comes in from then on."""
-    mux = Mux({}, FakeCodec(), Restored(4, 9, limits.FEATURE_LEVEL, 0, (), ()))
+    mux = Mux({}, FakeCodec(), Restored(4, 9, limits.FEATURE_LEVEL_MAX, 0, (), ()))
     mux.set_routes(ROUTES)
     assert mux.commit(_prepare(_span("create_stream"), op=5, first_revision=10))
     assert (mux.op, mux.revision, list(mux.entities())) == (5, 11, [])

@@ -10,6 +10,8 @@ from coordinator.mux.types import (
     QueryOutcome,
     Read,
     ReadAnswered,
+    ReadPostponed,
+    ReadsLeft,
     ReadSpan,
     SendBatch,
     Stage,
@@ -73,3 +75,34 @@ def test_any_one_read_fits() -> None:
     mux = Mux(ROUTES, FakeCodec())
     alone = a_read(1, limits.READS_TOGETHER_MAX)
     assert sizes_of_batches(mux, alone) == [[limits.READS_TOGETHER_MAX]]
+
+
+def test_a_read_without_a_turn_is_postponed_as_a_whole() -> None:
+    """Its spans say that they belong together; the others of its message are answered."""
+    span = a_read(1).spans[0]
+    both = Read(2, (span, span), 1, 0)
+    mux = Mux(ROUTES, FakeCodec())
+    (sent,) = mux.read(a_read(1), both, a_read(3))
+    assert isinstance(sent, SendBatch)
+    queries = [item for item in sent.batch.items if isinstance(item, QueryItem)]
+    assert [query.continues for query in queries] == [False, False, True, False]
+    outcomes = tuple(
+        QueryOutcome(query.query_id, query.items, postponed=position in (1, 2))
+        for position, query in enumerate(queries)
+    )
+    effects = mux.reply(StageReply(Stage.STREAMS, 0, outcomes))
+    assert effects[0] == ReadPostponed(2)
+    assert [each.token for each in effects[1:3] if isinstance(each, ReadAnswered)] == [1, 3]
+    assert effects[3:] == [ReadsLeft((1, 2, 3))]
+
+
+def test_abandoned_reads_leave_with_their_batch() -> None:
+    """A stage computes what it was sent, whoever waits for it; what it was not sent it never is."""
+    mux = Mux(ROUTES, FakeCodec())
+    (sent,) = mux.read(a_read(1))
+    assert isinstance(sent, SendBatch)
+    assert [type(effect) for effect in mux.fail_read(1, b"")] == [ReadAnswered]
+    (query,) = sent.batch.items
+    assert isinstance(query, QueryItem)
+    outcome = QueryOutcome(query.query_id, query.items)
+    assert mux.reply(StageReply(Stage.STREAMS, 0, (outcome,))) == [ReadsLeft((1,))]

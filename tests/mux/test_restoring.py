@@ -45,7 +45,7 @@ def _entities(*values: SessionsValue | CatalogValue) -> list[Entity]:
 
 def _start(sessions: list[Entity], catalog: list[Entity]) -> Mux:
     """Start at op 10, revision 20, from generation 2."""
-    return Mux({}, CODEC, Restored(10, 20, limits.FEATURE_LEVEL, 2, sessions, catalog))
+    return Mux({}, CODEC, Restored(10, 20, limits.FEATURE_LEVEL_MAX, 2, sessions, catalog))
 
 
 def test_what_is_whole_is_taken_over() -> None:

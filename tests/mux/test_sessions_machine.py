@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.mux.codec import CredentialsChanged, UserEnded
-from coordinator.mux.replies import REPLY_OVERHEAD_BYTES, ReplyTable
+from coordinator.mux.codec import CredentialsChanged, UserEnded, UserSessionsEnded
+from coordinator.mux.replies import ERROR_OVERHEAD_BYTES, REPLY_OVERHEAD_BYTES, ReplyTable
 from coordinator.mux.sessions import Applied, Refused, SessionsMachine
 from coordinator.mux.types import (
     IndexedError,
@@ -87,6 +87,34 @@ def test_a_minimum_never_falls() -> None:
     assert machine.check_principal(LoggedSpan(1, 1, b"", 7, 9)) is None
 
 
+def test_what_a_deleted_token_got_is_refused_at_log_order() -> None:
+    """Stamps of a personal access token have a minimum of their own, beside that of all."""
+    machine = SessionsMachine(FakeCodec())
+    machine.apply_effect(CredentialsChanged(7, 3, 9), 9)
+    got_by_token = limits.TOKEN_STAMP | 8
+    assert machine.check_principal(LoggedSpan(1, 1, b"", 7, got_by_token)) == b"UNAUTHENTICATED"
+    assert machine.check_principal(LoggedSpan(1, 1, b"", 7, got_by_token + 1)) is None
+    assert machine.check_principal(LoggedSpan(1, 1, b"", 7, 3)) is None
+
+
+@pytest.mark.parametrize(
+    ("effect", "left"),
+    [
+        (UserSessionsEnded(7, None), [3]),
+        (UserSessionsEnded(7, 2), [1, 3]),
+        (UserSessionsEnded(7, 3), [1, 2, 3]),
+        (UserSessionsEnded(7, None, 1), [1, 3]),
+    ],
+)
+def test_sessions_of_a_user_end(effect: UserSessionsEnded, left: list[int]) -> None:
+    """One session of the user ends, or all but one that is kept; never another's."""
+    machine = SessionsMachine(FakeCodec())
+    for revision, user_id in ((1, 7), (2, 7), (3, 8)):
+        _register(machine, user_id, revision)
+    machine.apply_effect(effect, 9)
+    assert [session.session_id for session in machine.live()] == left
+
+
 def _history(order: tuple[int, ...]) -> SessionsMachine:
     """Return the same sessions, whose tables were filled in another order."""
     machine = SessionsMachine(FakeCodec())
@@ -110,10 +138,10 @@ def _reply(session_id: int, number: int) -> RequestReply:
 def test_bytes_of_replies_return_to_zero() -> None:
     """What admission counts is freed by acknowledgement and by the end of a session."""
     table = ReplyTable(FakeCodec())
-    table.open(5)
+    table.open(5, 7)
     for number in (1, 2, 3):
         table.store(_reply(5, number))
-    one = REPLY_OVERHEAD_BYTES + 5 + 1
+    one = REPLY_OVERHEAD_BYTES + 5 + ERROR_OVERHEAD_BYTES + 1
     assert table.replies_bytes == 3 * one
     table.acknowledge(5, 1)
     table.acknowledge(5, 1)
@@ -125,7 +153,7 @@ def test_bytes_of_replies_return_to_zero() -> None:
 def test_what_was_never_given_cannot_be_acknowledged() -> None:
     """An acknowledgement beyond the last retired reply frees no reply that comes later."""
     table = ReplyTable(FakeCodec())
-    table.open(5)
+    table.open(5, 7)
     table.store(_reply(5, 1))
     table.acknowledge(5, 9)
     table.store(_reply(5, 2))
@@ -145,7 +173,7 @@ def test_a_reply_behind_the_end_of_its_session_is_not_kept() -> None:
 def test_replies_come_in_order() -> None:
     """A reply out of turn means that a request was applied twice or lost: it stops the replica."""
     table = ReplyTable(FakeCodec())
-    table.open(5)
+    table.open(5, 7)
     with pytest.raises(AssertionError, match="reply 2 of session 5 after 0"):
         table.store(_reply(5, 2))
 

@@ -24,6 +24,7 @@ from coordinator.mux.types import (
     EffectItem,
     EndSession,
     ExpireSession,
+    FeatureLevel,
     IndexedError,
     Item,
     LoggedRequest,
@@ -196,7 +197,7 @@ class Runner:
         op, first = self.mux.op + 1, self.mux.revision + 1
         stripped = tuple(_strip(request) for request in requests)
         return self._trace(
-            self.mux.commit(Prepare(op, VIEW, first, 1000 * op, limits.FEATURE_LEVEL, stripped))
+            self.mux.commit(Prepare(op, VIEW, first, 1000 * op, limits.FEATURE_LEVEL_MAX, stripped))
         )
 
     def _reply(self, words: list[str], lines: list[str]) -> list[str]:
@@ -270,7 +271,8 @@ class Runner:
         taken = self.taken[int(words[0])]
         sections = [section_of(self.taken, taken.generation, name) for name in _DECODERS]
         place = (taken.op, taken.revision, taken.feature_level, taken.generation)
-        self.mux = Mux(ROUTES, FakeCodec(), Restored(*place, *map(entities_of, sections)))
+        sessions, catalog = map(entities_of, sections)
+        self.mux = Mux(ROUTES, FakeCodec(), Restored(*place, sessions, catalog))
         for queue in self.sent.values():
             queue.clear()
         return []
@@ -439,6 +441,8 @@ def _entity(value: SessionsValue | CatalogValue) -> str:
             return _snapshot(value)
         case CatalogCounters():
             return f"last generation {value.last_generation}"
+        case FeatureLevel():
+            return f"feature level {value.level}"
 
 
 def _read(words: list[str]) -> Read:

@@ -13,7 +13,8 @@ from tests.peers.peer_trial import config, free_addresses, serving, until
 def members(addresses: dict[int, str], stepped: list[vsr.Event]) -> Members:
     """Return replica 0's members, whose core only remembers what it is told."""
     names = MemberPorts.__dataclass_fields__
-    made = Members(config(addresses, 0), MemberPorts(**{name: MagicMock() for name in names}))
+    ports = {name: MagicMock(return_value=0) for name in names}
+    made = Members(config(addresses, 0), MemberPorts(**ports))
     made.connect(Mock(step=stepped.append), lambda: 0)
     return made
 

@@ -40,6 +40,7 @@ BY_NAME = {
     "root": roots,
     "unfit": st.text(max_size=200),
     "status": st.integers(0, 2**32 - 1),
+    "feature_level_max": st.integers(0, 2**32 - 1),
     "client_address": st.text(max_size=300),
 }
 BY_ANNOTATION = {

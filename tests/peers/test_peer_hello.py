@@ -39,7 +39,7 @@ def test_an_equal_peer_is_welcome() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason", "says"),
     [
-        ({"wire_version": 2}, HelloRefusal.OTHER_WIRE_VERSION, "this replica speaks 1"),
+        ({"wire_version": 3}, HelloRefusal.OTHER_WIRE_VERSION, "this replica speaks 2"),
         ({"cluster_id": b""}, HelloRefusal.MALFORMED, "cluster_id has 0 bytes, not 16"),
         ({"configuration_digest": b""}, HelloRefusal.MALFORMED, "configuration_digest"),
         ({"boot_nonce": b"short"}, HelloRefusal.MALFORMED, "boot_nonce has 5 bytes"),
@@ -52,9 +52,9 @@ def test_an_equal_peer_is_welcome() -> None:
         ({"to_replica": 2}, HelloRefusal.WRONG_ADDRESSEE, "meant for replica 2, this is 0"),
         # Where the version differs nothing else can be trusted to mean the same.
         (
-            {"wire_version": 2, "cluster_id": b"", "replica_id": 9},
+            {"wire_version": 3, "cluster_id": b"", "replica_id": 9},
             HelloRefusal.OTHER_WIRE_VERSION,
-            "wire version 2",
+            "wire version 3",
         ),
     ],
 )
@@ -64,6 +64,16 @@ def test_refusals(changes: dict[str, Any], reason: HelloRefusal, says: str) -> N
     assert refusal is not None
     assert refusal.reason is reason
     assert says in refusal.detail
+
+
+def test_a_build_that_does_not_know_the_level_in_force_is_told_so() -> None:
+    """A replica that comes with an old build after a raise hears what to do."""
+    old = replace(THEIRS, feature_level_max=2)
+    assert judge(OWN, old, level_in_force=2) is None
+    refusal = judge(OWN, old, level_in_force=3)
+    assert refusal is not None
+    assert refusal.reason is HelloRefusal.OLD_BUILD
+    assert "replica 1 knows levels up to 2: start a newer one" in refusal.detail
 
 
 def test_a_standby_is_welcome_where_it_is_known() -> None:
@@ -125,7 +135,7 @@ def test_limits_that_decide_commands_are_agreed_upon() -> None:
     assert {"TOPICS_PER_STREAM_MAX", "PREPARE_BODY_BYTES_MAX", "REVOCATION_TIMEOUT_US"} < set(
         agreed
     )
-    assert not {"HEARTBEAT_MS", "FEATURE_LEVEL"} & set(agreed)
+    assert not {"HEARTBEAT_MS", "FEATURE_LEVEL_MAX"} & set(agreed)
     assert list(agreed) == sorted(agreed)
 
 

@@ -64,7 +64,7 @@ class NotedState(State):
 def put_note(state: Any, request: Any, call: Call) -> Any:
     """Replace the note."""
     if not request.text:
-        raise Refusal(Reason.REASON_INVALID_OPTION, "the note is empty: write something")
+        raise Refusal.of(Reason.REASON_INVALID_OPTION, "note_empty")
     before = state.notes.rows.get(0, "")
     if request.text == "defect":
         raise AssertionError("planted: what a defect of the code would look like")

@@ -13,6 +13,7 @@ from tests.processes.callers import Caller, SubmitStream, create_streams, named,
 from tests.processes.processes import unique
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
 from viewstamp.api.common.v1.common_pb2 import ResponseHeader
+from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
@@ -126,8 +127,15 @@ def test_submit_retry_gets_the_same_bytes(root: Caller) -> None:
     assert other.opened.last_request_number == 1
     assert other.opened.cluster_id == stream.opened.cluster_id == first.header.cluster_id
     assert other.ask(1, *spans) == first
-    # A retry that is shorter than what it repeats is answered all the same.
-    assert other.ask(1, spans[0]).spans[0] == first.spans[0]
+    # Under its number there is no other request: not even a part of this one.
+    reused = other.ask(1, spans[0]).error
+    assert Reason.Name(reused.reason) == "REASON_REQUEST_NUMBER_REUSED"
+    failure = _reason(caller, CREATE_STREAM, stream_named("c"), session=caller.session, request=1)
+    assert (failure.code, failure.reason) == (INVALID, "REQUEST_NUMBER_REUSED")
+    # The stream before is over, whatever was held up in it.
+    with refused() as replaced:
+        stream.receive()
+    assert (replaced.it.code, replaced.it.reason) == (ABORTED, "STREAM_REPLACED")
 
 
 def test_packed_requests_are_those_requests(root: Caller) -> None:
@@ -208,6 +216,8 @@ def test_numbers_that_are_none(root: Caller) -> None:
             assert f"viewstamp-{key}" in failure.message
     failure = _reason(caller, CREATE_STREAM, b"", session=caller.session, request=0)
     assert "numbered from 1" in failure.message
+    failure = _reason(caller, CREATE_STREAM, stream_named("n"), request=1)
+    assert (failure.reason, failure.details["key"]) == ("MALFORMED_REQUEST", "viewstamp-session")
 
 
 def test_foreign_session(root: Caller) -> None:
@@ -217,14 +227,13 @@ def test_foreign_session(root: Caller) -> None:
     theirs = root.logged_in(name, "some-password").with_session().session
     entries = {"session": theirs, "request": 1}
     failure = _reason(root, CREATE_STREAM, stream_named("f"), **entries)
-    assert (failure.code, failure.reason) == (
-        grpc.StatusCode.PERMISSION_DENIED,
-        "PERMISSION_DENIED",
-    )
-    assert "belongs to another user" in failure.message
+    never_was = _reason(root, CREATE_STREAM, b"", session=2**60, request=1)
+    assert (failure.code, failure.reason) == (ABORTED, "SESSION_EVICTED")
+    # Word for word like one that never was: whose sessions live is nobody else's business.
+    assert failure.message.replace(str(theirs), str(2**60)) == never_was.message
     with refused() as refusal:
         SubmitStream(root, session=theirs)
-    assert refusal.it.reason == "PERMISSION_DENIED"
+    assert refusal.it.reason == "SESSION_EVICTED"
 
 
 def test_session_that_never_was(root: Caller) -> None:
@@ -250,16 +259,15 @@ def test_same_nonce_same_session(root: Caller) -> None:
 def test_end_of_a_session_ends_its_streams(root: Caller) -> None:
     """The stream answers what came before the end, then says SESSION_EVICTED."""
     caller = root.with_session()
-    stream, other = SubmitStream(caller), SubmitStream(caller)
+    stream = SubmitStream(caller)
     end = span(END_SESSION_CODE, sessions.EndSessionRequest())
     stream.send(1, create_streams(unique("last")))
     stream.send(2, end)
     assert stream.receive().command.spans[0].results
     assert stream.receive().command.number == 2
-    for left in (stream, other):
-        with refused() as failure:
-            left.receive()
-        assert (failure.it.code, failure.it.reason) == (ABORTED, "SESSION_EVICTED")
+    with refused() as failure:
+        stream.receive()
+    assert (failure.it.code, failure.it.reason) == (ABORTED, "SESSION_EVICTED")
 
 
 def test_half_closed_stream_is_answered(root: Caller) -> None:

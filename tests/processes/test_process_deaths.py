@@ -29,7 +29,7 @@ from viewstamp.api.domain.v1.domain_service_pb2_grpc import DomainServiceStub
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.users.v1 import users_service_pb2 as users
 from viewstamp.api.users.v1.users_pb2 import Permissions
-from viewstamp.limits import STAGE_TIMEOUT_MS
+from viewstamp.limits import STAGE_PING_TIMEOUT_MS
 
 pytestmark = pytest.mark.xdist_group("processes-deaths")
 
@@ -191,7 +191,7 @@ def test_paused_service(mortal: Replica) -> None:
         with refused() as failure:
             get_group(root)
         assert tuple(failure) == (UNAVAILABLE, "DOMAIN_RESTARTING")
-        assert time.monotonic() - begun >= STAGE_TIMEOUT_MS / 1000
+        assert time.monotonic() - begun >= STAGE_PING_TIMEOUT_MS / 1000
         assert root.alarms() == ["ALARM_KIND_SERVICE_DOWN"]
         root.create_stream(unique("on"))
         mortal.signal("consumer_groups", signal.SIGCONT)

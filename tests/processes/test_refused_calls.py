@@ -11,6 +11,7 @@ import pytest
 from tests.processes.callers import Caller, SubmitStream, create_streams, named, refused, span
 from tests.processes.processes import CLUSTER_KEY, Replica, unique
 from viewstamp import limits, tokens
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
@@ -86,7 +87,6 @@ def test_unserved_methods(root: Caller) -> None:
     for path in (
         "/viewstamp.api.streams.v1.StreamsService/Polish",
         "/no.such.Service/Call",
-        "/viewstamp.api.cluster.v1.ClusterService/StepDown",
         "/viewstamp.api.snapshots.v1.SnapshotsService/BeginSnapshot",
         "/viewstamp.api.sessions.v1.SessionsService/ExpireSession",
         "/viewstamp.api.users.v1.UsersService/Found",
@@ -112,11 +112,14 @@ def test_unserved_codes_in_submit(root: Caller) -> None:
 
 def test_tokens(root: Caller, shared: Replica) -> None:
     """Missing, malformed, forged and expired tokens are told apart."""
-    foreign = tokens.sign(bytes(32), 0, 1, 2**62)
-    expired = tokens.sign(KEY, 0, 1, 1_000_000)
+    cluster_id = bytes.fromhex(root.status().cluster)
+    foreign = tokens.sign(bytes(32), cluster_id, 0, 1, 2**62)
+    expired = tokens.sign(KEY, cluster_id, 0, 1, 1_000_000)
     cases = {
         "": "carries no token",
-        "vsa1.nonsense": "malformed",
+        "vsa2.nonsense": "malformed",
+        "vsa1.former": "log in again",
+        tokens.sign(KEY, bytes(16), 0, 1, 2**62): "not signed by this cluster",
         foreign: "not signed by this cluster",
         expired: "expired",
     }
@@ -134,10 +137,31 @@ def test_tokens(root: Caller, shared: Replica) -> None:
     assert "must be `Bearer <token>`" in failure.it.message
 
 
+def test_schemes_are_the_same_in_any_case(root: Caller) -> None:
+    """`bearer` in lower case is the scheme that `Bearer` is (RFC 7235)."""
+    request = users.WhoAmIRequest()
+    for scheme in ("bearer", "BEARER"):
+        metadata = (("authorization", f"{scheme} {root.token}"),)
+        assert root.users.WhoAmI(request, metadata=metadata).user.username == "root"
+
+
+def test_a_lone_replica_cannot_step_down(root: Caller) -> None:
+    """It is asked the right thing in the wrong place, and says so to whoever may ask."""
+    with refused() as failure:
+        root.call(root.cluster.StepDown, cluster.StepDownRequest())
+    assert failure.it.code is grpc.StatusCode.FAILED_PRECONDITION
+    assert failure.it.reason == "NO_OTHER_REPLICA"
+    with refused() as failure:
+        Caller(root.channel).call(root.cluster.StepDown, cluster.StepDownRequest())
+    assert failure.it.reason == "UNAUTHENTICATED"
+
+
 def test_token_that_expires_on_a_stream(root: Caller) -> None:
     """An open stream ends with the first message after its token's time, and says why."""
     expires_at_us = time.time_ns() // 1000 + 1_000_000
-    caller = Caller(root.channel, tokens.sign(KEY, 0, 1, expires_at_us))
+    caller = Caller(
+        root.channel, tokens.sign(KEY, bytes.fromhex(root.status().cluster), 0, 1, expires_at_us)
+    )
     stream = SubmitStream(caller)
     read = submit.Span(code=LIST_STREAMS_CODE, count=1, items=b"\x0a\x00")
 

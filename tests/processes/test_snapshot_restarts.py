@@ -84,7 +84,8 @@ def test_everything_dies_after_a_snapshot(mortal: Replica) -> None:
     with mortal.root() as root:
         member = joined(root)
         snapshots.write_bulk(root, BULKS)
-        before_cut = member.create_stream(unique("s"), session=member.session, request=2, acked=1)
+        old = unique("s")
+        before_cut = member.create_stream(old, session=member.session, request=2, acked=1)
         generation = snapshots.take_and_adopt(mortal, root)
         assert snapshots.segments(mortal)[0] > 1
         kept_bytes = [service.item_log_bytes for service in root.status().services]
@@ -101,7 +102,7 @@ def test_everything_dies_after_a_snapshot(mortal: Replica) -> None:
         member = Caller(root.channel, root.token, member.session)
         assert member.create_stream(name, **request) == after_cut
         # Its reply came with the snapshot's sessions section alone.
-        again = member.create_stream("other", session=member.session, request=2, acked=1)
+        again = member.create_stream(old, session=member.session, request=2, acked=1)
         assert again == before_cut
         assert member.create_stream(unique("s"), session=member.session, request=4, acked=3)
         assert root.digests()[1:3] != digests[1:3]

@@ -14,6 +14,6 @@ from viewstamp import limits
 
 if __name__ == "__main__":
     for module in (limits, machine):
-        setattr(module, "FEATURE_LEVEL", NEXT_LEVEL)  # noqa: B010
+        setattr(module, "FEATURE_LEVEL_MAX", NEXT_LEVEL)  # noqa: B010
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

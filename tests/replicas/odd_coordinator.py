@@ -11,7 +11,6 @@ from typing import Final
 
 from coordinator import composition
 from coordinator.__main__ import main
-from coordinator.gateway import cluster
 from coordinator.peers import peers
 from coordinator.peers.hello import DIGEST_BYTES, WIRE_VERSION
 from coordinator.peers.outbox import Outbox, Outgoing
@@ -20,7 +19,7 @@ from coordinator.snapshot import values
 from coordinator.vsr.messages import PrepareMessage
 from viewstamp import limits
 
-NEXT_LEVEL: Final = limits.FEATURE_LEVEL + 1
+NEXT_LEVEL: Final = limits.FEATURE_LEVEL_MAX + 1
 # One of so many prepares leaves with a bit turned over.
 CORRUPTED_PREPARES: Final = 5
 
@@ -37,8 +36,8 @@ def older_wire() -> None:
 
 def newer_level() -> None:
     """Know the next feature level, and found clusters at it; its sections are those of the last."""
-    for module in (limits, composition, founding, cluster):
-        setattr(module, "FEATURE_LEVEL", NEXT_LEVEL)  # noqa: B010
+    for module in (limits, composition, founding, peers):
+        setattr(module, "FEATURE_LEVEL_MAX", NEXT_LEVEL)  # noqa: B010
     tasks = {**values.TASKS_BY_FEATURE_LEVEL, NEXT_LEVEL: values.expected_tasks(NEXT_LEVEL - 1)}
     setattr(values, "TASKS_BY_FEATURE_LEVEL", tasks)  # noqa: B010
 

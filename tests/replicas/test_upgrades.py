@@ -14,7 +14,8 @@ from tests.replicas.snapshotting import DEADLINE_S, all_restart_from, snapshot
 from tests.replicas.trial import Trial, agree, trial, under_load
 from viewstamp.cluster import ClusterFailed, Program
 from viewstamp.cluster.local import COORDINATOR
-from viewstamp.limits import FEATURE_LEVEL
+from viewstamp.errors import Refusal
+from viewstamp.limits import FEATURE_LEVEL_MAX
 
 pytestmark = pytest.mark.long
 
@@ -72,13 +73,44 @@ async def test_a_rolling_upgrade_under_load(tmp_path: Path) -> None:
         assert led, "no primary was stopped"
         await agree(made)
         await all_restart_from(made, last.generation)
-        levels = {status.feature_level for status in await made.settled()}
-        assert levels == {FEATURE_LEVEL + 1}
+        assert await levels_in_force(made) == {FEATURE_LEVEL_MAX}
         # The level in force is that of the log, so each replica may go back.
         del builds.kinds[0]
         async with under_load(made):
             await restarted(made, 0)
+        with pytest.raises(Refusal, match=f"replica 0 up to {FEATURE_LEVEL_MAX}"):
+            await raise_level(made)
+        builds.kinds[0] = NEWER_LEVEL
+        async with under_load(made):
+            await restarted(made, 0)
+            await raise_level(made)
+            await made.until_answered(OPERATIONS)
+            # Whoever leads next goes on at the level.
+            await restarted(made, await made.primary())
+            await snapshot(made.admin)
         await agree(made)
+        assert await levels_in_force(made) == {FEATURE_LEVEL_MAX + 1}
+
+
+async def raise_level(made: Trial) -> None:
+    """Raise the level by one, as soon as every replica has said what it supports."""
+    level = (await made.admin.status()).feature_level
+    await all_supported_are_known(made)
+    await made.admin.raise_feature_level(level + 1, level)
+
+
+async def all_supported_are_known(made: Trial) -> None:
+    """Wait until the primary has heard from each replica what it supports."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            if all(each.feature_level_max for each in (await made.admin.status()).replicas):
+                return
+            await asyncio.sleep(0.1)
+
+
+async def levels_in_force(made: Trial) -> set[int]:
+    """Return what each replica takes for the level in force."""
+    return {status.feature_level for status in await made.settled()}
 
 
 async def test_a_rolling_restart_under_load(tmp_path: Path) -> None:
@@ -115,7 +147,7 @@ async def test_a_new_wire_version_needs_all_to_stop(tmp_path: Path) -> None:
 async def test_an_older_build_refuses_a_log_that_it_does_not_know(tmp_path: Path) -> None:
     """It says what it lacks, whether in the log or in a snapshot; a newer one goes on there."""
     builds = Builds(*[NEWER_LEVEL] * REPLICAS)
-    says = f"level {FEATURE_LEVEL + 1}, and this build knows levels up to {FEATURE_LEVEL}"
+    says = f"level {FEATURE_LEVEL_MAX + 1}, and this build knows levels up to {FEATURE_LEVEL_MAX}"
     async with trial(tmp_path, callers=3, adapt=builds.adapt) as made:
         odd = made.replicas.replicas[ODD]
         async with under_load(made):

@@ -5,7 +5,10 @@ Its state has an entity table, an index and a counter, so that a revert has all 
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,10 +30,11 @@ from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.errors import Refusal
-from viewstamp.limits import MESSAGE_BYTES_MAX
+from viewstamp.limits import FEATURE_LEVEL_MAX, MESSAGE_BYTES_MAX, STAGE_TIMEOUT_MS
 
 ROOT: Final = Path(__file__).parents[2]
 PUT, REMOVE, HIDE, UNCLAIMED, ELSEWHERE, GET, PONDER = 900, 901, 902, 903, 904, 950, 951
+BUSY_MS: Final = STAGE_TIMEOUT_MS + 1_000
 EXPIRE: Final = 990  # the code of what Put proposes
 
 
@@ -112,6 +116,15 @@ def _fail(fault: str) -> None:
         raise KeyError("a bug")
     if fault == "disk":
         raise OSError("the disk is gone")
+    if fault == "busy":
+        # Nothing of Python gets its turn meanwhile, in any thread.
+        ctypes.PyDLL(None).usleep(BUSY_MS * 1000)
+    if fault == "deep":
+        _fail(fault)
+    if fault == "memory":
+        raise MemoryError
+    if fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def remove(state: State, request: Any, call: Call) -> bytes:
@@ -327,4 +340,4 @@ PROPOSALS: Final = pb.Item(proposals=pb.ProposalsItem())
 
 def batch(sequence: int, *items: pb.Item) -> pb.Batch:
     """Return a batch at feature level 1."""
-    return pb.Batch(sequence=sequence, op=sequence, feature_level=1, items=items)
+    return pb.Batch(sequence=sequence, op=sequence, feature_level=FEATURE_LEVEL_MAX, items=items)

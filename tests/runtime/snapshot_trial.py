@@ -17,13 +17,16 @@ from hypothesis.stateful import precondition, rule
 
 from services.runtime.domain import Domain
 from services.runtime.installing import Installation
+from services.runtime.isolation import Isolation
 from services.runtime.machine import Applied, Machine
+from services.runtime.queries import ENDLESS, Patience
 from services.runtime.reading import SectionReading
 from services.runtime.section import Entity
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.format.block import decode_block
 from viewstamp.format.merge import merge
 from viewstamp.format.section import Entry
+from viewstamp.limits import FEATURE_LEVEL_MAX
 
 _COMPRESSION = ThreadPoolExecutor(1)
 
@@ -36,9 +39,14 @@ class RecordedMachine(Machine[Any]):
         super().__init__(domain)
         self.log: list[tuple[pb.Batch, bytes]] = []
 
-    def apply(self, batch: pb.Batch) -> Applied:
+    def apply(
+        self,
+        batch: pb.Batch,
+        patience: Patience = ENDLESS,
+        isolation: Isolation | None = None,
+    ) -> Applied:
         """Apply and remember."""
-        applied = super().apply(batch)
+        applied = super().apply(batch, patience, isolation)
         if batch.sequence:
             answer = applied.reply.SerializeToString(deterministic=True)
             self.log.append((pb.Batch.FromString(batch.SerializeToString()), answer))
@@ -75,7 +83,9 @@ class SnapshotTrial:
         machine = self.machine
         generation = max(self.cuts, default=0) + 1
         item = pb.Item(cut=pb.CutItem(generation=generation))
-        batch = pb.Batch(sequence=machine.sequence + 1, feature_level=1, items=[item])
+        batch = pb.Batch(
+            sequence=machine.sequence + 1, feature_level=FEATURE_LEVEL_MAX, items=[item]
+        )
         (outcome,) = machine.apply(batch).reply.outcomes
         assert outcome.WhichOneof("kind") == "done"
         entities = list(machine.domain.section.entities(machine.state))

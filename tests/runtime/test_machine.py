@@ -26,6 +26,7 @@ from tests.runtime.echo import (
 from tests.runtime.harness import MALFORMED, Harness, reasons
 from viewstamp import framing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+from viewstamp.errors import Refusal
 
 USERS, CONSUMER_GROUPS = 2, 4
 
@@ -80,11 +81,12 @@ def test_refused_index_is_not_refused_again(harness: Harness) -> None:
 
 
 def test_malformed_text_is_refused(harness: Harness) -> None:
-    """A string that is not UTF-8 is malformed, in words fixed here and not by a library."""
+    """A string that is not UTF-8 is malformed, without words of a library."""
     outcome = harness.one(command(PUT, b"\x22\x01\xff"))
     (error,) = outcome.command.errors
     assert reasons([error]) == {0: "MALFORMED_REQUEST"}
-    assert error.error.message == (
+    assert error.error.message == ""
+    assert Refusal.from_error(error.error).message == (
         "the bytes are not a viewstamp.tests.echo.v1.PutRequest: send its protobuf encoding"
     )
 

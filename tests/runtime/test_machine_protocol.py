@@ -23,7 +23,7 @@ from tests.runtime.harness import Harness
 from viewstamp import framing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.format.digest import DIGEST_BYTES
-from viewstamp.limits import PREPARE_COMMANDS_MAX
+from viewstamp.limits import FEATURE_LEVEL_MAX, PREPARE_COMMANDS_MAX
 
 
 @pytest.fixture
@@ -126,8 +126,9 @@ def test_reads_outside_the_log_change_nothing(harness: Harness) -> None:
 
 def test_unknown_feature_level_is_refused(harness: Harness) -> None:
     """A build does not guess what a level it does not know would have it do."""
-    with pytest.raises(ProtocolError, match="feature level 2 is in force"):
-        harness.machine.apply(pb.Batch(sequence=1, feature_level=2))
+    unknown = FEATURE_LEVEL_MAX + 1
+    with pytest.raises(ProtocolError, match=f"feature level {unknown} is in force"):
+        harness.machine.apply(pb.Batch(sequence=1, feature_level=unknown))
 
 
 def test_domain_without_resolvers_says_so() -> None:

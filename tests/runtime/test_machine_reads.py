@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.runtime import machine as machine_module
+from services.runtime import queries as queries_module
 from services.runtime.machine import ProtocolError
 from tests.runtime import echo
 from tests.runtime.echo import (
@@ -25,7 +25,9 @@ from tests.runtime.echo import (
 from tests.runtime.harness import MALFORMED, Harness, reasons
 from viewstamp import framing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+from viewstamp.errors import details_of
 from viewstamp.format.digest import StateDigest
+from viewstamp.limits import MESSAGE_BYTES_MAX, READ_REFUSAL_BYTES
 
 
 @pytest.fixture
@@ -81,28 +83,95 @@ def test_reads_must_leave_no_trace(harness: Harness) -> None:
 
 
 def test_answers_fit_one_message(harness: Harness) -> None:
-    """Answers past the size of a message are refused, and a later small one still fits."""
+    """Answers past the size of a message are refused, and none behind them is even computed."""
     harness.apply(command(PUT, put_request("a")))
+    large, defect = (message("GetRequest", fault=fault) for fault in ("large", "defect"))
+    answer = harness.read(query(GET, large, large, defect)).query
+    assert reasons(answer.errors) == {1: "COMMAND_TOO_LARGE", 2: "COMMAND_TOO_LARGE"}
+    assert not harness.machine.alarms
+
+
+def test_refusals_take_room(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that is refused thousands of times stops like one that is answered."""
+    monkeypatch.setattr(queries_module, "READ_ANSWERS_BYTES_MAX", READ_REFUSAL_BYTES * 7 + 60)
+    none = message("GetRequest", name="none")
+    defect = message("GetRequest", fault="defect")
+    harness.apply(command(PUT, put_request("a")))
+    found = reasons(harness.read(query(GET, *[none] * 7, defect)).query.errors)
+    assert set(list(found.values())[:-1]) == {"STREAM_NOT_FOUND", "COMMAND_TOO_LARGE"}
+    assert found[7] == "COMMAND_TOO_LARGE"
+
+
+def test_spans_of_a_read_share_one_message(harness: Harness) -> None:
+    """What the first span has taken is gone for the second of the same read, not of another."""
     large = message("GetRequest", fault="large")
-    answer = harness.read(query(GET, large, large, message("GetRequest", name="a"))).query
-    assert reasons(answer.errors) == {1: "COMMAND_TOO_LARGE"}
+    items = [query(GET, large), query(GET, large, continues=True), query(GET, large)]
+    answers = [o.query for o in harness.machine.apply(batch(0, *items)).reply.outcomes]
+    assert [reasons(each.errors) for each in answers] == [{}, {0: "COMMAND_TOO_LARGE"}, {}]
 
 
-def test_answers_of_a_batch_share_one_message(
+def test_a_batch_without_room_postpones_reads(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reads that come together are answered as far as a message holds; others may try again."""
-    text = "x" * 1_000
-    harness.apply(command(PUT, put_request("a", text)), command(PUT, put_request("b", "small")))
-    one, small = (message("GetRequest", name=name) for name in "ab")
-    size = len(harness.read(query(GET, one)).query.results)
-    monkeypatch.setattr(machine_module, "APPLY_ANSWERS_BYTES_MAX", 2 * size + 100)
-
+    """Reads that come together are answered as far as a message holds; others are asked again."""
+    monkeypatch.setattr(queries_module, "APPLY_ANSWERS_BYTES_MAX", 2 * MESSAGE_BYTES_MAX)
+    large = message("GetRequest", fault="large")
     for _ in range(2):  # the next batch has its own room
-        items = (query(GET, one), query(GET, one, one), query(GET, small))
-        answers = [o.query for o in harness.machine.apply(batch(0, *items)).reply.outcomes]
-        assert [reasons(answer.errors) for answer in answers] == [{}, {1: "OVERLOADED"}, {}]
-        assert [len(framing.unframe(answer.results)) for answer in answers] == [1, 2, 1]
+        outcomes = harness.machine.apply(batch(0, *[query(GET, large)] * 4)).reply.outcomes
+        assert [o.query.postponed for o in outcomes] == [False, False, True, True]
+        assert not outcomes[3].query.results
+
+
+class Impatient:
+    """Lets reads begin, and go on, as often as it is told."""
+
+    def __init__(self, begins: int, calls: int) -> None:
+        """Let so many reads begin, and each make so many calls more than its first."""
+        self.begins_left, self.calls, self.calls_left = begins, calls, calls
+
+    def begins(self) -> bool:
+        """Count a read."""
+        self.begins_left -= 1
+        self.calls_left = self.calls
+        return self.begins_left >= 0
+
+    def is_gone(self) -> bool:
+        """Count a call."""
+        self.calls_left -= 1
+        return self.calls_left < 0
+
+
+@pytest.mark.parametrize("begins", [0, 1, 2])
+def test_a_slice_ends_between_reads(harness: Harness, begins: int) -> None:
+    """The first read of a batch is answered in any case, and no read in part."""
+    harness.apply(command(PUT, put_request("a")))
+    get = message("GetRequest", name="a")
+    parts = [query(GET, get, continues=continues) for continues in (False, True, False, True)]
+    applied = harness.machine.apply(batch(0, *parts), Impatient(begins, 9))
+    second = begins < 2
+    found = [outcome.query.postponed for outcome in applied.reply.outcomes]
+    assert found == [False, False, second, second]
+
+
+def test_a_read_that_takes_long_is_answered_in_part(harness: Harness) -> None:
+    """The calls past its time are refused, with a time to come again, and never made."""
+    harness.apply(command(PUT, put_request("a")))
+    get, defect = message("GetRequest", name="a"), message("GetRequest", fault="defect")
+    items = batch(0, query(GET, get, get, get, defect, defect), query(GET, get, get))
+    first, second = (o.query for o in harness.machine.apply(items, Impatient(2, 2)).reply.outcomes)
+    assert reasons(first.errors) == {3: "OVERLOADED", 4: "OVERLOADED"}
+    assert "retry_delay_ms" in details_of(first.errors[0].error)
+    assert reasons(second.errors) == {}
+    assert not harness.machine.alarms
+
+
+@pytest.mark.parametrize("fault", ["deep", "memory"])
+def test_a_read_that_exhausts_the_process_is_a_defect(harness: Harness, fault: str) -> None:
+    """It has changed nothing, so nothing has to end for it."""
+    harness.apply(command(PUT, put_request("a")))
+    answer = harness.read(query(GET, message("GetRequest", fault=fault))).query
+    assert reasons(answer.errors) == {0: "INTERNAL"}
+    assert len(harness.machine.alarms) == 1
 
 
 def test_state_digest_is_the_digest_of_the_entities(harness: Harness) -> None:

@@ -13,7 +13,7 @@ from services.runtime import reading as reading_module
 from tests.runtime import echo
 from tests.runtime.echo import PUT, batch, command, put_request
 from tests.runtime.snapshot_trial import merged
-from tests.runtime.test_server import Client, failed, send, serving
+from tests.runtime.test_server import Client, failed, read, send, serving
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 
 WORDS = 6000
@@ -58,7 +58,10 @@ async def first_of(client: Client, generation: int, sequence: int = 1) -> Any:
 async def digest(stream: Any) -> bytes:
     """Return the digest of the state."""
     (reply,) = await send(stream, batch(0, pb.Item(query=pb.QueryItem())))
-    return bytes(reply.outcomes[0].query.state_digest)
+    answer = reply.outcomes[0].query
+    if answer.deferred:
+        answer = (await read(stream)).deferred
+    return bytes(answer.state_digest)
 
 
 async def test_section_is_the_state_at_the_cut(client: Client) -> None:

@@ -22,6 +22,7 @@ from services.streams.domain import DOMAIN as STREAMS
 from services.users.domain import build_domain
 
 KEY = bytes(range(32))
+CLUSTER_ID = bytes(range(16))
 
 
 class FailingStorage(FileStorage):
@@ -64,7 +65,11 @@ class Surroundings:
     def open(self) -> ReplicaFiles:
         """Open the data directory on the disk that can fail."""
         options = DirectoryOptions(
-            self.config.data_directory, 0, 1, segment_bytes=self.config.segment_bytes
+            self.config.data_directory,
+            0,
+            1,
+            segment_bytes=self.config.segment_bytes,
+            cluster_id=CLUSTER_ID,
         )
         return open_replica(options, self.storage)
 
@@ -79,6 +84,7 @@ async def surroundings(directory: Path) -> AsyncIterator[Surroundings]:
     }
     running = []
     arguments = [f"--data-directory={directory}/data", "--listen=127.0.0.1:0"]
+    arguments.append(f"--cluster-id={CLUSTER_ID.hex()}")
     for name, domain in domains.items():
         server, served = new_server(), DomainServer(domain)
         arguments.append(f"--service={name}={bind(server, f'unix:{directory}/{name}.sock')}")

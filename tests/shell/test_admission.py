@@ -10,7 +10,9 @@ import pytest
 
 from coordinator.gateway.commands import Commands
 from coordinator.gateway.normalize import Normalizer
+from coordinator.gateway.quotas import QuotaConfig, Quotas
 from coordinator.gateway.routes import Routes
+from coordinator.gateway.shares import Shares
 from coordinator.mux.mux import Mux
 from coordinator.mux.sessions import HeaderVerdict
 from coordinator.mux.types import LoggedRequest, LoggedSpan, RegisterSession
@@ -29,15 +31,19 @@ ROOT = AccessToken(0, 1, 2**62)
 SESSION = 17
 CREATE_STREAM, CREATE_USER = 200, 100
 DONE = Reply(1, 1, 1, ())
+NO_QUOTAS = QuotaConfig(0, 0)
 
 
 class World:
     """Commands over a real sessions machine, a log that can refuse, a service that can hang."""
 
-    def __init__(self) -> None:
+    def __init__(self, quotas: QuotaConfig = NO_QUOTAS) -> None:
         """Register one session of root."""
+        self.quotas = quotas
+        self.now_ms = 0
         self.logged: list[SessionRequest] = []
         self.used: list[int] = []
+        self.evicted: list[int] = []
         self.refusal: Refusal | None = None
         self.not_leading: Refusal | None = None
         self.learned: Callable[[], None] = lambda: None
@@ -52,13 +58,15 @@ class World:
             methods = [method.full_name for method in methods_of_file(file)]
             closure = file_closure([file])
             routes.update(domain.DescribeResponse(file_descriptors=closure, methods=methods))
+        self.shares = Shares(self.mux.replies, self.evicted.append)
         self.commands = Commands(
             routes,
             Normalizer(routes, {2: self}),
             self,
             self.mux.sessions,
             self.mux.admission,
-            lambda: 0,
+            self.shares,
+            Quotas(self.quotas, lambda: self.now_ms),
             self.used.append,
             self.confirm,
         )
@@ -76,7 +84,7 @@ class World:
         span = LoggedSpan(code=1, count=1, items=b"", user_id=0, credential_revision=1)
         nonce = session_id.to_bytes(16, "little")
         self.mux.sessions.apply(RegisterSession(nonce), span, 0, session_id)
-        self.mux.replies.open(session_id)
+        self.mux.replies.open(session_id, 0)
 
     def submit(self, waiting: SessionRequest | LooseCommand) -> None:
         """Take a request into the log, or refuse it."""
@@ -92,6 +100,10 @@ class World:
         self.normalizing += 1
         await self.normalized.wait()
         return domain.NormalizeResponse(items=request.items)
+
+    async def submit_loose(self, command: LooseCommand) -> None:
+        """Send a command without a session."""
+        self.commands.submit_loose(command)
 
     async def admit(self, number: int, code: int = CREATE_STREAM) -> asyncio.Future[Reply]:
         """Admit a request of one command."""

@@ -106,3 +106,55 @@ async def test_refusing_all() -> None:
     for future in futures[1:]:
         with pytest.raises(Refusal, match="full"):
             await future
+
+
+def request_of(user_id: int, commands: int, size: int = 0) -> SessionRequest:
+    """Return a request of a session."""
+    logged = log_pb2.LoggedRequest(session_id=user_id, number=1)
+    logged.spans.add(code=1, count=commands, items=bytes(size), user_id=user_id)
+    return SessionRequest(logged, asyncio.Future[module.Reply](loop=_LOOP), user_id)
+
+
+def prepares(batcher: Batcher) -> list[list[int]]:
+    """Take everything; return whose requests are in which prepare."""
+    taken = []
+    while (batch := batcher.take()) is not None:
+        taken.append([request.session_id for request in batch.requests])
+    return taken
+
+
+@pytest.mark.parametrize(("commands", "size"), [(1_000, 0), (8_190, 0), (1, 1_000_000)])
+def test_a_flood_of_one_user_delays_nobody_by_more_than_a_turn(commands: int, size: int) -> None:
+    """Who comes last with little is in one of the first prepares, and has their order there."""
+    batcher = Batcher()
+    for _ in range(40):
+        batcher.add(request_of(1, commands, size))
+    for commands_of_two in (1, 2, 3):
+        batcher.add(request_of(2, commands_of_two))
+    batcher.add(request_of(3, 1))
+    taken = prepares(batcher)
+    assert sorted(user_id for prepare in taken for user_id in prepare) == [1] * 40 + [2] * 3 + [3]
+    assert [user_id for prepare in taken[:2] for user_id in prepare if user_id > 1] == [2, 2, 2, 3]
+
+
+def test_large_requests_get_no_more_than_small_ones() -> None:
+    """Whoever sends the largest requests waits while others have as many turns as they take."""
+    batcher = Batcher()
+    for _ in range(4):
+        batcher.add(request_of(1, 8_190))
+    for _ in range(32):
+        batcher.add(request_of(2, 1_023))
+    order = [user_id for prepare in prepares(batcher) for user_id in prepare]
+    second = [index for index, user_id in enumerate(order) if user_id == 1][1]
+    assert 14 <= order[:second].count(2) <= 18
+
+
+def test_loose_commands_of_many_users_share_a_request() -> None:
+    """Turns cost a crowd of single callers no request each."""
+    batcher = Batcher()
+    for user_id in range(100):
+        batcher.add(loose(10, user_id))
+    batch = batcher.take()
+    assert batch is not None
+    assert (batch.command_count, len(batch.requests)) == (100, 1)
+    assert [span.user_id for span in batch.requests[0].spans] == list(range(100))

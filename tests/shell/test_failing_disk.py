@@ -17,12 +17,12 @@ import pytest
 
 from coordinator.__main__ import EXIT_FAILED, EXIT_STOPPED, _serve
 from coordinator.standing import READY_FILE
-from tests.shell.in_process import KEY, Surroundings, surroundings
+from tests.shell.in_process import CLUSTER_ID, KEY, Surroundings, surroundings
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.streams.v1.streams_service_pb2_grpc import StreamsServiceStub
 from viewstamp.tokens import sign
 
-TOKEN = sign(KEY, 0, 1, 2**62)
+TOKEN = sign(KEY, CLUSTER_ID, 0, 1, 2**62)
 METADATA = (("authorization", f"Bearer {TOKEN}"),)
 
 

@@ -41,8 +41,15 @@ class Trial:
         self.seen = seen()
         self.told: list[vsr.Event] = []
         self.said: list[str] = []
+        self.stalled: list[str] = []
         self.fitness = Fitness(
-            FitnessPorts(lambda: self.seen, self.told.append, self.said.append, lambda: self.now_ms)
+            FitnessPorts(
+                lambda: self.seen,
+                self.told.append,
+                self.said.append,
+                self.stalled.append,
+                lambda: self.now_ms,
+            )
         )
 
     def sees(self, found: Seen, lasts_ms: int = 0) -> None:
@@ -104,3 +111,12 @@ def test_the_core_is_told_of_changes_alone() -> None:
         trial.sees(found)
     assert trial.told == [vsr.Unfit(FULL), vsr.Fit(), vsr.Unfit(FULL), vsr.Fit()]
     assert trial.said == [FULL, ""]
+
+
+def test_stages_that_stand_still_are_told_of_once() -> None:
+    """A full disk is another matter: reads are served on it."""
+    trial = Trial()
+    trial.sees(seen(8, is_full=True), LATE)
+    trial.sees(seen(8, is_full=True), LATE)
+    trial.sees(seen(8, 8, is_full=True))
+    assert trial.stalled == [STUCK, ""]

@@ -190,8 +190,37 @@ async def test_no_answer_in_time_is_an_unknown_outcome(monkeypatch: pytest.Monke
     async with primary(answer) as port, passing_on(f"127.0.0.1:{port}") as forwarding:
         with pytest.raises(Refusal, match="under its request number") as caught:
             await forwarding.forward(PATH, b"", Caller())  # type: ignore[arg-type]
-    assert caught.value.reason == Reason.REASON_NO_QUORUM
+    assert caught.value.reason == Reason.REASON_OUTCOME_UNKNOWN
     assert caught.value.details == {"deadline_ms": "50", "outcome": "unknown"}
+
+
+async def test_a_read_without_an_answer_has_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changed nothing, so whoever asked may simply ask again."""
+    monkeypatch.setattr(forwarding_module, "FORWARD_DEADLINE_MS", 50)
+    never = asyncio.Event()
+
+    async def answer(_: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+        await never.wait()
+        return b""
+
+    async with primary(answer) as port, passing_on(f"127.0.0.1:{port}") as forwarding:
+        with pytest.raises(Refusal, match="could not be asked") as caught:
+            await forwarding.forward(PATH, b"", Caller(), changes=False)  # type: ignore[arg-type]
+    assert (caught.value.name, caught.value.details) == ("VIEW_CHANGE", {})
+
+
+async def test_a_call_that_never_left_has_no_outcome() -> None:
+    """Where nobody listens nothing was sent, so a command, too, may simply be sent again."""
+    async with primary(_never) as port:
+        pass  # and is gone
+    async with passing_on(f"127.0.0.1:{port}") as forwarding:
+        with pytest.raises(Refusal, match="could not be asked") as caught:
+            await forwarding.forward(PATH, b"", Caller())  # type: ignore[arg-type]
+    assert (caught.value.name, caught.value.details) == ("VIEW_CHANGE", {})
+
+
+async def _never(_: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+    raise AssertionError("nobody asks")
 
 
 async def test_a_primary_whose_machine_vanished_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +241,7 @@ async def test_a_primary_whose_machine_vanished_is_noticed(monkeypatch: pytest.M
         async with wires[0].listening() as address, passing_on(address) as forwarding:
             with pytest.raises(Refusal, match="could not be asked") as caught:
                 await forwarding.forward(PATH, b"", Caller())  # type: ignore[arg-type]
-    assert caught.value.reason == Reason.REASON_VIEW_CHANGE
+    assert caught.value.reason == Reason.REASON_OUTCOME_UNKNOWN
     assert caught.value.details == {"outcome": "unknown"}
 
 

@@ -13,10 +13,10 @@ from coordinator.journal import CorruptRecord
 from coordinator.replica.errors import HaltedError
 from coordinator.replica.handover import RUN_PREPARES_MAX, Handover, HandoverPorts
 from viewstamp.format.prepare import Prepare, seal
-from viewstamp.limits import FEATURE_LEVEL
+from viewstamp.limits import FEATURE_LEVEL_MAX
 
 
-def prepare(op: int, feature_level: int = FEATURE_LEVEL) -> Prepare:
+def prepare(op: int, feature_level: int = FEATURE_LEVEL_MAX) -> Prepare:
     """Return an entry of an op; its parent is not looked at here."""
     return seal(
         parent=bytes([min(op - 1, 1)]) * 16,
@@ -185,6 +185,8 @@ async def test_an_entry_of_a_newer_build_is_not_executed() -> None:
     """One of a feature level beyond this build's halts the replica, once those before are done."""
     journal = Journal(range(0))
     journal.handover.add(vsr.Commit(1, prepare(1)))
-    with pytest.raises(HaltedError, match=f"level {FEATURE_LEVEL + 1}.*up to {FEATURE_LEVEL}:"):
-        journal.handover.add(vsr.Commit(2, prepare(2, FEATURE_LEVEL + 1)))
+    with pytest.raises(
+        HaltedError, match=f"level {FEATURE_LEVEL_MAX + 1}.*up to {FEATURE_LEVEL_MAX}:"
+    ):
+        journal.handover.add(vsr.Commit(2, prepare(2, FEATURE_LEVEL_MAX + 1)))
     assert journal.handed_over == [1]

@@ -10,6 +10,7 @@ import pytest
 from coordinator import vsr
 from coordinator.gateway.leading import CONFIRM_DEADLINE_MS, Leading
 from coordinator.mux import types as mux
+from coordinator.mux.types import Stage
 from coordinator.replica.reads import ReplicaReads
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
@@ -49,6 +50,10 @@ class World:
         await asyncio.sleep(0)
         assert self.asked == [vsr.ReadIndexRequested(1)]
         return task
+
+    def stages_of(self, read: object) -> tuple[Stage, ...]:
+        """Nothing is read here."""
+        raise AssertionError
 
     def is_handed_over(self, op: int, revision: int) -> bool:
         """Nothing waits for the log here."""

@@ -17,7 +17,7 @@ from coordinator.composition import Coordinator
 from coordinator.config import parse
 from coordinator.gateway.reads import CONSISTENCY_KEY
 from coordinator.replica.bootstrap import DirectoryOptions, open_replica
-from tests.shell.in_process import KEY, surroundings
+from tests.shell.in_process import CLUSTER_ID, KEY, surroundings
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
 from viewstamp.api.cluster.v1.cluster_service_pb2_grpc import ClusterServiceStub
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots
@@ -27,7 +27,7 @@ from viewstamp.api.users.v1.users_service_pb2_grpc import UsersServiceStub
 from viewstamp.limits import MIB, ROOT_USER_ID
 from viewstamp.tokens import sign
 
-ROOT, SOMEBODY = (sign(KEY, user_id, 1, 2**62) for user_id in (ROOT_USER_ID, 7))
+ROOT, SOMEBODY = (sign(KEY, CLUSTER_ID, user_id, 1, 2**62) for user_id in (ROOT_USER_ID, 7))
 DEADLINE_S = 30
 
 
@@ -40,7 +40,9 @@ async def waiting(services: Mapping[str, str] | None = None) -> AsyncIterator[gr
         flags += [f"--service={name}={target}" for name, target in targets.items()]
         flags += ["--peer-listen=127.0.0.1:0", "--peer=1=127.0.0.1:1", "--peer=2=127.0.0.1:2"]
         config = parse(flags)
-        options = DirectoryOptions(Path(directory, "data"), 0, 3, segment_bytes=4 * MIB)
+        options = DirectoryOptions(
+            Path(directory, "data"), 0, 3, segment_bytes=4 * MIB, cluster_id=CLUSTER_ID
+        )
         coordinator = Coordinator(config, open_replica(options), KEY)
         stop = asyncio.Event()
         running = asyncio.create_task(coordinator.run(stop))

@@ -47,7 +47,7 @@ async def _turns(sequencer: Sequencer, count: int) -> None:
 
 
 async def test_the_same_proposal_is_pending_once() -> None:
-    """While it is pending a repeat is dropped; once settled it can be proposed again."""
+    """While it waits a repeat is dropped; once settled it can be proposed again."""
     sequencer = Sequencer()
     proposals = Proposals(sequencer)
     proposals.activate()
@@ -55,7 +55,6 @@ async def test_the_same_proposal_is_pending_once() -> None:
     proposals.add(proposal)
     proposals.add(proposal)
     await _turns(sequencer, 1)
-    proposals.add(proposal)
     (command,) = sequencer.taken
     assert (command.code, command.item, command.user_id) == (ASSIGN, b"g", SYSTEM_USER_ID)
     command.future.set_result(DONE)
@@ -119,3 +118,52 @@ async def test_who_is_no_longer_the_primary_proposes_nothing() -> None:
     proposals.propose(ASSIGN, b"waits", 0)
     await _turns(sequencer, 2)
     assert [command.item for command in sequencer.taken] == [b"on its way", b"waits"]
+
+
+async def test_what_is_proposed_again_meanwhile_is_not_lost() -> None:
+    """A machine that was asked too early says so before its answer is settled: it is asked anew."""
+    sequencer = Sequencer()
+    proposals = Proposals(sequencer)
+    proposals.activate()
+    proposal = domain.Proposal(code=ASSIGN, request=b"g")
+    proposals.add(proposal)
+    await _turns(sequencer, 1)
+    proposals.add(proposal)
+    proposals.add(proposal)
+    sequencer.taken[0].future.set_result(DONE)
+    await _turns(sequencer, 2)
+    sequencer.taken[1].future.set_result(DONE)
+    await asyncio.sleep(0.005)
+    assert (len(sequencer.taken), len(proposals)) == (2, 0)
+
+
+async def test_nothing_above_the_feature_level_is_proposed() -> None:
+    """While the level is too low a proposal is dropped, not repeated; once it is raised it goes."""
+    sequencer, allowed = Sequencer(), {ASSIGN + 1}
+    proposals = Proposals(sequencer, may_enter=lambda code: code in allowed)
+    proposals.activate()
+    proposals.propose(ASSIGN, b"g", 0)
+    assert len(proposals) == 0
+    allowed.add(ASSIGN)
+    proposals.propose(ASSIGN, b"g", 0)
+    await _turns(sequencer, 1)
+
+
+async def test_what_an_earlier_term_sent_is_settled_beside_what_this_one_did() -> None:
+    """An answer that comes after this replica leads again ends nothing that is under way since."""
+    sequencer = Sequencer()
+    proposals = Proposals(sequencer)
+    proposals.activate()
+    proposals.propose(ASSIGN, b"g", 0)
+    await _turns(sequencer, 1)
+    proposals.deactivate()
+    proposals.activate()
+    proposals.propose(ASSIGN, b"g", 0)
+    await _turns(sequencer, 2)
+    sequencer.taken[0].future.set_result(DONE)
+    await asyncio.sleep(0)
+    assert len(proposals) == 1
+    proposals.propose(ASSIGN, b"g", 0)  # asked for again while it is sequenced
+    sequencer.taken[1].future.set_result(DONE)
+    await _turns(sequencer, 3)
+    assert len(sequencer.taken) == 3

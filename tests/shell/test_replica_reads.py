@@ -12,7 +12,7 @@ from coordinator import vsr
 from coordinator.gateway.reads import LINEARIZABLE, Consistency, Reads, ReadSpan
 from coordinator.gateway.routes import Routes
 from coordinator.mux import types as mux
-from coordinator.replica import reads as replica_reads
+from coordinator.replica import read_shares
 from coordinator.replica.batcher import Reply
 from coordinator.replica.reads import ReplicaReads
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -38,6 +38,10 @@ class FakeMux:
         assert reads
         self.led += [read.token for read in reads]
         return []
+
+    def stages_of(self, read: mux.Read) -> tuple[mux.Stage, ...]:
+        """Send all the same way."""
+        return (mux.Stage.STREAMS,)
 
     def fail_read(self, token: int, error: bytes) -> list[mux.MuxEffect]:
         """Remember the failure."""
@@ -89,6 +93,7 @@ class Setup:
         principal: AccessToken | None,
         session_id: int,
         consistency: Consistency,
+        address: str,
     ) -> asyncio.Future[Reply]:
         """Start reads as the composition does."""
         read = mux.Read(self.reads.next_token(), (), None, 0)
@@ -182,7 +187,7 @@ async def test_answers() -> None:
     await asyncio.sleep(0)
     assert setup.mux.led == [1, 2]
     setup.reads.answered(mux.ReadAnswered(1, 10, 7, (), None))
-    error = Refusal(Reason.REASON_DOMAIN_RESTARTING, "gone").to_error().SerializeToString()
+    error = Refusal(Reason.REASON_DOMAIN_RESTARTING, "gone").to_answer().SerializeToString()
     setup.reads.answered(mux.ReadAnswered(2, 10, 7, (), error))
     assert (await answered).first_revision == 10
     with pytest.raises(Refusal, match="gone"):
@@ -207,7 +212,7 @@ async def test_the_core_keeps_reads_that_wait_for_it_alone() -> None:
 
 async def test_too_many_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit reads are refused at once, whatever they wait for."""
-    monkeypatch.setattr(replica_reads, "READ_INDEXES_WAITING_MAX", 3)
+    monkeypatch.setattr(read_shares, "READ_INDEXES_WAITING_MAX", 3)
     setup = Setup()
     futures = [setup.start(each) for each in CONSISTENCIES.values()]
     with pytest.raises(Refusal) as caught:

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 from coordinator.gateway.timers import SessionTimers
 from coordinator.mux.entities import Session
-from coordinator.stages.codec import EXPIRE_SESSION_CODE
+from coordinator.mux.sessions import SessionsMachine
+from coordinator.mux.types import ExpireSession, LoggedRequest, LoggedSpan, RegisterSession
+from coordinator.stages.codec import EXPIRE_SESSION_CODE, ProtobufCodec
+from viewstamp import limits
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions
 
 IDLE_MS = 100
@@ -21,6 +24,7 @@ class World:
         self.sessions = {7: Session(7, 1, b"", 5)}
         self.proposed: list[tuple[int, int]] = []
         self.timers = SessionTimers(self.live, self, lambda: self.now_ms, IDLE_MS)
+        self.timers.begin()
 
     def live(self) -> Iterator[Session]:
         """Yield the sessions."""
@@ -80,3 +84,53 @@ def test_nothing_is_kept_of_ended_sessions() -> None:
     world.check_after(0)
     world.sessions[7] = Session(7, 1, b"", 5)
     assert world.check_after(IDLE_MS - 1) == []  # a timer of its own, not the old one's rest
+
+
+def test_timers_begin_anew_with_a_primary() -> None:
+    """A backup counts nothing: whoever comes back after a failover finds the session alive."""
+    world = World()
+    world.timers.stop()
+    assert world.check_after(10 * IDLE_MS) == []
+    world.timers.begin()
+    assert world.check_after(IDLE_MS - 1) == []
+    world.timers.used(7)
+    world.timers.stop()
+    assert world.check_after(10 * IDLE_MS) == []
+    world.timers.begin()
+    assert world.check_after(0) == []
+    assert world.check_after(IDLE_MS) == [(7, 5)]
+
+
+def test_who_can_be_spared() -> None:
+    """The session unused longest gives way, none with a stream, and each is named once."""
+    world = World()
+    idle_ms = limits.SESSION_SPARE_IDLE_MS
+    for session_id in (7, 8, 9):
+        world.now_ms += 1
+        world.timers.used(session_id)
+    world.timers.stream_opened(7)
+    assert world.timers.spare((7, 8, 9), any_will_do=False) is None
+    world.now_ms += idle_ms
+    spared = [world.timers.spare((7, 8, 9), any_will_do=False) for _ in range(3)]
+    assert spared == [8, 9, None]
+    # Root gets in even so, at the cost of whichever was used longest ago.
+    assert world.timers.spare((7, 8, 9), any_will_do=True) == 7
+    # What a new primary has not seen used counts from when it began to lead.
+    world.timers.begin()
+    assert world.timers.spare((10,), any_will_do=False) is None
+    world.now_ms += idle_ms
+    assert world.timers.spare((10,), any_will_do=False) == 10
+
+
+def test_a_session_can_be_ended_in_any_case() -> None:
+    """Whatever its client sends until then: no request number is later than the one named."""
+    world = World()
+    world.timers.used(7)
+    world.timers.evict(7)
+    ((session_id, last_number),) = world.proposed
+    machine = SessionsMachine(ProtobufCodec())
+    span = LoggedSpan(1, 1, b"", 1, 1)
+    machine.apply(RegisterSession(b"n" * 16), span, 0, session_id)
+    machine.check_header(LoggedRequest(session_id, 1, 0, (span,)))
+    machine.apply(ExpireSession(session_id, last_number), span, 0, 9)
+    assert machine.get(session_id) is None

@@ -20,6 +20,7 @@ class Trial:
 
     def __init__(self, directory: Path) -> None:
         self.said: list[str] = []
+        self.ready: list[bool] = []
         self.work: list[Coroutine[Any, Any, None]] = []
         self.progress = Progress()
         self.is_serving = False
@@ -32,12 +33,15 @@ class Trial:
             proposals=SimpleNamespace(  # type: ignore[arg-type]
                 activate=self.say("activate"), deactivate=self.say("deactivate")
             ),
+            timers=SimpleNamespace(  # type: ignore[arg-type]
+                begin=self.say("begin timers"), stop=self.say("stop timers")
+            ),
             snapshots=SimpleNamespace(  # type: ignore[arg-type]
                 orchestrator=orchestrator, replayed=self.nothing
             ),
             face=SimpleNamespace(  # type: ignore[arg-type]
                 submit=SimpleNamespace(end_all=self.say("end streams")),
-                server=SimpleNamespace(set_ready=self.nothing),
+                server=SimpleNamespace(set_ready=self.set_ready),
             ),
             members=SimpleNamespace(  # type: ignore[arg-type]
                 report=lambda: None, settled=self.say("settled")
@@ -50,6 +54,10 @@ class Trial:
     def say(self, what: str) -> Any:
         """Return what remembers that it was called."""
         return lambda *_: self.said.append(what)
+
+    async def set_ready(self, ready: bool) -> None:
+        """Remember what probes are told."""
+        self.ready.append(ready)
 
     async def nothing(self, *_: object) -> None:
         """Take part."""
@@ -77,7 +85,10 @@ async def test_a_primary_stops_to_lead(tmp_path: Path) -> None:
     await trial.run()
     trial.changes(NORMAL, 1)
     await trial.run()
-    assert trial.said == ["settled", "activate", "deactivate", "end streams", "settled"]
+    assert trial.said == [
+        *("settled", "activate", "begin timers"),
+        *("deactivate", "stop timers", "end streams", "settled"),
+    ]
 
 
 async def test_a_lead_that_ended_before_it_began(tmp_path: Path) -> None:
@@ -86,7 +97,7 @@ async def test_a_lead_that_ended_before_it_began(tmp_path: Path) -> None:
     trial.changes(NORMAL, 0)
     trial.changes(VIEW_CHANGE, 1)
     await trial.run()
-    assert trial.said == ["settled", "deactivate", "end streams"]
+    assert trial.said == ["settled", "deactivate", "stop timers", "end streams"]
 
 
 async def test_a_backup_has_nobody_to_send_away(tmp_path: Path) -> None:
@@ -97,3 +108,16 @@ async def test_a_backup_has_nobody_to_send_away(tmp_path: Path) -> None:
         await trial.run()
     assert trial.said == ["settled", "settled"]
     await asyncio.sleep(0)
+
+
+async def test_a_replica_whose_stages_stand_still_is_not_ready(tmp_path: Path) -> None:
+    """It is again once they get on, unless it has left status normal meanwhile."""
+    trial = Trial(tmp_path)
+    trial.changes(NORMAL, 0)
+    trial.standing.stalled("op 8 does not get through its stages")
+    trial.standing.stalled("")
+    trial.standing.stalled("op 9 does not get through its stages")
+    trial.changes(VIEW_CHANGE, 1)
+    trial.standing.stalled("")
+    await trial.run()
+    assert trial.ready == [True, False, True, False, False, False]

@@ -37,6 +37,10 @@ class Call:
         """Return what the caller sent."""
         return self._metadata
 
+    def peer(self) -> str:
+        """Return where it comes from."""
+        return "ipv4:127.0.0.1:1"
+
     async def abort(
         self, code: grpc.StatusCode, _: str, trailing_metadata: tuple[tuple[str, bytes], ...]
     ) -> NoReturn:
@@ -92,8 +96,8 @@ async def test_a_command_without_an_answer_has_an_unknown_outcome(
     )
     with pytest.raises(Ended):
         await calls.serve("/test.Service/Method", b"", call)  # type: ignore[arg-type]
-    assert call.code is grpc.StatusCode.UNAVAILABLE
-    assert call.details["reason"] == "NO_QUORUM"
+    assert call.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert call.details["reason"] == "OUTCOME_UNKNOWN"
     assert (call.details["outcome"], call.details["deadline_ms"]) == ("unknown", str(DEADLINE_MS))
     (future,) = log.futures
     assert future.cancelled() is (not metadata)

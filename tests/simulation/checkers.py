@@ -18,6 +18,7 @@ from coordinator.vsr.drop import AMONG_VOTERS
 from tests.simulation.application import Executed, Model, Request
 from tests.simulation.clients import Answer, Read
 from tests.simulation.history import History
+from tests.simulation.levels import level_behind
 from viewstamp.format.prepare import NO_PARENT
 
 if TYPE_CHECKING:
@@ -287,6 +288,25 @@ class NothingCommittedDiscarded(Checker):
                 raise self.broken(f"replica {replica} discards op {later}, which is committed")
 
 
+class LevelsAscend(Checker):
+    """Along the one history the feature level never falls, and rises only after it was decided."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._levels: dict[int, int] = {}
+
+    def committed(self, replica: int, prepare: Any) -> None:
+        op, level = prepare.header.op, prepare.header.feature_level
+        if self._levels.setdefault(op, level) != level:
+            raise self.broken(f"op {op} has level {level} on replica {replica}, and another before")
+        before = self._levels.get(op - 1, level)
+        if level < before:
+            raise self.broken(f"op {op} has level {level}, and the one before it {before}")
+        decided = level_behind(op - 1)
+        if level > decided:
+            raise self.broken(f"op {op} has level {level}, and {decided} was decided before it")
+
+
 class DigestsEqual(Checker):
     """After each entry, every replica is in the same state."""
 
@@ -377,6 +397,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     ViewsMonotonic,
     OneLogPerView,
     NothingCommittedDiscarded,
+    LevelsAscend,
     DigestsEqual,
     ExactlyOnce,
     RepliesAreTheModels,

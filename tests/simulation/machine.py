@@ -15,10 +15,10 @@ from tests.journal.memory_storage import SimulatedCrash
 from tests.simulation.application import Application
 from tests.simulation.clients import Read
 from tests.simulation.disk import DISK_REFUSES, STEPS_BEFORE_CRASH_MAX, SimulatedDisk
+from tests.simulation.levels import FOUNDING_LEVEL
 from tests.simulation.process import EPOCH_US, Process, ProcessEnded
 from viewstamp.format.prepare import Prepare, seal
 from viewstamp.format.record import SECTOR_BYTES
-from viewstamp.limits import FEATURE_LEVEL
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -156,7 +156,7 @@ class Machine:
             self.world.cluster_id,
             self.index,
             options.replica_count,
-            FEATURE_LEVEL,
+            FOUNDING_LEVEL,
             options.standby_count,
         )
         core = vsr.Replica(

@@ -21,6 +21,7 @@ from tests.simulation.clients import Answer
 from tests.simulation.options import Options
 from tests.simulation.plant import Plant
 from tests.simulation.process import HANDLERS, Process
+from viewstamp.limits import FEATURE_LEVEL_MAX
 
 
 def commit_without_quorum(patch: pytest.MonkeyPatch) -> None:
@@ -203,6 +204,11 @@ def differ_in_snapshots(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ChainApplication, "save", lambda self: real(self) + b" " * (next(serials) % 97))
 
 
+def lead_at_the_level_of_the_build(patch: pytest.MonkeyPatch) -> None:
+    """A primary gives entries the highest level that its build knows, decided or not."""
+    patch.setattr(Process, "_feature_level", FEATURE_LEVEL_MAX)
+
+
 def has_chain(options: Options) -> bool:
     """The seeds with the compact application, which some bugs are planted in."""
     return options.application == "chain"
@@ -229,6 +235,7 @@ PLANTS: Final = (
     Plant("ViewsMonotonic", keep_the_first_superblock, seed=1),
     Plant("OneLogPerView", sequence_anew, seed=1),
     Plant("NothingCommittedDiscarded", discard_too_much, seed=1),
+    Plant("LevelsAscend", lead_at_the_level_of_the_build, seed=1),
     Plant("DigestsEqual", differ_between_processes, where=has_chain),
     Plant("ExactlyOnce", forget_numbers, where=has_chain),
     Plant("RepliesAreTheModels", add_wrongly, where=has_chain),

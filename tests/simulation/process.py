@@ -16,6 +16,7 @@ from coordinator.replica.handover import RUN_DELAY_MS, RUN_PREPARES_MAX
 from coordinator.replica.ports import Room
 from tests.simulation.application import Executed, Request
 from tests.simulation.clients import Answer, NotServed, Read
+from tests.simulation.levels import level_behind
 from tests.simulation.marks import sent_mark
 from tests.simulation.peer_reads import PeerReads
 from tests.simulation.snapshots import Snapshots, state_of
@@ -337,7 +338,14 @@ class Process:
         commands = sum(request.command_count for request in self._batch)
         body = self._world.kind.encode(self._batch)
         # The core was asked before, so it does not refuse now.
-        self.step(vsr.ClientBatch(body, commands, self.machine.wall_clock_us()))
+        self.step(
+            vsr.ClientBatch(body, commands, self.machine.wall_clock_us(), self._feature_level)
+        )
+
+    @property
+    def _feature_level(self) -> int:
+        """What the log has decided, as far as it was executed here: every so many ops a raise."""
+        return level_behind(self.application.op)
 
     def _admitted(self, effect: vsr.Admitted) -> None:
         self._in_log[effect.op] = self._batch

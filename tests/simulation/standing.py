@@ -42,7 +42,9 @@ class Standing:
             process.files.journal, self._became_full, process.pump, process.later
         )
         self.entries = Entries(self, self.space.room, lambda: self._now_ms() // TICK_MS)
-        ports = FitnessPorts(self._look, self._tell, lambda reason: None, self._now_ms)
+        ports = FitnessPorts(
+            self._look, self._tell, lambda reason: None, lambda reason: None, self._now_ms
+        )
         self._fitness = Fitness(ports)
         self._retention = Retention(process.files.journal, self._reports.followers, self._waits)
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from coordinator.snapshot.errors import AllCopiesBad, CopyNotWritten
+from coordinator.snapshot.errors import CopyNotWritten
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.layout import layer_file, manifest_file
 from tests.journal.memory_storage import MemoryStorage
@@ -113,18 +113,28 @@ def test_a_pinned_generation_can_be_downloaded_and_checked() -> None:
     assert sections.files.collect_garbage([], 5).generations == (2,)
 
 
-def test_nothing_is_collected_that_an_unreadable_manifest_may_name() -> None:
-    """Without a look at a manifest that is kept, no layer is removed."""
+def test_an_unreadable_manifest_keeps_what_it_may_name_and_nothing_else() -> None:
+    """Layers up to its generation stay as long as it is kept; later garbage goes all the same."""
     storage, sections = five_generations()
+    sections.write(6, entities(6, 2))
+    sections.files.delete(6)
     for directory in COPY_DIRECTORIES:
         storage.flip(f"{directory}/{manifest_file(3)}", 100)
-    layers = storage.names("copies/a/layers")
     sections.files.close()
     files = open_files(storage)  # what was written by an earlier process
-    with pytest.raises(AllCopiesBad, match=r"0003\.manifest"):
-        files.collect_garbage([3], 5)
-    assert storage.names("copies/a/layers") == layers
-    files.collect_garbage([], 5)
+    before = storage.names("copies/a/layers")
+    collected = files.collect_garbage([3], 5)
+    assert len(collected.unreadable) == 1
+    assert "0003.manifest" in collected.unreadable[0]
+    assert collected.generations == (1, 2, 4)
+    # The five of the generation that failed, and what the fourth alone had named.
+    assert len(collected.layers) >= 5
+    left = storage.names("copies/a/layers")
+    assert set(left) == set(before) - {f"{each.hex()}.layer" for each in collected.layers}
+    again = files.collect_garbage([3], 5)
+    assert (again.layers, len(again.unreadable)) == ((), 1)
+    assert files.problems(5) == []
+    assert files.collect_garbage([], 5).unreadable == ()
     assert files.problems(5) == []
 
 

@@ -12,6 +12,7 @@ import pytest
 from coordinator.snapshot import transfer as transfer_module
 from coordinator.snapshot.errors import CopiesFailed, TransferFailed
 from coordinator.snapshot.layout import layer_file, manifest_file
+from coordinator.snapshot.partial_files import PartialFiles
 from coordinator.vsr import SnapshotNeeded
 from tests.journal.builders import OTHER_CLUSTER_ID
 from tests.snapshot_files.generation_builders import (
@@ -49,7 +50,7 @@ async def test_everything_is_fetched(tmp_path: Path) -> None:
     for directory in COPY_DIRECTORIES:
         name = f"{directory}/{manifest_file(NEWEST)}"
         assert trial.storage.content(name) == trial.peer.manifests[NEWEST]
-    assert not trial.directory.exists()
+    assert not trial.leftovers()
     # The layers were asked for in turns that begin with different peers.
     turns = {peers for what, peers, _, _ in trial.fetcher.asked if what == "layer"}
     assert turns == {(0, 1), (1, 0)}
@@ -199,7 +200,7 @@ async def test_log_that_catches_up_needs_no_snapshot(tmp_path: Path) -> None:
     trial.transfer.needed(SnapshotNeeded(0, NEWEST, 20))
     await trial.until(lambda: trial.ended == 1)
     assert trial.recorded == []
-    assert not trial.directory.exists()
+    assert not trial.leftovers()
     # Layers that came in the meantime are garbage like any other.
     Sections(trial.files).write(9, entities(9, 1))
     trial.files.collect_garbage([], 9)
@@ -233,7 +234,7 @@ async def test_leftovers_of_no_use_are_removed(tmp_path: Path) -> None:
     (trial.directory / "manifest").write_bytes(trial.peer.manifests[NEWEST])
     trial.committed_op = 20
     trial.transfer = trial.begin()
-    await trial.until(lambda: not trial.directory.exists())
+    await trial.until(lambda: not trial.leftovers())
 
 
 async def test_garbage_and_deletions_leave_it_alone(tmp_path: Path) -> None:
@@ -357,14 +358,14 @@ async def test_what_is_fetched_may_use_the_reserve(
     mine = Sections(trial.files)
     trial.files.rebuild_reserve(mine.write(1, entities(7, 2)))
     assert all(trial.files.reserve_bytes())
-    append = transfer_module._append
+    append = PartialFiles.append
 
-    def append_if_there_is_room(path: Path, data: bytes) -> None:
+    def append_if_there_is_room(files: PartialFiles, name: str, data: bytes) -> None:
         if any(trial.files.reserve_bytes()):
             raise OSError(errno.ENOSPC, "planted: no space left on device")
-        append(path, data)
+        append(files, name, data)
 
-    monkeypatch.setattr(transfer_module, "_append", append_if_there_is_room)
+    monkeypatch.setattr(PartialFiles, "append", append_if_there_is_room)
     await trial.run()
     assert any("planted" in each for each in trial.said)
     assert loaded_state(trial.files, NEWEST) == trial.peer.sections.state

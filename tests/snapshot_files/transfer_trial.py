@@ -184,6 +184,10 @@ class Trial:
             async with asyncio.timeout(30):
                 await self.transfer.run()
 
+    def leftovers(self) -> list[str]:
+        """Return the names of what is left of a transfer."""
+        return sorted(path.name for path in self.directory.glob("*"))
+
     async def until(self, condition: Callable[[], bool]) -> None:
         """Run the transfer until something holds."""
         running = asyncio.ensure_future(self.transfer.run())

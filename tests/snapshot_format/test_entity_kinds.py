@@ -63,7 +63,7 @@ def test_kinds_and_keys_are_those_of_the_protos(stage: int, kind: int) -> None:
     assert [words.split()[-1] for words in key_words(key)] == [
         re.split(r"[_.]", path)[-1] for path in info.key_fields
     ]
-    domain = "catalog" if ".snapshots." in name else name.split(".")[2]
+    domain = "catalog" if re.search(r"\.(snapshots|cluster)\.", name) else name.split(".")[2]
     assert routing_pb2.Stage.Name(stage) == f"STAGE_{domain.upper()}"  # type: ignore[arg-type]
 
 

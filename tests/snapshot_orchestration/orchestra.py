@@ -30,6 +30,7 @@ from coordinator.stages.codec import ProtobufCodec
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.errors import Refusal
+from viewstamp.limits import FEATURE_LEVEL_MAX
 
 CHECKSUM = b"c" * 16
 ROUNDS_MAX = 100_000
@@ -281,7 +282,8 @@ class World:
         """Sequence, apply and retire a command, and tell the orchestrator of it."""
         self.op += 1
         self.revision += 1
-        verdict = self.machine.apply(command, self.revision, self.op, self.op * 1000)
+        place = (self.revision, self.op, self.op * 1000, FEATURE_LEVEL_MAX)
+        verdict = self.machine.apply(command, *place)
         changes = self.machine.take_changes()
         if isinstance(command, BeginSnapshot) and changes:
             self.orchestrator.cut_taken(self.cut(command.generation), CHECKSUM)
@@ -300,7 +302,7 @@ class World:
             view=2,
             revision=self.revision,
             timestamp=self.op * 1000,
-            feature_level=1,
+            feature_level=FEATURE_LEVEL_MAX,
             sessions=Frozen(generation, base),
             catalog=Frozen(generation, base),
         )

@@ -21,12 +21,12 @@ from coordinator.mux.stage import STAGES, Stage
 from coordinator.snapshot import values
 from coordinator.snapshot.triggers import TriggerSettings
 from tests.snapshot_orchestration.orchestra import primary, task, tasks
-from viewstamp.limits import SNAPSHOT_DEADLINE_MS
+from viewstamp.limits import FEATURE_LEVEL_MAX, SNAPSHOT_DEADLINE_MS
 
 
 async def test_a_unknown_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that the generation does not have is refused at once, so that it can complete."""
-    monkeypatch.setattr(values, "TASKS_BY_FEATURE_LEVEL", {1: STAGES[:-1]})
+    monkeypatch.setattr(values, "TASKS_BY_FEATURE_LEVEL", {FEATURE_LEVEL_MAX: STAGES[:-1]})
     world = primary()
     world.begin(1)
     with pytest.raises(values.UnknownTask, match="CATALOG"):
@@ -73,7 +73,9 @@ async def test_d_generations_are_deleted() -> None:
 async def test_e_tasks_of_each_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each generation has the tasks of its own cut, also in an orchestrator that is older."""
     world = primary()
-    monkeypatch.setattr(values, "TASKS_BY_FEATURE_LEVEL", {1: (Stage.USERS, Stage.STREAMS)})
+    monkeypatch.setattr(
+        values, "TASKS_BY_FEATURE_LEVEL", {FEATURE_LEVEL_MAX: (Stage.USERS, Stage.STREAMS)}
+    )
     world.begin(1)
     await world.until_reported(1, Stage.USERS, Stage.STREAMS)
     await world.until(lambda: world.files.written == [1], sequencing=False)

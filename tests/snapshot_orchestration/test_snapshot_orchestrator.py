@@ -312,7 +312,7 @@ def _restored(world: World) -> World:
     The catalog section of a generation shows it as CREATED.
     """
     machine = CatalogMachine(world.machine._codec)
-    machine.apply(BeginSnapshot(1, 5, 0), 11, 11, 11_000)
+    machine.apply(BeginSnapshot(1, 5, 0), 11, 11, 11_000, 1)
     new = World(files=world.files, machine=machine, adopted=world.files.durable[1])
     new.op, new.revision = 11, 11
     return new

@@ -80,7 +80,8 @@ class World:
         """Apply and retire commands."""
         for command in commands:
             self.revision += 1
-            self.machine.apply(command, self.revision, self.revision, self.revision)
+            place = (self.revision, self.revision, self.revision, 1)
+            self.machine.apply(command, *place)
             changes = self.machine.take_changes()
             changed = [snapshot for snapshot in changes.values() if snapshot is not None]
             deleted = [g for g, snapshot in changes.items() if snapshot is None]
@@ -252,8 +253,8 @@ def test_answered_when_it_failed_and_when_it_is_gone() -> None:
     assert world.generations(world.followed.pop()) == [1]
     world.command(CreateSnapshot())
     world.ask(CURRENT, WAIT)
-    world.machine.apply(FailSnapshot(2, "why"), 9, 9, 9)
-    world.machine.apply(DeleteSnapshot(2), 10, 10, 10)
+    world.machine.apply(FailSnapshot(2, "why"), 9, 9, 9, 1)
+    world.machine.apply(DeleteSnapshot(2), 10, 10, 10, 1)
     world.reads.catalog_changed((), (2,))
     assert world.generations(world.followed.pop()) == [1]
 
@@ -289,7 +290,7 @@ def test_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 def _api(world: World) -> LocalSnapshotApi:
     async def submit(code: int, request: bytes) -> bytes:
         world.revision += 1
-        place = (world.revision,) * 3
+        place = (world.revision, world.revision, world.revision, 1)
         verdict = world.machine.apply(CATALOG_PARSERS[code](request), *place)
         if isinstance(verdict, Refused):
             raise Refusal.from_error(errors_pb2.Error.FromString(verdict.error))

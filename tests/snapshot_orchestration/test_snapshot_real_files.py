@@ -95,7 +95,8 @@ class RealWorld(World):
         self.source = CutSections(services, lambda _: 1, tallies)
         machine = CatalogMachine(ProtobufCodec())
         if manifest is not None:
-            place = (manifest.cut_revision, manifest.cut_op, manifest.timestamp)
+            cut = (manifest.cut_revision, manifest.cut_op)
+            place = (*cut, manifest.timestamp, manifest.feature_level)
             machine.apply(BeginSnapshot(adopted, 5, 0), *place)
         super().__init__(
             machine=machine,

@@ -27,6 +27,7 @@ from tests.snapshot_orchestration.orchestra import Frozen
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.format.block import decode_block
 from viewstamp.format.digest import entity_digest
+from viewstamp.limits import ENTITY_BYTES_MAX
 
 BLOCK = pb.ReadSectionResponse(block=pb.SectionBlock(entries=1))
 
@@ -74,6 +75,13 @@ async def test_errors_of_a_service(code: grpc.StatusCode, expected: type[Excepti
     sections = CutSections({Stage.USERS: FakeService(_error(code))}, lambda _: 4)
     with pytest.raises(expected, match=code.name):
         [each async for each in sections.read(Stage.USERS, _cut(1, Frozen(1)))]
+
+
+async def test_an_entry_that_no_block_holds_fails_the_generation() -> None:
+    """An entity too large for a snapshot ends the generation, and not the coordinator."""
+    large = Frozen(1, frozen=((4, b"key", None, bytes(ENTITY_BYTES_MAX)),))
+    with pytest.raises(GenerationFailed, match="cannot be written: an entry has"):
+        [each async for each in CutSections({}, lambda _: 1).read(Stage.SESSIONS, _cut(1, large))]
 
 
 async def test_whoever_stops_reading_ends_the_call() -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from coordinator.gateway.reads import LINEARIZABLE
 from coordinator.gateway.snapshot_streams import CopyVerdicts, SnapshotFile
 from coordinator.replica.batcher import LooseCommand, Reply, SpanReply
 from tests.client.fake_domain import Domain
@@ -22,6 +23,7 @@ from viewstamp.routing import Method, MethodKind
 from viewstamp.snapshots.copies import INTACT, Copies
 from viewstamp.snapshots.generation import Generation
 from viewstamp.snapshots.verify import FileVerdict, check_sections, verify
+from viewstamp.tokens import AccessToken
 
 # Small, so that files of a test come in several chunks.
 CHUNK_BYTES: Final = 100
@@ -173,25 +175,31 @@ class FakeStages:
         self.domain = domain
         self.forbidden: set[int] = set()
         self.commands: list[LooseCommand] = []
+        self.authorized: list[tuple[int, int]] = []
 
     def submit_loose(self, command: LooseCommand) -> None:
         """Decide a command."""
         self.commands.append(command)
-        if command.user_id in self.forbidden:
-            refusal = Refusal(Reason.REASON_PERMISSION_DENIED, "manage_servers is needed")
-            command.future.set_result(Reply(3, 9, 40, (), refusal.to_error()))
-        else:
-            command.future.set_result(self._reply(command.code, command.item))
+        command.future.set_result(self._reply(command.code, command.item))
 
-    async def start_spans(self, spans: Sequence[Any], *_: object) -> Reply:
-        """Answer a read."""
+    async def start_spans(
+        self, spans: Sequence[Any], principal: AccessToken, session_id: int, level: object
+    ) -> Reply:
+        """Answer a read; one that demands manage_servers must see all that was decided."""
+        if spans[0].gate == routing_pb2.GATE_MANAGE_SERVERS:
+            assert level == LINEARIZABLE
+            self.authorized.append((principal.user_id, principal.credential_revision))
+            if principal.user_id in self.forbidden:
+                refusal = Refusal(Reason.REASON_PERMISSION_DENIED, "manage_servers is needed")
+                return Reply(3, 9, 40, (), refusal.to_answer())
+            return Reply(3, 9, 40, (SpanReply(EMPTY_FRAME, ()),))
         return self._reply(spans[0].method.code, unframe(spans[0].items)[0])
 
     def _reply(self, code: int, item: bytes) -> Reply:
         try:
             response, _ = self.domain.call(METHODS[code], item)
         except Refusal as refusal:
-            return Reply(3, 9, 41, (SpanReply(EMPTY_FRAME, ()),), refusal.to_error())
+            return Reply(3, 9, 41, (SpanReply(EMPTY_FRAME, ()),), refusal.to_answer())
         return Reply(3, 9, 41, (SpanReply(frame(response.SerializeToString()), ()),))
 
 

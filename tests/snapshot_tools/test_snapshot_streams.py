@@ -15,7 +15,6 @@ from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.snapshot_streams import DOWNLOAD_PATH, VERIFY_PATH, SnapshotStreams
 from tests.snapshot_tools.fake_snapshots import (
     CHUNK_BYTES,
-    METHODS,
     DirectoryGeneration,
     DirectoryProvider,
     FakeRoutes,
@@ -49,7 +48,7 @@ class Gateway:
         handlers = SnapshotStreams(
             CLUSTER_ID,
             cast(Any, FakeRoutes()),
-            Authenticator(KEY, lambda: self.now_us),
+            Authenticator(KEY, CLUSTER_ID, lambda: self.now_us),
             cast(Any, self.stages),
             cast(Any, self.stages),
             self.provider,
@@ -78,7 +77,7 @@ class Gateway:
         self, request: Any, *, user_id: int = ROOT, timeout_s: float | None = 30.0
     ) -> AsyncIterator[Any]:
         """Call as a user, as the client does."""
-        identity = Identity(Credentials(access_token=sign(KEY, user_id, 1, EXPIRES_US)))
+        identity = Identity(Credentials(access_token=sign(KEY, CLUSTER_ID, user_id, 1, EXPIRES_US)))
         return ServerStreams(Endpoints([self.address]), identity).open(request, timeout_s)
 
     async def all(self, request: Any, *, user_id: int = ROOT) -> list[Any]:
@@ -140,15 +139,10 @@ async def test_zero_is_the_newest_completed(gateway: Gateway) -> None:
 
 
 async def test_streams_decides_who_may(gateway: Gateway) -> None:
-    """Each call is authorized by a prune that changes nothing, with the caller's own stamp."""
+    """Each call is authorized by a linearizable read, with the caller's own stamp: no command."""
     await gateway.all(VERIFY)
-    (command,) = gateway.stages.commands
-    assert METHODS[command.code].name == "PruneSnapshots"
-    request = snapshots_pb2.PruneSnapshotsRequest.FromString(command.item)
-    assert request.validate_only
-    assert request.keep_last == 2**32 - 1
-    assert (command.user_id, command.credential_revision) == (ROOT, 1)
-    assert sorted(gateway.domain.snapshots) == [1, 2]
+    assert gateway.stages.commands == []
+    assert gateway.stages.authorized == [(ROOT, 1)]
 
 
 def out_of_service(gateway: Gateway) -> None:
@@ -216,7 +210,11 @@ async def test_malformed_calls(
     gateway: Gateway, path: str, payload: bytes, metadata: bool, code: grpc.StatusCode
 ) -> None:
     """Bytes that are no request, and calls without a token, end with a status."""
-    token = (("authorization", f"Bearer {sign(KEY, ROOT, 1, EXPIRES_US)}"),) if metadata else ()
+    token = (
+        (("authorization", f"Bearer {sign(KEY, CLUSTER_ID, ROOT, 1, EXPIRES_US)}"),)
+        if metadata
+        else ()
+    )
     async with grpc.aio.insecure_channel(gateway.address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             call: Any = channel.unary_stream(path)
@@ -234,19 +232,33 @@ class Held(DirectoryGeneration):
             await asyncio.Event().wait()
 
 
+# The limit, what it is called, and why a stream beyond it is refused.
+PLACES = {
+    "in all": ("SNAPSHOT_STREAMS_MAX", Reason.REASON_OVERLOADED, "2 snapshots are being verified"),
+    "of one user": (
+        "SNAPSHOT_STREAMS_PER_USER_MAX",
+        Reason.REASON_QUOTA_EXCEEDED,
+        "user 0 verifies or downloads 2 snapshots already",
+    ),
+}
+
+
+@pytest.mark.parametrize("places", PLACES)
 async def test_places_are_few_and_given_back(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    places: str, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the limit a stream is refused; one that its caller leaves gives place and pin back."""
-    monkeypatch.setattr(snapshot_streams, "SNAPSHOT_STREAMS_MAX", 2)
+    limit, reason, why = PLACES[places]
+    for name, _, _ in PLACES.values():
+        monkeypatch.setattr(snapshot_streams, name, 2 if name == limit else 9)
     monkeypatch.setattr("tests.snapshot_tools.fake_snapshots.DirectoryGeneration", Held)
     held = [gateway.stream(DOWNLOAD) for _ in range(2)]
     for stream in held:
         await anext(stream)
     assert gateway.provider.pins == 2
-    with pytest.raises(Refusal, match="2 snapshots are being verified or downloaded") as refused:
+    with pytest.raises(Refusal, match=why) as refused:
         await anext(gateway.stream(DOWNLOAD))
-    assert refused.value.reason == Reason.REASON_OVERLOADED
+    assert refused.value.reason == reason
     for stream in held:
         await stream.aclose()  # type: ignore[attr-defined]
     await gateway.provider.until_released()

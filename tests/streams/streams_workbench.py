@@ -20,6 +20,7 @@ from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
 from viewstamp.api.users.v1 import users_pb2
 from viewstamp.errors import Refusal
+from viewstamp.limits import FEATURE_LEVEL_MAX
 
 METHODS: Final = {m.name: m for m in routing.methods_of_file(api.DESCRIPTOR)}
 ROOT: Final = 0
@@ -52,7 +53,9 @@ class Workbench:
 
     def apply(self, *items: pb.Item) -> list[pb.Outcome]:
         """Apply items as one batch; a defect in a handler fails the test."""
-        batch = pb.Batch(sequence=self.machine.sequence + 1, feature_level=1, items=items)
+        batch = pb.Batch(
+            sequence=self.machine.sequence + 1, feature_level=FEATURE_LEVEL_MAX, items=items
+        )
         outcomes = list(self.machine.apply(batch).reply.outcomes)
         assert self.machine.alarms == []
         return outcomes

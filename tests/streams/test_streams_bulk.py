@@ -127,7 +127,9 @@ def apply(made: Workbench, items: list[bytes], user: int, is_reverted: bool) -> 
     steps = [pb.Item(command=span)]
     if is_reverted:
         steps = [pb.Item(savepoint=pb.SavepointItem()), *steps, pb.Item(revert=pb.RevertItem())]
-    batch = pb.Batch(sequence=made.machine.sequence + 1, feature_level=1, items=steps)
+    batch = pb.Batch(
+        sequence=made.machine.sequence + 1, feature_level=limits.FEATURE_LEVEL_MAX, items=steps
+    )
     reply = made.machine.apply(batch).reply.SerializeToString(deterministic=True)
     assert made.machine.alarms == []
     assert made.machine.undo.entries == []

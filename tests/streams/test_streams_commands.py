@@ -301,4 +301,4 @@ def test_deleted_entities_take_their_grants_along(bench: Workbench) -> None:
     del both.streams[0]
     assert granted() == {5: both, 6: nothing, 7: seven, 8: nothing}
     bench.effect(user_deleted={"user_id": 5})
-    assert bench.state.grantees.rows == {2: (7,)}
+    assert {s: list(u.rows) for s, u in bench.state.grantees.rows.items()} == {2: [7]}

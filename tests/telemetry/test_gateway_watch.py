@@ -11,7 +11,7 @@ import pytest
 from coordinator.gateway.routes import Routes
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import Batch, Reply, SpanReply
-from coordinator.stages.client import traced
+from coordinator.stages.outgoing import traced
 from coordinator.telemetry.commands import CommandTrace
 from coordinator.telemetry.gateway import GatewayWatch
 from coordinator.telemetry.metrics import ReplicaMetrics

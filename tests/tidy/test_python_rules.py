@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.tidy import import_rules, purity_rules, shape_rules
+from tests.tidy import import_rules, purity_rules, shape_rules, storage_rules, words_rules
 from tests.tidy.tree import PythonFile, python_file
 
 Rule = Callable[[PythonFile], list[str]]
@@ -36,6 +36,66 @@ IMPORTS: list[tuple[Rule, str, str, str | None]] = [
     (import_rules.standard_library_only, "coordinator/vsr/a.py", "import blake3", "blake3"),
     (import_rules.standard_library_only, "coordinator/mux/a.py", "import enum", None),
     (import_rules.standard_library_only, "coordinator/gateway/a.py", "import grpc", None),
+]
+
+WRITES: list[tuple[Rule, str, str, str | None]] = [
+    (storage_rules.second_ways_to_write, path, source, complaint)
+    for path, source, complaint in (
+        ("coordinator/snapshot/a.py", "path.write_bytes(b'')", "path.write_bytes"),
+        ("coordinator/snapshot/a.py", "os.open(path, os.O_RDWR)", "os.open"),
+        ("coordinator/a.py", "open(path, 'ab')", "calls open"),
+        ("coordinator/a.py", "shutil.rmtree(path)", "shutil.rmtree"),
+        ("coordinator/a.py", "self._storage.unlink(path)", None),
+        ("coordinator/a.py", "storage.open(path)", None),
+        ("coordinator/storage.py", "os.open(path, os.O_RDWR)", None),
+        ("services/a.py", "path.write_bytes(b'')", None),
+    )
+]
+
+WORDS: list[tuple[Rule, str, str, str | None]] = [
+    *(
+        (words_rules.no_prose, path, "raise Refusal(Reason.REASON_INTERNAL, f'no {x}')", complaint)
+        for path, complaint in (
+            ("services/users/commands.py", "Refusal.of"),
+            ("services/runtime/spans.py", "Refusal.of"),
+            ("coordinator/mux/sessions.py", "Refusal.of"),
+            ("coordinator/stages/codec.py", "Refusal.of"),
+            ("coordinator/gateway/unary.py", None),
+        )
+    ),
+    (words_rules.no_prose, "services/a.py", "pb.Error(reason=1, message='no')", "no message"),
+    (
+        words_rules.no_prose,
+        "services/a.py",
+        "Refusal.of(Reason.REASON_INTERNAL, 'Not so')",
+        "snake",
+    ),
+    (words_rules.no_prose, "services/a.py", "malformed(f'no {x}')", "snake"),
+    (words_rules.no_prose, "services/a.py", "malformed('no way')", "snake"),
+    (
+        words_rules.no_prose,
+        "coordinator/mux/a.py",
+        "c.encode_refusal('INTERNAL', {}, 'a b')",
+        "snake",
+    ),
+    (words_rules.has_text, "services/a.py", "Refusal.of(Reason.REASON_INTERNAL, 'new')", "no text"),
+    (words_rules.has_text, "services/a.py", "Refusal.of(Reason.REASON_INTERNAL)", "['where']"),
+    (words_rules.has_text, "services/a.py", "Refusal.of(Reason.REASON_INTERNAL, where=1)", None),
+    (words_rules.has_text, "services/a.py", "Refusal.of(Reason.REASON_INTERNAL, **words)", None),
+    (words_rules.has_text, "services/a.py", "self.malformed('unnamed')", "['field']"),
+    (words_rules.has_text, "coordinator/mux/a.py", "c.encode_refusal('INTERNAL', {})", "['where']"),
+    (
+        words_rules.has_text,
+        "coordinator/mux/a.py",
+        "c.encode_refusal('INTERNAL', x, 'y')",
+        "no text",
+    ),
+    (
+        words_rules.has_text,
+        "coordinator/mux/a.py",
+        "c.encode_refusal('INTERNAL', {'where': 1})",
+        None,
+    ),
 ]
 
 MACHINE = "services/users/model.py"
@@ -131,7 +191,9 @@ SHAPES: list[tuple[Rule, str, str, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "path", "source", "complaint"), IMPORTS + PURITY + SHAPES)
+@pytest.mark.parametrize(
+    ("rule", "path", "source", "complaint"), IMPORTS + PURITY + WRITES + WORDS + SHAPES
+)
 def test_rule_sees_violation(rule: Rule, path: str, source: str, complaint: str | None) -> None:
     """A rule complains of exactly the planted violation, and of nothing in innocent code."""
     lines = rule(python_file(path, source))

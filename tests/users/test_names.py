@@ -16,7 +16,7 @@ CONTROLS = [chr(c) for c in (*range(0x20), 0x7F, *range(0x80, 0xA0))]
 
 def check(name: str) -> None:
     """Check a name of 2 to 6 bytes."""
-    check_name(name, reason=REASON, what="stream name", bytes_min=2, bytes_max=6)
+    check_name(name, reason=REASON, bytes_min=2, bytes_max=6)
 
 
 @pytest.mark.parametrize("name", ["ab", "abcdef", "é", "日本", "a b", "\xa0a", "~ ", "😀ab"])
@@ -49,9 +49,9 @@ def test_lone_surrogate() -> None:
 
 def test_length_alone_allows_control_characters() -> None:
     """Secrets may hold any characters, and the message does not repeat them."""
-    check_length("a\x00", reason=REASON, what="password", bytes_min=2, bytes_max=3)
+    check_length("a\x00", reason=REASON, bytes_min=2, bytes_max=3)
     error = refused(
         REASON,
-        lambda: check_length("secret", reason=REASON, what="password", bytes_min=2, bytes_max=3),
+        lambda: check_length("secret", reason=REASON, bytes_min=2, bytes_max=3),
     )
     assert "secret" not in error.message

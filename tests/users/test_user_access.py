@@ -65,7 +65,12 @@ def test_without_manage_users_denied(
         Reason.REASON_PERMISSION_DENIED, lambda: users.command(name, request_of(target), caller)
     )
 
-    assert error.details == {"user": str(caller), "permission": "manage_users"}
+    assert error.details == {
+        "user": str(caller),
+        "permission": "manage_users",
+        "any_of": "manage_users",
+    }
+    assert "lacks the global permission manage_users;" in error.message
     assert users.entities() == before
 
 

@@ -29,6 +29,7 @@ from viewstamp.api.domain.v1.effects_pb2 import (
     UserActivated,
     UserDeactivated,
     UserDeleted,
+    UserSessionsEnded,
 )
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.users.v1 import users_pb2
@@ -294,7 +295,11 @@ def test_change_own_password(users: Users) -> None:
     user = users.state.users.rows[alice]
     assert user.password_hash == "$new"
     assert user.credential_revision == user.modified_revision == done.revision
-    assert done.effects == [((SESSIONS, STREAMS), credentials(alice, done.revision))]
+    ended = UserSessionsEnded(user_id=alice)
+    assert done.effects == [
+        ((SESSIONS, STREAMS), credentials(alice, done.revision)),
+        ((SESSIONS, GROUPS), EffectPayload(user_sessions_ended=ended)),
+    ]
 
 
 @pytest.mark.parametrize("named", [by_id(1), by_name("alice")])

@@ -198,6 +198,8 @@ class UsersAgainstModel(RuleBasedStateMachine):
         reason = self.caller_refusal(caller, stale)
         if reason is None and target is None:
             reason = "USER_NOT_FOUND"
+        if reason is None and target == 0 != caller:
+            reason = "PERMISSION_DENIED"
         if reason is None and target == 0 and down:
             reason = "CANNOT_CHANGE_ROOT_PERMISSIONS"
         if reason is None and name is not None and len(name) < limits.USERNAME_BYTES_MIN:
@@ -265,11 +267,14 @@ class UsersAgainstModel(RuleBasedStateMachine):
         reason = self.caller_refusal(caller, stale, manages=not own)
         if reason is None and user not in self.model:
             reason = "USER_NOT_FOUND"
+        if reason is None and user == 0 != caller:
+            reason = "PERMISSION_DENIED"
         if reason is None and verified != (0 if own else None):
             reason = "INVALID_CREDENTIALS"
         assert self.run("ChangePassword", request, caller, stale) == reason
         if reason is None:
             self.model[user].modified = self.model[user].credential = self.users.revision
+            self.model[user].tokens.clear()
 
     @rule(caller=IDS, name=TOKEN_NAMES, life_us=st.integers(-1, 6))
     def create_token(self, caller: int, name: str, life_us: int) -> None:

@@ -23,6 +23,7 @@ from viewstamp.framing import frame, unframe
 from viewstamp.routing import methods_of_file
 
 CLUSTER_KEY: Final = bytes(range(limits.CLUSTER_KEY_BYTES))
+CLUSTER_ID: Final = bytes(range(limits.CLUSTER_ID_BYTES))
 METHODS: Final = {m.name: m for m in methods_of_file(users_service_pb2.DESCRIPTOR)}
 
 SESSIONS: Final = routing_pb2.STAGE_SESSIONS
@@ -33,6 +34,7 @@ GROUPS: Final = routing_pb2.STAGE_CONSUMER_GROUPS
 SOME_HASH: Final = "$argon2id$some"
 ROOT_HASH: Final = "$argon2id$root"
 START_US: Final = 1_000_000
+LEVEL = limits.FEATURE_LEVEL_MAX
 
 
 @dataclass
@@ -67,7 +69,9 @@ class Users:
 
     def __post_init__(self) -> None:
         """Start from the empty state."""
-        self.machine = Machine(build_domain(CLUSTER_KEY, self.clock))
+        domain = build_domain(CLUSTER_KEY, self.clock)
+        domain.opened(CLUSTER_ID)
+        self.machine = Machine(domain)
 
     @property
     def state(self) -> State:
@@ -145,9 +149,9 @@ class Users:
         self, name: str, request: Any, user_id: int = 0, *, number: int = 1, index: int = 0
     ) -> tuple[Any, bytes]:
         """Return the loggable form of a request, and the suffix. Raises Refusal."""
-        response = self.machine.normalize(
-            _normalize_request(name, request, user_id, number, index)
-        ).run()
+        asked = _normalize_request(name, request, user_id, number, index)
+        asked.credential_revision = self.credential(user_id)
+        response = self.machine.normalize(asked).run()
         self.no_alarm()
         _raise_first(response.errors)
         suffix = response.suffixes[0].suffix if response.suffixes else b""
@@ -198,7 +202,7 @@ class Users:
         return reply
 
     def _batch(self, sequence: int, item: pb.Item) -> pb.Batch:
-        return pb.Batch(sequence=sequence, op=1, feature_level=limits.FEATURE_LEVEL, items=[item])
+        return pb.Batch(sequence=sequence, op=1, feature_level=LEVEL, items=[item])
 
 
 def by_id(user_id: int) -> Identifier:

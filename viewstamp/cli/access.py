@@ -9,12 +9,14 @@ import grpc.aio
 import typer
 from google.protobuf.message import Message
 
+from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.cli.options import PasswordFile, secret
 from viewstamp.cli.output import moment, print_json
-from viewstamp.cli.session import Settings, guarded, settings_of
+from viewstamp.cli.session import Settings, fail, guarded, settings_of
 from viewstamp.cli.store import StoredToken, TokenStore
 from viewstamp.client import Endpoint, unary
+from viewstamp.errors import Refusal
 
 OF_TOKEN = "(personal access token)"
 
@@ -75,11 +77,56 @@ async def _ask(settings: Settings, address: str, request: Message) -> Any:
         return await unary(channel, request, timeout_s=settings.connect_timeout_s)
 
 
-def logout(context: typer.Context) -> None:
-    """Forget the access token kept for this address; it stays valid until it expires."""
+def logout(
+    context: typer.Context,
+    local: Annotated[
+        bool, typer.Option("--local", help="Forget the login here alone; it stays valid.")
+    ] = False,
+) -> None:
+    """End the access token kept for this address, and forget it.
+
+    With it end all that were got in the same way: by the password, or by personal access tokens.
+    """
     settings = settings_of(context)
-    was_there = TokenStore().remove(settings.address)
+    store = TokenStore()
+    try:
+        stored = store.get(settings.address)
+    except ValueError as error:
+        fail(settings, "NOT_LOGGED_IN", str(error))
+    # Forgotten first: whatever the cluster says, nobody finds it here any more.
+    was_there = store.remove(settings.address)
+    is_ended = stored is not None and not local and _end(settings, stored.access_token)
     if settings.as_json:
-        print_json({"address": settings.address, "was_logged_in": was_there})
+        values = {"address": settings.address, "was_logged_in": was_there, "ended": is_ended}
+        print_json(values)
         return
-    typer.echo(f"{'forgot the login' if was_there else 'no login is kept'} at {settings.address}")
+    did = "ended and forgot the login" if is_ended else "forgot the login"
+    typer.echo(f"{did if was_there else 'no login is kept'} at {settings.address}")
+
+
+def _end(settings: Settings, access_token: str) -> bool:
+    """Have the cluster end an access token; return False if it was over already."""
+
+    async def ask() -> bool:
+        for address in settings.addresses:
+            async with Endpoint(address, settings.tls_ca).open() as channel:
+                try:
+                    await unary(
+                        channel,
+                        users_pb2.LogoutRequest(),
+                        access_token=access_token,
+                        timeout_s=settings.connect_timeout_s,
+                    )
+                except Refusal as refusal:
+                    if refusal.reason == Reason.REASON_UNAUTHENTICATED:
+                        return False
+                    if address == settings.addresses[-1]:
+                        raise
+                except grpc.aio.AioRpcError:
+                    if address == settings.addresses[-1]:
+                        raise
+                else:
+                    return True
+        return False
+
+    return guarded(settings, ask)

@@ -11,6 +11,8 @@ from typer.core import TyperGroup
 from viewstamp.cli import (
     access,
     analyze,
+    audit,
+    client_sessions,
     cluster,
     groups,
     imports,
@@ -103,9 +105,11 @@ app.command("keygen")(cluster.keygen)
 app.command("login")(access.login)
 app.command("logout")(access.logout)
 app.command("status")(cluster.status)
+app.command("audit")(audit.audit)
 app.command("analyze")(analyze.analyze)
 app.add_typer(users.app, name="user")
 app.add_typer(tokens.app, name="token")
+app.add_typer(client_sessions.app, name="session")
 app.add_typer(streams.app, name="stream")
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")

@@ -36,7 +36,7 @@ from viewstamp.telemetry.settings import TELEMETRY_DIRECTORY, TRACE_RATIO, Telem
 
 REPLICA_COLUMNS = (
     *("replica_id", "role", "status", "view", "op", "commit", "retired", "lag", "generation"),
-    *("address", "heard_ms", "link", "unfit"),
+    *("address", "heard_ms", "link", "feature_level_max", "unfit"),
 )
 SERVICE_COLUMNS = ("stage", "connected", "settled_revision", "item_log_bytes", "restarts")
 ALARM_COLUMNS = ("kind", "message", "since")
@@ -241,6 +241,51 @@ def step_down(context: typer.Context) -> None:
         print_json({"primary_before": before, "primary": after})
     else:
         typer.echo(f"replica {before} has stepped down; replica {after} is the primary")
+
+
+@app.command("feature-level")
+def feature_level(
+    context: typer.Context,
+    raise_it: Annotated[
+        bool, typer.Option("--raise", help="By one, for good; no older build can take part then.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --raise: only say whether it could be done.")
+    ] = False,
+) -> None:
+    """Show which feature level is in force and what each replica supports; or raise it.
+
+    It can be raised once every replica, standbys included, runs a build that knows the next level.
+    """
+    settings = settings_of(context)
+    if dry_run and not raise_it:
+        text, action = "--dry-run is about --raise", "give both"
+        fail(settings, "USAGE", text, action, exit_code=EXIT_USAGE)
+
+    async def looked(client: Client) -> cluster_pb2.GetStatusResponse:
+        before = await client.status()
+        if not raise_it:
+            return before
+        in_force = before.feature_level
+        await client.raise_feature_level(in_force + 1, in_force, validate_only=dry_run)
+        return before if dry_run else await client.status()
+
+    _show_levels(settings, run(context, looked), could_be_raised=dry_run)
+
+
+def _show_levels(
+    settings: Settings, found: cluster_pb2.GetStatusResponse, *, could_be_raised: bool
+) -> None:
+    supported = {each.replica_id: each.feature_level_max for each in found.replicas}
+    if settings.as_json:
+        dry = {"could_be_raised": True} if could_be_raised else {}
+        print_json({"feature_level": found.feature_level, "supported": supported, **dry})
+        return
+    typer.echo(f"feature level {found.feature_level} is in force")
+    for replica, level in supported.items():
+        typer.echo(f"replica {replica} supports {f'up to {level}' if level else 'unknown'}")
+    if could_be_raised:
+        typer.echo(f"it could be raised to {found.feature_level + 1} now")
 
 
 def _show_status(found: cluster_pb2.GetStatusResponse, digests: bool) -> None:

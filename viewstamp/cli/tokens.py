@@ -1,4 +1,4 @@
-"""`viewstamp token ...`: personal access tokens of the caller."""
+"""`viewstamp token ...`: personal access tokens."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from viewstamp.api.users.v1 import users_pb2
-from viewstamp.cli.grammar import duration_us
-from viewstamp.cli.options import DryRun, Yes, confirm
+from viewstamp.cli.grammar import duration_us, entity
+from viewstamp.cli.options import DryRun, UserArgument, Yes, confirm
 from viewstamp.cli.output import done, show_list
 from viewstamp.cli.session import run, settings_of
 from viewstamp.client import Client
@@ -46,11 +46,17 @@ def create(
 
 
 @app.command("list")
-def list_(context: typer.Context) -> None:
-    """List your tokens by name."""
+def list_(
+    context: typer.Context,
+    user: Annotated[
+        str | None, typer.Option(help="Whose, by id or name; needs read_users.")
+    ] = None,
+) -> None:
+    """List your tokens, or those of a user, by name."""
 
     async def collect(client: Client) -> list[users_pb2.PersonalAccessToken]:
-        return [token async for token in client.tokens.list()]
+        whose = None if user is None else entity(user)
+        return [token async for token in client.tokens.list(user=whose)]
 
     tokens = run(context, collect)
     empty = "no tokens yet: create one with `viewstamp token create NAME`"
@@ -61,8 +67,26 @@ def list_(context: typer.Context) -> None:
 def delete(
     context: typer.Context, name: NameArgument, yes: Yes = False, dry_run: DryRun = False
 ) -> None:
-    """Delete a token. Access tokens got with it live until they expire."""
+    """Delete a token. What your tokens got ends: log in again with another of them."""
     settings = settings_of(context)
     confirm(settings, f"Delete token {name!r}?", yes=yes, dry_run=dry_run)
     response = run(context, lambda client: client.tokens.delete(name, validate_only=dry_run))
     done(settings, response, f"deleted token {name!r}", dry_run=dry_run)
+
+
+@app.command()
+def revoke(
+    context: typer.Context,
+    user: UserArgument,
+    name: NameArgument,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Delete a token of a user, and end what that user's tokens got. Needs manage_users."""
+    settings = settings_of(context)
+    confirm(settings, f"Delete token {name!r} of user {user}?", yes=yes, dry_run=dry_run)
+    response = run(
+        context,
+        lambda client: client.tokens.revoke(entity(user), name, validate_only=dry_run),
+    )
+    done(settings, response, f"deleted token {name!r} of user {user}", dry_run=dry_run)

@@ -132,9 +132,15 @@ def password(
         Path | None,
         typer.Option(help="Your current password; asked for otherwise.", metavar="FILE"),
     ] = None,
+    keep_tokens: Annotated[
+        bool, typer.Option("--keep-tokens", help="Keep the user's personal access tokens.")
+    ] = False,
+    keep_sessions: Annotated[
+        bool, typer.Option("--keep-sessions", help="Keep the user's sessions.")
+    ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Change a password. Every session and access token of that user ends.
+    """Change a password. Sessions, access tokens and personal access tokens of that user end.
 
     Your own needs the current password, another's the permission manage_users.
     """
@@ -149,6 +155,8 @@ def password(
             new,
             user=None if user is None else entity(user),
             current_password=current,
+            keep_tokens=keep_tokens,
+            keep_sessions=keep_sessions,
             validate_only=dry_run,
         ),
     )

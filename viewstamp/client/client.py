@@ -20,6 +20,7 @@ from viewstamp.client.errors import ClientError, ProtocolError
 from viewstamp.client.groups import Groups
 from viewstamp.client.methods import method_of, methods_by_request
 from viewstamp.client.packing import Batch, Call, Result, batch_of, encode
+from viewstamp.client.sessions import Sessions
 from viewstamp.client.snapshots import Snapshots
 from viewstamp.client.streaming import ServerStreams
 from viewstamp.client.streams import Streams, Topics
@@ -107,6 +108,7 @@ class Client:
         self._methods = methods_by_request()
         self.users = Users(self)
         self.tokens = Tokens(self)
+        self.sessions = Sessions(self)
         self.streams = Streams(self)
         self.topics = Topics(self)
         self.groups = Groups(self)
@@ -150,6 +152,8 @@ class Client:
         method = self._methods.get(type(request)) or method_of(request)
         future = self._loop.create_future()
         call = Call(method, encode(method, request), future, self._deadline(timeout_s))
+        if method.normalize:
+            call.timeout_s = call.deadline - self._loop.time()
         if (tracing := self._tracing) is not None:
             calls = tracing.calls
             # What `begin` does for nearly all calls, here: to call it takes 1 % of a client's time.
@@ -182,6 +186,11 @@ class Client:
 
         They are sequenced together and in order, yet each succeeds or is refused by itself (for
         all or nothing see `transact`). Raises Refusal if the request as a whole was refused.
+
+        A Refusal among the results changed nothing. One with `retry_delay_ms` in its details
+        (COST_EXCEEDED, ANSWER_TOO_LARGE: too much for one log entry together with the others) may
+        succeed if it is sent again after that time; the client does not do that by itself, since
+        later commands may build on the order of these.
         """
         commands = [(method_of(request), request) for request in requests]
         if not commands:
@@ -239,6 +248,21 @@ class Client:
         """Have the primary hand over to another replica. Raises Refusal, grpc.aio.AioRpcError."""
         response: cluster_pb2.StepDownResponse = await self._submitter.call_alone(
             cluster_pb2.StepDownRequest(), self._timeout_s or CALL_TIMEOUT_S
+        )
+        return response
+
+    async def raise_feature_level(
+        self, level: int, expected: int, *, validate_only: bool = False
+    ) -> cluster_pb2.RaiseFeatureLevelResponse:
+        """Raise the feature level from `expected` to `level`, one above it, for good.
+
+        Raises Refusal, grpc.aio.AioRpcError.
+        """
+        request = cluster_pb2.RaiseFeatureLevelRequest(
+            level=level, expected=expected, validate_only=validate_only
+        )
+        response: cluster_pb2.RaiseFeatureLevelResponse = await self._submitter.call_alone(
+            request, self._timeout_s or CALL_TIMEOUT_S
         )
         return response
 

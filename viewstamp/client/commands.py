@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Final
 
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
@@ -72,6 +74,8 @@ class Commands:
             request = self.window.settle(reply.number)
             if request is not None:
                 request.parcel.deliver(reply.header, reply.spans)
+                if request.parcel.is_costly:
+                    self._costly_calls_get_on()
             return None
         request = self.window.get(reply.number)
         if request is None:
@@ -82,12 +86,6 @@ class Commands:
     def detach(self) -> None:
         """Note that the stream has ended: what is outstanding goes over the next one."""
         self.window.hold_all()
-        if self.window.has_hole:
-            # An old copy that the cluster has yet to read could claim a number that was given
-            # to another request since. None of them is in the log, so a new session is safe.
-            for request in reversed(self.window.outstanding):
-                self.waiting.extendleft(reversed(request.parcel.owners))
-            self.start_session(0)
 
     def end_session(self, refusal: Refusal) -> None:
         """Fail what is outstanding: the cluster refused the session, or will never answer."""
@@ -132,6 +130,14 @@ class Commands:
             earliest = min(earliest, expire_owners(request.parcel.owners, now, error))
         return earliest
 
+    def _costly_calls_get_on(self) -> None:
+        """Let calls that wait for their turn behind others of their kind wait on."""
+        now = asyncio.get_running_loop().time()
+        sent = chain.from_iterable(r.parcel.owners for r in self.window.outstanding)
+        for owner in chain(self.waiting, sent):
+            if isinstance(owner, Call) and owner.method.normalize:
+                owner.wait_on(now)
+
     def _on_refused(
         self, request: Request, refusal: Refusal, *, in_log: bool, can_renew: bool
     ) -> Verdict | None:
@@ -141,7 +147,7 @@ class Commands:
         if self._is_history_lost(refusal):
             self.lose_session("the cluster has forgotten requests that it had answered")
             return Verdict.RECONNECT
-        if verdict in (Verdict.RETRY, Verdict.RECONNECT, Verdict.RENEW):
+        if verdict in (Verdict.RETRY, Verdict.RECONNECT, Verdict.REOPEN, Verdict.RENEW):
             request.renewed |= verdict is Verdict.RENEW
             self.window.hold(request.number)
             return verdict

@@ -46,10 +46,10 @@ def with_unknown_outcome(refusal: Refusal, request_number: int) -> Refusal:
 
     Its details say `outcome` "unknown" and name the `request_number`.
     """
-    details = {**refusal.details, "outcome": "unknown", "request_number": str(request_number)}
-    return Refusal(
-        refusal.reason,
+    message = (
         f"{refusal.message} (request number {request_number} had been sent before: whether it "
-        "took effect is unknown; read before you repeat it)",
-        **details,
+        "took effect is unknown; read before you repeat it)"
     )
+    unknown = Refusal(refusal.reason, message, **refusal.details)
+    unknown.case = refusal.case
+    return unknown.with_details(outcome="unknown", request_number=request_number)

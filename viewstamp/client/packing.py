@@ -7,6 +7,7 @@ one request. A `Parcel` is what one request carries: several calls, or one batch
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ CALLS_PER_REQUEST_MAX: Final = 128
 # What the coordinator adds to a request in the log (header, users, hashes) must fit as well.
 REQUEST_BYTES_MAX: Final = limits.PREPARE_BODY_BYTES_MAX - 64 * limits.KIB
 
+# Passwords are hashed before a command is logged, tens of milliseconds each: a request of many
+# would be answered all at once and late; those that are answered show that the others get on.
+COSTLY_CALLS_PER_REQUEST_MAX: Final = 16
+
 Result = Message | Refusal
 
 
@@ -43,6 +48,11 @@ class Call:
     # Shares a request with nobody: a request that held it was refused as a whole.
     alone: bool = False
     trace: CallTrace | None = None  # if it is sampled
+    timeout_s: float = math.inf
+
+    def wait_on(self, now: float) -> None:
+        """Wait as long as at first, from now on: the cluster gets on with such calls."""
+        self.deadline = max(self.deadline, now + self.timeout_s)
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +75,11 @@ class Parcel:
     owners: Sequence[Call | Batch]
     count: int
     traces: Sequence[submit_pb2.CallTrace] = ()  # of sampled owners
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether a command in it must be prepared by its owner before it is logged."""
+        return any(method.normalize for method in self.methods)
 
     @property
     def is_shared(self) -> bool:
@@ -171,7 +186,7 @@ def batch_of(
 def take_parcel(waiting: deque[Call | Batch], calls_max: int) -> Parcel | None:
     """Take the next request's worth from the front, or None if nobody waits any more."""
     calls: list[Call] = []
-    size = 0
+    size = costly = 0
     while waiting:
         owner = waiting[0]
         if owner.future.done():
@@ -181,6 +196,9 @@ def take_parcel(waiting: deque[Call | Batch], calls_max: int) -> Parcel | None:
             return _call_parcel(calls) if calls else _batch_parcel(waiting)
         size += len(owner.framed)
         if calls and (owner.alone or len(calls) >= calls_max or size > REQUEST_BYTES_MAX):
+            break
+        costly += owner.method.normalize
+        if costly > COSTLY_CALLS_PER_REQUEST_MAX:
             break
         calls.append(owner)
         waiting.popleft()

@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 
 from viewstamp import limits
 from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
@@ -36,6 +37,7 @@ from viewstamp.client.verdicts import (
     Backoff,
     Verdict,
     copy_of,
+    told_delay_s,
     verdict_on,
 )
 from viewstamp.errors import Refusal
@@ -201,12 +203,14 @@ class Submitter:
     def _carry_out(self, verdict: Verdict | None, error: errors_pb2.Error) -> None:
         if verdict is None:
             self._resend_backoff.reset()
-        elif verdict is Verdict.RETRY and not self._is_worth_moving:
-            self._schedule_resend()
+        elif verdict is Verdict.RETRY and (
+            (delay_s := told_delay_s(Refusal.from_error(error))) or not self._is_worth_moving
+        ):
+            self._schedule_resend(delay_s)
         else:
             if verdict is Verdict.RENEW:
                 self._identity.forget()
-            else:
+            elif verdict is not Verdict.REOPEN:
                 self._endpoints.advance(Refusal.from_error(error).details.get(PRIMARY_DETAIL))
             self._resend_backoff.reset()
             self._end_link()
@@ -216,9 +220,10 @@ class Submitter:
         patience_ends = self._resend_backoff.attempts >= RETRIES_BEFORE_MOVING
         return patience_ends and self._endpoints.has_others
 
-    def _schedule_resend(self) -> None:
+    def _schedule_resend(self, delay_s: float) -> None:
         if self._resend_timer is None:
-            pause_s = self._resend_backoff.next_s()
+            # What was told, and a little more, so that clients do not return as one.
+            pause_s = delay_s + self._resend_backoff.next_s()
             self._resend_timer = self._loop.call_later(pause_s, self._resend)
 
     def _end_link(self) -> None:
@@ -338,8 +343,12 @@ class Submitter:
     async def _on_refused(self, refusal: Refusal) -> None:
         verdict = verdict_on(refusal)
         self._trouble = f"{refusal.name}: {refusal.message}"
-        if verdict in (Verdict.RETRY, Verdict.RECONNECT):
+        if refusal.reason == Reason.REASON_QUOTA_EXCEEDED:
+            await self._give_up(refusal)  # every replica would say the same, for a while
+        elif verdict in (Verdict.RETRY, Verdict.RECONNECT):
             self._endpoints.advance(refusal.details.get(PRIMARY_DETAIL))
+        elif verdict is Verdict.REOPEN:
+            pass  # the same replica, after a pause
         elif verdict is Verdict.ENDED and self.commands.session_id:
             self.commands.end_session(refusal)
         elif verdict is Verdict.RENEW and self._identity.can_renew and not self._has_renewed:

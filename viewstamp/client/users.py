@@ -78,11 +78,14 @@ class Users:
         user: int | str | None = None,
         current_password: str = "",
         expected_revision: int | None = None,
+        keep_tokens: bool = False,
+        keep_sessions: bool = False,
         validate_only: bool = False,
     ) -> service_pb2.ChangePasswordResponse:
         """Change a password: one's own with the current one, another's with manage_users.
 
-        Ends every session and access token of that user, one's own included.
+        Ends every access token of that user, one's own included; unless they are kept, personal
+        access tokens and sessions, too.
         """
         response: service_pb2.ChangePasswordResponse = await self._client.call(
             service_pb2.ChangePasswordRequest(
@@ -90,6 +93,8 @@ class Users:
                 current_password=current_password,
                 new_password=new_password,
                 expected_revision=expected_revision,
+                keep_tokens=keep_tokens,
+                keep_sessions=keep_sessions,
                 validate_only=validate_only,
             )
         )
@@ -143,7 +148,7 @@ class Users:
 
 
 class Tokens:
-    """The caller's personal access tokens."""
+    """Personal access tokens: the caller's, and those of others for who manages users."""
 
     def __init__(self, client: Caller) -> None:
         self._client = client
@@ -162,22 +167,41 @@ class Tokens:
         )
         return response
 
+    async def revoke(
+        self, user: int | str, name: str, *, validate_only: bool = False
+    ) -> service_pb2.DeleteUserTokenResponse:
+        """Delete a token of any user; what that user's tokens got ends."""
+        response: service_pb2.DeleteUserTokenResponse = await self._client.call(
+            service_pb2.DeleteUserTokenRequest(
+                user=identifier(user), name=name, validate_only=validate_only
+            )
+        )
+        return response
+
     async def delete(
         self, name: str, *, validate_only: bool = False
     ) -> service_pb2.DeletePersonalAccessTokenResponse:
-        """Delete a token."""
+        """Delete a token; what the caller's tokens got ends."""
         response: service_pb2.DeletePersonalAccessTokenResponse = await self._client.call(
             service_pb2.DeletePersonalAccessTokenRequest(name=name, validate_only=validate_only)
         )
         return response
 
     def list(
-        self, *, page_size: int = 0, consistency: Consistency = LINEARIZABLE
+        self,
+        *,
+        user: int | str | None = None,
+        page_size: int = 0,
+        consistency: Consistency = LINEARIZABLE,
     ) -> AsyncIterator[users_pb2.PersonalAccessToken]:
-        """Iterate over the caller's tokens by name."""
+        """Iterate over the tokens of the caller, or of a user, by name."""
         return pages(
             lambda token: self._client.call(
-                service_pb2.ListPersonalAccessTokensRequest(page_size=page_size, page_token=token),
+                service_pb2.ListPersonalAccessTokensRequest(
+                    user=None if user is None else identifier(user),
+                    page_size=page_size,
+                    page_token=token,
+                ),
                 consistency=consistency,
             ),
             lambda page: page.tokens,

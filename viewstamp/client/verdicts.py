@@ -9,6 +9,7 @@ from typing import Final
 
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
+from viewstamp.status import retry_delay_ms
 
 BACKOFF_FIRST_S: Final = 0.01
 BACKOFF_MAX_S: Final = 1.0
@@ -18,6 +19,8 @@ ELECTION_BACKOFF_MAX_S: Final = 0.05
 RETRIES_BEFORE_MOVING: Final = 6
 # Detail of NOT_PRIMARY that says where the primary is.
 PRIMARY_DETAIL: Final = "address"
+# Nobody is made to wait for longer than this by a refusal.
+RETRY_DELAY_MAX_S: Final = 30.0
 # Detail of a replica that has yet to apply what another one answered: it will catch up.
 LAGGING_DETAIL: Final = "last_retired"
 
@@ -27,6 +30,7 @@ class Verdict(Enum):
 
     RETRY = "send the same again, a little later"
     RECONNECT = "send the same again, to another replica"
+    REOPEN = "send the same again, over a new stream to the same replica"
     RENEW = "log in again, then send the same"
     ENDED = "the session is over"
     LOST = "the answer is gone: nobody can say what happened"
@@ -41,6 +45,13 @@ VERDICTS: Final = MappingProxyType(
         Reason.REASON_DOMAIN_RESTARTING: Verdict.RETRY,
         Reason.REASON_NO_QUORUM: Verdict.RETRY,
         Reason.REASON_OVERLOADED: Verdict.RETRY,
+        Reason.REASON_QUOTA_EXCEEDED: Verdict.RETRY,
+        # Under its number it is sent again without harm.
+        Reason.REASON_OUTCOME_UNKNOWN: Verdict.RETRY,
+        # Said by the replica that leads: what replaced the stream was opened there.
+        Reason.REASON_STREAM_REPLACED: Verdict.REOPEN,
+        # Another request had the number: what became of this one nobody can say.
+        Reason.REASON_REQUEST_NUMBER_REUSED: Verdict.LOST,
         Reason.REASON_REQUEST_GAP: Verdict.RETRY,
         Reason.REASON_UNAUTHENTICATED: Verdict.RENEW,
         Reason.REASON_SESSION_EVICTED: Verdict.ENDED,
@@ -66,9 +77,14 @@ def verdict_on(refusal: Refusal) -> Verdict:
     return VERDICTS.get(refusal.reason, Verdict.FINAL)
 
 
+def told_delay_s(refusal: Refusal) -> float:
+    """Return how long a refusal asks to wait before the next attempt, in seconds; 0: not at all."""
+    return min(retry_delay_ms(refusal) / 1000, RETRY_DELAY_MAX_S)
+
+
 def copy_of(refusal: Refusal) -> Refusal:
     """Return the same refusal as another exception: each caller raises one of its own."""
-    return Refusal.from_error(refusal.to_error())
+    return Refusal.from_error(refusal.to_answer())
 
 
 class Backoff:

@@ -3,6 +3,10 @@
 A number belongs to one parcel until the cluster has answered it; only then may it be acknowledged.
 A request refused for good never got into the log, and neither did any after it: those wait until
 none of them is on the wire, and are numbered anew.
+
+So even what an earlier stream carried: once the present one was opened, the cluster takes nothing
+new from those before it, and a copy that was held up there claims no number. The session stays the
+same one, as it must: groups know their members by it.
 """
 
 from __future__ import annotations
@@ -103,7 +107,10 @@ class Window:
         return self._hole is not None
 
     def resend(self) -> list[Request]:
-        """Return all that must be sent (again) now, ascending; they count as sent."""
+        """Return all that must be sent (again) now, ascending; they count as sent.
+
+        On a new stream only once it is open: before that, an earlier one may still be read from.
+        """
         self._close_hole()
         if self._hole is not None:
             return []

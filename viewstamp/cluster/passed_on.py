@@ -27,7 +27,9 @@ OF_ONE_REPLICA: Final = frozenset(
     }
 )
 # No word behind these is their value.
-SWITCHES: Final = frozenset({"--telemetry-compress", "--shares-machine"})
+SWITCHES: Final = frozenset(
+    {"--telemetry-compress", "--shares-machine", "--no-reflection", "--channelz"}
+)
 _HELP: Final = frozenset({"-h", "--help"})
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -31,6 +32,9 @@ LOG_LINES_SHOWN: Final = 5
 # Of a longer line its end is shown: there a traceback says what went wrong.
 LOG_LINE_CHARACTERS_SHOWN: Final = 1000
 LOG_FILE_MODE: Final = 0o600
+# A log that has grown beyond this begins anew; what was in it is kept once, beside it.
+LOG_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+LOG_CHECK_S: Final = 5.0
 _LOG_TAIL_BYTES: Final = 16 * 1024
 _CHILD: Final = Path(__file__).with_name("child.py")
 # The pause does not end readiness; every other signal is meant to hurt.
@@ -147,12 +151,22 @@ class Supervised:
                 start_new_session=True,
             )
             self._changed()
+            rotating = asyncio.create_task(self._bound_log())
             try:
                 await self._read_output(process, log)
                 return await process.wait()
             finally:
+                rotating.cancel()
                 if process.returncode is None:
                     process.kill()
+
+    async def _bound_log(self) -> None:
+        while True:
+            await asyncio.sleep(LOG_CHECK_S)
+            try:
+                await asyncio.to_thread(rotate_log, self.log_path)
+            except OSError as error:  # of a full disk: it grows no further either
+                logger.warning("%s cannot begin anew: %s", self.log_path, error)
 
     async def _read_output(self, process: asyncio.subprocess.Process, log: IO[bytes]) -> None:
         assert process.stdout is not None
@@ -219,6 +233,25 @@ def last_lines(path: Path, count: int = LOG_LINES_SHOWN) -> list[str]:
         file.seek(max(0, path.stat().st_size - _LOG_TAIL_BYTES))
         lines = file.read().decode(errors="replace").splitlines()[-count:]
     return [line[-LOG_LINE_CHARACTERS_SHOWN:] for line in lines]
+
+
+def rotate_log(path: Path, bytes_max: int = LOG_FILE_BYTES_MAX) -> bool:
+    """Begin a log anew that has grown beyond its limit; return whether it had.
+
+    The process goes on writing to the same file, which is emptied; lines written in that moment are
+    lost. Raises OSError.
+    """
+    if path.stat().st_size <= bytes_max:
+        return False
+    kept = path.with_suffix(path.suffix + ".1")
+    with path.open("rb") as source, open(_open_new(kept), "wb") as target:
+        shutil.copyfileobj(source, target)
+    os.truncate(path, 0)
+    return True
+
+
+def _open_new(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, LOG_FILE_MODE)
 
 
 def _open_log(path: Path) -> IO[bytes]:

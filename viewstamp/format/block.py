@@ -67,6 +67,10 @@ assert _ENTRY.size == ENTRY_HEADER_BYTES
 _START: Final[Position] = (-1, b"")
 
 
+class EntryTooLargeError(ValueError):
+    """An entry that no block may hold: a section with it cannot be written."""
+
+
 class RawBlock(NamedTuple):
     """Encoded entries on their way to `compress`."""
 
@@ -312,13 +316,13 @@ def _encode_header(kind: int, key: bytes, canonical: bytes) -> bytes:
         or not 0 <= kind <= _KIND_MAX
         or ENTRY_HEADER_BYTES + len(key) + len(canonical) > ENTITY_BYTES_MAX
     ):
-        raise ValueError(_too_large(kind, key, len(canonical)))
+        raise EntryTooLargeError(_too_large(kind, key, len(canonical)))
     return _ENTRY.pack(kind, len(canonical), len(key), 0)
 
 
 def _encode_tombstone(kind: int, key: bytes) -> bytes:
     if len(key) > KEY_BYTES_MAX or not 0 <= kind <= _KIND_MAX:
-        raise ValueError(_too_large(kind, key, 0))
+        raise EntryTooLargeError(_too_large(kind, key, 0))
     return _ENTRY.pack(kind, 0, len(key), _TOMBSTONE)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from viewstamp.api.cluster.v1 import cluster_service_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.sessions.v1 import sessions_pb2
@@ -79,11 +80,19 @@ KINDS: Final[Mapping[tuple[int, int], KindInfo]] = {
     (routing_pb2.STAGE_CONSUMER_GROUPS, 3): KindInfo(
         "consumer_groups_counters", consumer_groups_pb2.ConsumerGroupsCountersEntity, ()
     ),
+    (routing_pb2.STAGE_CONSUMER_GROUPS, 4): KindInfo(
+        "consumer_group_chores",
+        consumer_groups_pb2.ChoreEntity,
+        ("kind", "first_id", "second_id"),
+    ),
     (routing_pb2.STAGE_CATALOG, 1): KindInfo(
         "snapshots", snapshots_service_pb2.SnapshotEntity, ("snapshot.generation",)
     ),
     (routing_pb2.STAGE_CATALOG, 2): KindInfo(
         "catalog_counters", snapshots_service_pb2.CatalogCountersEntity, ()
+    ),
+    (routing_pb2.STAGE_CATALOG, 3): KindInfo(
+        "feature_level", cluster_service_pb2.FeatureLevelEntity, ()
     ),
 }
 

@@ -96,7 +96,6 @@ class _Builder:
             check_name(
                 producer,
                 reason=Reason.REASON_INVALID_USERNAME,
-                what="producer's name",
                 bytes_min=limits.USERNAME_BYTES_MIN,
                 bytes_max=limits.USERNAME_BYTES_MAX,
             )
@@ -152,7 +151,6 @@ def _name(name: str, place: str) -> str:
         check_name(
             name,
             reason=Reason.REASON_INVALID_TOPIC_NAME,
-            what="name",
             bytes_min=limits.NAME_BYTES_MIN,
             bytes_max=limits.NAME_BYTES_MAX,
         )

@@ -7,6 +7,9 @@
 `exception` holds a traceback where there is one, `trace_id` and `span_id` the span that is current
 where that is sampled. Whatever varies goes into `fields`, so that messages can be counted. A line
 that a full disk cut short ends there; with room again a line says how many were lost.
+
+What callers can cause again and again is not written again and again: of lines with one message
+only so many are written at once, and then a few a second. A line says how many were left out.
 """
 
 from __future__ import annotations
@@ -15,12 +18,19 @@ import json
 import logging
 import os
 import sys
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 from viewstamp.telemetry.sampling import CURRENT_SPAN
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+# Of lines with one message so many are written at once, and so many a second from then on.
+LINES_AT_ONCE: Final = 200
+LINES_PER_SECOND: Final = 5
+# Messages that are counted apart. Those of libraries may vary; what is beyond shares one count.
+MESSAGES_COUNTED_MAX: Final = 1_000
 
 
 def fields(**values: object) -> dict[str, Any]:
@@ -53,6 +63,56 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)
+
+
+class RepeatFilter(logging.Filter):
+    """Leaves out lines whose message was written too often lately, and tells how many they were.
+
+    Lines of the debug level are all written: whoever asks for them wants them.
+    """
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        """Begin with nothing written."""
+        super().__init__()
+        self._clock_s = clock_s
+        self._counts: dict[tuple[str, str], _Repeats] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is written; its fields say how many like it were not."""
+        if record.levelno <= logging.DEBUG:
+            return True
+        repeats = self._repeats_of((record.name, str(record.msg)))
+        left_out = repeats.take(self._clock_s())
+        if left_out:
+            known = getattr(record, "fields", None) or {}
+            record.fields = {**known, "left_out": left_out}
+        return left_out is not None
+
+    def _repeats_of(self, key: tuple[str, str]) -> _Repeats:
+        if key not in self._counts and len(self._counts) >= MESSAGES_COUNTED_MAX:
+            key = ("", "")
+        return self._counts.setdefault(key, _Repeats())
+
+
+class _Repeats:
+    """How often one message may still be written."""
+
+    def __init__(self) -> None:
+        self._room = float(LINES_AT_ONCE)
+        self._as_of_s = 0.0
+        self._left_out = 0
+
+    def take(self, now_s: float) -> int | None:
+        """Return how many were left out since the last one, None if this one is, too."""
+        elapsed_s = now_s - self._as_of_s
+        self._room = min(LINES_AT_ONCE, self._room + LINES_PER_SECOND * elapsed_s)
+        self._as_of_s = now_s
+        if self._room < 1:
+            self._left_out += 1
+            return None
+        self._room -= 1
+        left_out, self._left_out = self._left_out, 0
+        return left_out
 
 
 class LineHandler(logging.Handler):
@@ -115,5 +175,6 @@ def configure_logging(service: str, level: str, stream: TextIO | None = None) ->
         LineHandler(sys.stderr.fileno()) if stream is None else logging.StreamHandler(stream)
     )
     handler.setFormatter(JsonFormatter(service))
+    handler.addFilter(RepeatFilter())
     logging.root.handlers[:] = [handler]
     logging.root.setLevel(level.upper())

@@ -127,6 +127,10 @@ class _AlarmKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AlarmKind.V
     """Another replica cannot start before it has fetched files of its snapshot from its peers; the
     message says what is damaged there.
     """
+    ALARM_KIND_SERVICE_BUSY: _AlarmKind.ValueType  # 15
+    """A domain service lives and has been at one batch for long; the message says which, and how long.
+    What needs it waits. Cleared once it gets on.
+    """
 
 class AlarmKind(_AlarmKind, metaclass=_AlarmKindEnumTypeWrapper):
     """What is wrong."""
@@ -167,6 +171,10 @@ ALARM_KIND_PEER_MENDING: AlarmKind.ValueType  # 14
 """Another replica cannot start before it has fetched files of its snapshot from its peers; the
 message says what is damaged there.
 """
+ALARM_KIND_SERVICE_BUSY: AlarmKind.ValueType  # 15
+"""A domain service lives and has been at one batch for long; the message says which, and how long.
+What needs it waits. Cleared once it gets on.
+"""
 Global___AlarmKind: _TypeAlias = AlarmKind  # noqa: Y015
 
 @_typing.final
@@ -188,6 +196,7 @@ class Replica(_message.Message):
     ROLE_FIELD_NUMBER: _builtins.int
     LAG_FIELD_NUMBER: _builtins.int
     UNFIT_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_MAX_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.int
     """From 0."""
     status: Global___ReplicaStatus.ValueType
@@ -220,6 +229,8 @@ class Replica(_message.Message):
     """What speaks against it as the primary, for example a full disk; empty for nothing. It leads only
     if no other replica is any better.
     """
+    feature_level_max: _builtins.int
+    """The highest feature level that it supports, services included; 0 while that is unknown."""
     def __init__(
         self,
         *,
@@ -236,10 +247,11 @@ class Replica(_message.Message):
         role: Global___ReplicaRole.ValueType = ...,
         lag: _builtins.int = ...,
         unfit: _builtins.str = ...,
+        feature_level_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "commit", b"commit", "generation", b"generation", "heard_ms", b"heard_ms", "lag", b"lag", "link", b"link", "op", b"op", "replica_id", b"replica_id", "retired", b"retired", "role", b"role", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "commit", b"commit", "feature_level_max", b"feature_level_max", "generation", b"generation", "heard_ms", b"heard_ms", "lag", b"lag", "link", b"link", "op", b"op", "replica_id", b"replica_id", "retired", b"retired", "role", b"role", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -361,7 +373,7 @@ class GetStatusResponse(_message.Message):
     sessions: _builtins.int
     """Live client sessions."""
     feature_level: _builtins.int
-    """The feature level in force."""
+    """The feature level in force, at the revision of the answer."""
     sessions_digest: _builtins.str
     """Hexadecimal digest over the session table; only when digests are asked for."""
     @_builtins.property
@@ -488,3 +500,83 @@ class StepDownResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StepDownResponse: _TypeAlias = StepDownResponse  # noqa: Y015
+
+@_typing.final
+class RaiseFeatureLevelRequest(_message.Message):
+    """Request of RaiseFeatureLevel."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEVEL_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    level: _builtins.int
+    """The level to raise to: one above `expected`."""
+    expected: _builtins.int
+    """The level in force, as the caller knows it."""
+    validate_only: _builtins.bool
+    """Only say whether it could be done now."""
+    def __init__(
+        self,
+        *,
+        level: _builtins.int = ...,
+        expected: _builtins.int = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected", b"expected", "level", b"level", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RaiseFeatureLevelRequest: _TypeAlias = RaiseFeatureLevelRequest  # noqa: Y015
+
+@_typing.final
+class RaiseFeatureLevelResponse(_message.Message):
+    """Response of RaiseFeatureLevel."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
+    feature_level: _builtins.int
+    """The level in force from now on, or with `validate_only` still."""
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """Where and when."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+        feature_level: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feature_level", b"feature_level", "header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RaiseFeatureLevelResponse: _TypeAlias = RaiseFeatureLevelResponse  # noqa: Y015
+
+@_typing.final
+class FeatureLevelEntity(_message.Message):
+    """What the catalog's section holds once the level was raised, kind 3; key empty."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
+    feature_level: _builtins.int
+    """The level that was decided. Log entries have it in their headers soon after."""
+    def __init__(
+        self,
+        *,
+        feature_level: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feature_level", b"feature_level"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FeatureLevelEntity: _TypeAlias = FeatureLevelEntity  # noqa: Y015

@@ -50,6 +50,11 @@ class ClusterServiceStub:
                 request_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.StepDownRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.StepDownResponse.FromString,
                 _registered_method=True)
+        self.RaiseFeatureLevel = channel.unary_unary(
+                '/viewstamp.api.cluster.v1.ClusterService/RaiseFeatureLevel',
+                request_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RaiseFeatureLevelRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RaiseFeatureLevelResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -80,6 +85,17 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RaiseFeatureLevel(self, request, context):
+        """Raises the feature level by one, for good: what is new in it may be used from then on, and
+        builds that do not know it cannot take part any more. Needs manage_servers, and that every
+        replica, standbys included, was heard a moment ago and supports the level with all its
+        services. Called alone, never in a request or transaction of several.
+        Errors: FEATURE_LEVEL_UNSUPPORTED, FEATURE_LEVEL_MISMATCH.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -97,6 +113,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.StepDown,
                     request_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.StepDownRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.StepDownResponse.SerializeToString,
+            ),
+            'RaiseFeatureLevel': grpc.unary_unary_rpc_method_handler(
+                    servicer.RaiseFeatureLevel,
+                    request_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RaiseFeatureLevelRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RaiseFeatureLevelResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -181,6 +202,33 @@ class ClusterService:
             '/viewstamp.api.cluster.v1.ClusterService/StepDown',
             viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.StepDownRequest.SerializeToString,
             viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.StepDownResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RaiseFeatureLevel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.cluster.v1.ClusterService/RaiseFeatureLevel',
+            viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RaiseFeatureLevelRequest.SerializeToString,
+            viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RaiseFeatureLevelResponse.FromString,
             options,
             channel_credentials,
             insecure,

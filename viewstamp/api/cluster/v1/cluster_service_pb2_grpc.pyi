@@ -44,6 +44,13 @@ class ClusterServiceStub:
     """
     StepDown: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.StepDownRequest, _cluster_service_pb2.StepDownResponse]
     """The primary hands over to another replica. Needs manage_servers."""
+    RaiseFeatureLevel: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.RaiseFeatureLevelRequest, _cluster_service_pb2.RaiseFeatureLevelResponse]
+    """Raises the feature level by one, for good: what is new in it may be used from then on, and
+    builds that do not know it cannot take part any more. Needs manage_servers, and that every
+    replica, standbys included, was heard a moment ago and supports the level with all its
+    services. Called alone, never in a request or transaction of several.
+    Errors: FEATURE_LEVEL_UNSUPPORTED, FEATURE_LEVEL_MISMATCH.
+    """
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
@@ -61,6 +68,13 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     """
     StepDown: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.StepDownRequest, _cluster_service_pb2.StepDownResponse]  # type: ignore[assignment]
     """The primary hands over to another replica. Needs manage_servers."""
+    RaiseFeatureLevel: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.RaiseFeatureLevelRequest, _cluster_service_pb2.RaiseFeatureLevelResponse]  # type: ignore[assignment]
+    """Raises the feature level by one, for good: what is new in it may be used from then on, and
+    builds that do not know it cannot take part any more. Needs manage_servers, and that every
+    replica, standbys included, was heard a moment ago and supports the level with all its
+    services. Called alone, never in a request or transaction of several.
+    Errors: FEATURE_LEVEL_UNSUPPORTED, FEATURE_LEVEL_MISMATCH.
+    """
 
 class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
     """Status and leadership."""
@@ -93,5 +107,18 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_service_pb2.StepDownResponse, _abc.Awaitable[_cluster_service_pb2.StepDownResponse]]:
         """The primary hands over to another replica. Needs manage_servers."""
+
+    @_abc_1.abstractmethod
+    def RaiseFeatureLevel(
+        self,
+        request: _cluster_service_pb2.RaiseFeatureLevelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_service_pb2.RaiseFeatureLevelResponse, _abc.Awaitable[_cluster_service_pb2.RaiseFeatureLevelResponse]]:
+        """Raises the feature level by one, for good: what is new in it may be used from then on, and
+        builds that do not know it cannot take part any more. Needs manage_servers, and that every
+        replica, standbys included, was heard a moment ago and supports the level with all its
+        services. Called alone, never in a request or transaction of several.
+        Errors: FEATURE_LEVEL_UNSUPPORTED, FEATURE_LEVEL_MISMATCH.
+        """
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

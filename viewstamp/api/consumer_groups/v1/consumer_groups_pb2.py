@@ -24,27 +24,31 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n6viewstamp/api/consumer_groups/v1/consumer_groups.proto\x12 viewstamp.api.consumer_groups.v1\"\xae\x02\n\x06Member\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x0f\n\x07user_id\x18\x02 \x01(\x04\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x14\n\x0cmember_epoch\x18\x05 \x01(\x04\x12\x1d\n\x15previous_member_epoch\x18\x06 \x01(\x04\x12<\n\x05state\x18\x07 \x01(\x0e\x32-.viewstamp.api.consumer_groups.v1.MemberState\x12\x18\n\x10owned_partitions\x18\x08 \x03(\r\x12\x1b\n\x13revoking_partitions\x18\t \x03(\r\x12\x19\n\x11target_partitions\x18\n \x03(\r\x12\x17\n\x0fjoined_revision\x18\x0b \x01(\x04\"\xad\x03\n\rConsumerGroup\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x11\n\tstream_id\x18\x02 \x01(\x04\x12\x10\n\x08topic_id\x18\x03 \x01(\x04\x12\x0c\n\x04name\x18\x04 \x01(\t\x12<\n\x08\x61ssignor\x18\x05 \x01(\x0e\x32*.viewstamp.api.consumer_groups.v1.Assignor\x12;\n\x05state\x18\x06 \x01(\x0e\x32,.viewstamp.api.consumer_groups.v1.GroupState\x12\x13\n\x0bgroup_epoch\x18\x07 \x01(\x04\x12\x18\n\x10\x61ssignment_epoch\x18\x08 \x01(\x04\x12\x18\n\x10partitions_count\x18\t \x01(\r\x12\x15\n\rmembers_count\x18\n \x01(\r\x12\x39\n\x07members\x18\x0b \x03(\x0b\x32(.viewstamp.api.consumer_groups.v1.Member\x12\x12\n\ncreated_at\x18\x0c \x01(\x04\x12\x18\n\x10\x63reated_revision\x18\r \x01(\x04\x12\x19\n\x11modified_revision\x18\x0e \x01(\x04\"\xa4\x02\n\x13\x43onsumerGroupEntity\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x11\n\tstream_id\x18\x02 \x01(\x04\x12\x10\n\x08topic_id\x18\x03 \x01(\x04\x12\x0c\n\x04name\x18\x04 \x01(\t\x12<\n\x08\x61ssignor\x18\x05 \x01(\x0e\x32*.viewstamp.api.consumer_groups.v1.Assignor\x12\x13\n\x0bgroup_epoch\x18\x06 \x01(\x04\x12\x18\n\x10\x61ssignment_epoch\x18\x07 \x01(\x04\x12\x18\n\x10partitions_count\x18\x08 \x01(\r\x12\x12\n\ncreated_at\x18\t \x01(\x04\x12\x18\n\x10\x63reated_revision\x18\n \x01(\x04\x12\x19\n\x11modified_revision\x18\x0b \x01(\x04\"\xa5\x02\n\x0cMemberEntity\x12\x10\n\x08group_id\x18\x01 \x01(\x04\x12\x12\n\nsession_id\x18\x02 \x01(\x04\x12\x0f\n\x07user_id\x18\x03 \x01(\x04\x12\x13\n\x0binstance_id\x18\x04 \x01(\t\x12\x0c\n\x04rack\x18\x05 \x01(\t\x12\x14\n\x0cmember_epoch\x18\x06 \x01(\x04\x12\x1d\n\x15previous_member_epoch\x18\x07 \x01(\x04\x12\x18\n\x10owned_partitions\x18\x08 \x03(\r\x12\x1b\n\x13revoking_partitions\x18\t \x03(\r\x12\x19\n\x11target_partitions\x18\n \x03(\r\x12\x1b\n\x13revocation_deadline\x18\x0b \x01(\x04\x12\x17\n\x0fjoined_revision\x18\x0c \x01(\x04\"5\n\x1c\x43onsumerGroupsCountersEntity\x12\x15\n\rnext_group_id\x18\x01 \x01(\x04*N\n\x08\x41ssignor\x12\x18\n\x14\x41SSIGNOR_UNSPECIFIED\x10\x00\x12\x14\n\x10\x41SSIGNOR_UNIFORM\x10\x01\x12\x12\n\x0e\x41SSIGNOR_RANGE\x10\x02*\x90\x01\n\nGroupState\x12\x1b\n\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11GROUP_STATE_EMPTY\x10\x01\x12\x19\n\x15GROUP_STATE_ASSIGNING\x10\x02\x12\x1b\n\x17GROUP_STATE_RECONCILING\x10\x03\x12\x16\n\x12GROUP_STATE_STABLE\x10\x04*\x93\x01\n\x0bMemberState\x12\x1c\n\x18MEMBER_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13MEMBER_STATE_STABLE\x10\x01\x12%\n!MEMBER_STATE_UNREVOKED_PARTITIONS\x10\x02\x12&\n\"MEMBER_STATE_UNRELEASED_PARTITIONS\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n6viewstamp/api/consumer_groups/v1/consumer_groups.proto\x12 viewstamp.api.consumer_groups.v1\"\xca\x02\n\x06Member\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x0f\n\x07user_id\x18\x02 \x01(\x04\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x14\n\x0cmember_epoch\x18\x05 \x01(\x04\x12\x1d\n\x15previous_member_epoch\x18\x06 \x01(\x04\x12<\n\x05state\x18\x07 \x01(\x0e\x32-.viewstamp.api.consumer_groups.v1.MemberState\x12\x18\n\x10owned_partitions\x18\x08 \x03(\r\x12\x1b\n\x13revoking_partitions\x18\t \x03(\r\x12\x19\n\x11target_partitions\x18\n \x03(\r\x12\x17\n\x0fjoined_revision\x18\x0b \x01(\x04\x12\x1a\n\x12partitions_omitted\x18\x0c \x01(\x08\"\xad\x03\n\rConsumerGroup\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x11\n\tstream_id\x18\x02 \x01(\x04\x12\x10\n\x08topic_id\x18\x03 \x01(\x04\x12\x0c\n\x04name\x18\x04 \x01(\t\x12<\n\x08\x61ssignor\x18\x05 \x01(\x0e\x32*.viewstamp.api.consumer_groups.v1.Assignor\x12;\n\x05state\x18\x06 \x01(\x0e\x32,.viewstamp.api.consumer_groups.v1.GroupState\x12\x13\n\x0bgroup_epoch\x18\x07 \x01(\x04\x12\x18\n\x10\x61ssignment_epoch\x18\x08 \x01(\x04\x12\x18\n\x10partitions_count\x18\t \x01(\r\x12\x15\n\rmembers_count\x18\n \x01(\r\x12\x39\n\x07members\x18\x0b \x03(\x0b\x32(.viewstamp.api.consumer_groups.v1.Member\x12\x12\n\ncreated_at\x18\x0c \x01(\x04\x12\x18\n\x10\x63reated_revision\x18\r \x01(\x04\x12\x19\n\x11modified_revision\x18\x0e \x01(\x04\"\xa4\x02\n\x13\x43onsumerGroupEntity\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x11\n\tstream_id\x18\x02 \x01(\x04\x12\x10\n\x08topic_id\x18\x03 \x01(\x04\x12\x0c\n\x04name\x18\x04 \x01(\t\x12<\n\x08\x61ssignor\x18\x05 \x01(\x0e\x32*.viewstamp.api.consumer_groups.v1.Assignor\x12\x13\n\x0bgroup_epoch\x18\x06 \x01(\x04\x12\x18\n\x10\x61ssignment_epoch\x18\x07 \x01(\x04\x12\x18\n\x10partitions_count\x18\x08 \x01(\r\x12\x12\n\ncreated_at\x18\t \x01(\x04\x12\x18\n\x10\x63reated_revision\x18\n \x01(\x04\x12\x19\n\x11modified_revision\x18\x0b \x01(\x04\"\xa5\x02\n\x0cMemberEntity\x12\x10\n\x08group_id\x18\x01 \x01(\x04\x12\x12\n\nsession_id\x18\x02 \x01(\x04\x12\x0f\n\x07user_id\x18\x03 \x01(\x04\x12\x13\n\x0binstance_id\x18\x04 \x01(\t\x12\x0c\n\x04rack\x18\x05 \x01(\t\x12\x14\n\x0cmember_epoch\x18\x06 \x01(\x04\x12\x1d\n\x15previous_member_epoch\x18\x07 \x01(\x04\x12\x18\n\x10owned_partitions\x18\x08 \x03(\r\x12\x1b\n\x13revoking_partitions\x18\t \x03(\r\x12\x19\n\x11target_partitions\x18\n \x03(\r\x12\x1b\n\x13revocation_deadline\x18\x0b \x01(\x04\x12\x17\n\x0fjoined_revision\x18\x0c \x01(\x04\"5\n\x1c\x43onsumerGroupsCountersEntity\x12\x15\n\rnext_group_id\x18\x01 \x01(\x04\"\xc2\x01\n\x0b\x43horeEntity\x12\x0c\n\x04kind\x18\x01 \x01(\x04\x12\x10\n\x08\x66irst_id\x18\x02 \x01(\x04\x12\x11\n\tsecond_id\x18\x03 \x01(\x04\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\x14\n\x0clowest_count\x18\x05 \x01(\r\x12\x18\n\x10partitions_count\x18\x06 \x01(\r\x12\x0f\n\x07\x63hanges\x18\x07 \x01(\r\x12\x15\n\rdone_group_id\x18\x08 \x01(\x04\x12\x16\n\x0ehas_next_round\x18\t \x01(\x08*N\n\x08\x41ssignor\x12\x18\n\x14\x41SSIGNOR_UNSPECIFIED\x10\x00\x12\x14\n\x10\x41SSIGNOR_UNIFORM\x10\x01\x12\x12\n\x0e\x41SSIGNOR_RANGE\x10\x02*\x90\x01\n\nGroupState\x12\x1b\n\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11GROUP_STATE_EMPTY\x10\x01\x12\x19\n\x15GROUP_STATE_ASSIGNING\x10\x02\x12\x1b\n\x17GROUP_STATE_RECONCILING\x10\x03\x12\x16\n\x12GROUP_STATE_STABLE\x10\x04*\x93\x01\n\x0bMemberState\x12\x1c\n\x18MEMBER_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13MEMBER_STATE_STABLE\x10\x01\x12%\n!MEMBER_STATE_UNREVOKED_PARTITIONS\x10\x02\x12&\n\"MEMBER_STATE_UNRELEASED_PARTITIONS\x10\x03*\x85\x01\n\tChoreKind\x12\x1a\n\x16\x43HORE_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43HORE_KIND_SESSION\x10\x01\x12\x14\n\x10\x43HORE_KIND_TOPIC\x10\x02\x12\x19\n\x15\x43HORE_KIND_PARTITIONS\x10\x03\x12\x13\n\x0f\x43HORE_KIND_USER\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'viewstamp.api.consumer_groups.v1.consumer_groups_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ASSIGNOR']._serialized_start=1475
-  _globals['_ASSIGNOR']._serialized_end=1553
-  _globals['_GROUPSTATE']._serialized_start=1556
-  _globals['_GROUPSTATE']._serialized_end=1700
-  _globals['_MEMBERSTATE']._serialized_start=1703
-  _globals['_MEMBERSTATE']._serialized_end=1850
+  _globals['_ASSIGNOR']._serialized_start=1700
+  _globals['_ASSIGNOR']._serialized_end=1778
+  _globals['_GROUPSTATE']._serialized_start=1781
+  _globals['_GROUPSTATE']._serialized_end=1925
+  _globals['_MEMBERSTATE']._serialized_start=1928
+  _globals['_MEMBERSTATE']._serialized_end=2075
+  _globals['_CHOREKIND']._serialized_start=2078
+  _globals['_CHOREKIND']._serialized_end=2211
   _globals['_MEMBER']._serialized_start=93
-  _globals['_MEMBER']._serialized_end=395
-  _globals['_CONSUMERGROUP']._serialized_start=398
-  _globals['_CONSUMERGROUP']._serialized_end=827
-  _globals['_CONSUMERGROUPENTITY']._serialized_start=830
-  _globals['_CONSUMERGROUPENTITY']._serialized_end=1122
-  _globals['_MEMBERENTITY']._serialized_start=1125
-  _globals['_MEMBERENTITY']._serialized_end=1418
-  _globals['_CONSUMERGROUPSCOUNTERSENTITY']._serialized_start=1420
-  _globals['_CONSUMERGROUPSCOUNTERSENTITY']._serialized_end=1473
+  _globals['_MEMBER']._serialized_end=423
+  _globals['_CONSUMERGROUP']._serialized_start=426
+  _globals['_CONSUMERGROUP']._serialized_end=855
+  _globals['_CONSUMERGROUPENTITY']._serialized_start=858
+  _globals['_CONSUMERGROUPENTITY']._serialized_end=1150
+  _globals['_MEMBERENTITY']._serialized_start=1153
+  _globals['_MEMBERENTITY']._serialized_end=1446
+  _globals['_CONSUMERGROUPSCOUNTERSENTITY']._serialized_start=1448
+  _globals['_CONSUMERGROUPSCOUNTERSENTITY']._serialized_end=1501
+  _globals['_CHOREENTITY']._serialized_start=1504
+  _globals['_CHOREENTITY']._serialized_end=1698
 # @@protoc_insertion_point(module_scope)

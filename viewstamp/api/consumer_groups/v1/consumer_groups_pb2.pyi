@@ -103,6 +103,38 @@ MEMBER_STATE_UNRELEASED_PARTITIONS: MemberState.ValueType  # 3
 """Waits for partitions that others have not released."""
 Global___MemberState: _TypeAlias = MemberState  # noqa: Y015
 
+class _ChoreKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ChoreKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ChoreKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CHORE_KIND_UNSPECIFIED: _ChoreKind.ValueType  # 0
+    """Never stored."""
+    CHORE_KIND_SESSION: _ChoreKind.ValueType  # 1
+    """A session is over: its memberships are to be ended. Ids: the session, 0."""
+    CHORE_KIND_TOPIC: _ChoreKind.ValueType  # 2
+    """A topic is gone: its groups are to be removed. Ids: stream, topic."""
+    CHORE_KIND_PARTITIONS: _ChoreKind.ValueType  # 3
+    """A topic has another number of partitions, which its groups are to be told. Ids: stream, topic."""
+    CHORE_KIND_USER: _ChoreKind.ValueType  # 4
+    """A user may do nothing any more: memberships in a session are to be ended. Ids: session, user."""
+
+class ChoreKind(_ChoreKind, metaclass=_ChoreKindEnumTypeWrapper):
+    """What an effect left to do."""
+
+CHORE_KIND_UNSPECIFIED: ChoreKind.ValueType  # 0
+"""Never stored."""
+CHORE_KIND_SESSION: ChoreKind.ValueType  # 1
+"""A session is over: its memberships are to be ended. Ids: the session, 0."""
+CHORE_KIND_TOPIC: ChoreKind.ValueType  # 2
+"""A topic is gone: its groups are to be removed. Ids: stream, topic."""
+CHORE_KIND_PARTITIONS: ChoreKind.ValueType  # 3
+"""A topic has another number of partitions, which its groups are to be told. Ids: stream, topic."""
+CHORE_KIND_USER: ChoreKind.ValueType  # 4
+"""A user may do nothing any more: memberships in a session are to be ended. Ids: session, user."""
+Global___ChoreKind: _TypeAlias = ChoreKind  # noqa: Y015
+
 @_typing.final
 class Member(_message.Message):
     """A member as callers see it."""
@@ -120,6 +152,7 @@ class Member(_message.Message):
     REVOKING_PARTITIONS_FIELD_NUMBER: _builtins.int
     TARGET_PARTITIONS_FIELD_NUMBER: _builtins.int
     JOINED_REVISION_FIELD_NUMBER: _builtins.int
+    PARTITIONS_OMITTED_FIELD_NUMBER: _builtins.int
     session_id: _builtins.int
     """The client session."""
     user_id: _builtins.int
@@ -136,6 +169,8 @@ class Member(_message.Message):
     """Where it stands."""
     joined_revision: _builtins.int
     """Revision of its join."""
+    partitions_omitted: _builtins.bool
+    """Whether the partitions were left out: they are more than a page may hold."""
     @_builtins.property
     def owned_partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Partitions it may read now, ascending."""
@@ -162,10 +197,11 @@ class Member(_message.Message):
         revoking_partitions: _abc.Iterable[_builtins.int] | None = ...,
         target_partitions: _abc.Iterable[_builtins.int] | None = ...,
         joined_revision: _builtins.int = ...,
+        partitions_omitted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "joined_revision", b"joined_revision", "member_epoch", b"member_epoch", "owned_partitions", b"owned_partitions", "previous_member_epoch", b"previous_member_epoch", "rack", b"rack", "revoking_partitions", b"revoking_partitions", "session_id", b"session_id", "state", b"state", "target_partitions", b"target_partitions", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "joined_revision", b"joined_revision", "member_epoch", b"member_epoch", "owned_partitions", b"owned_partitions", "partitions_omitted", b"partitions_omitted", "previous_member_epoch", b"previous_member_epoch", "rack", b"rack", "revoking_partitions", b"revoking_partitions", "session_id", b"session_id", "state", b"state", "target_partitions", b"target_partitions", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -402,3 +438,59 @@ class ConsumerGroupsCountersEntity(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConsumerGroupsCountersEntity: _TypeAlias = ConsumerGroupsCountersEntity  # noqa: Y015
+
+@_typing.final
+class ChoreEntity(_message.Message):
+    """Section entity: what an effect left to do. Kind 4, key: kind, first id, second id, each
+    8 bytes big-endian.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    FIRST_ID_FIELD_NUMBER: _builtins.int
+    SECOND_ID_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    LOWEST_COUNT_FIELD_NUMBER: _builtins.int
+    PARTITIONS_COUNT_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    DONE_GROUP_ID_FIELD_NUMBER: _builtins.int
+    HAS_NEXT_ROUND_FIELD_NUMBER: _builtins.int
+    kind: _builtins.int
+    """What is to be done: a ChoreKind."""
+    first_id: _builtins.int
+    """About what."""
+    second_id: _builtins.int
+    """About what, narrower."""
+    revision: _builtins.int
+    """Revision of the last effect."""
+    lowest_count: _builtins.int
+    """The lowest number of partitions since the first effect: groups keep nothing beyond."""
+    partitions_count: _builtins.int
+    """The number of partitions now."""
+    changes: _builtins.int
+    """How many effects there were."""
+    done_group_id: _builtins.int
+    """Groups up to this id are done in this round."""
+    has_next_round: _builtins.bool
+    """Another round follows, since the groups that were done have not heard of the last effect."""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.int = ...,
+        first_id: _builtins.int = ...,
+        second_id: _builtins.int = ...,
+        revision: _builtins.int = ...,
+        lowest_count: _builtins.int = ...,
+        partitions_count: _builtins.int = ...,
+        changes: _builtins.int = ...,
+        done_group_id: _builtins.int = ...,
+        has_next_round: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "done_group_id", b"done_group_id", "first_id", b"first_id", "has_next_round", b"has_next_round", "kind", b"kind", "lowest_count", b"lowest_count", "partitions_count", b"partitions_count", "revision", b"revision", "second_id", b"second_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChoreEntity: _TypeAlias = ChoreEntity  # noqa: Y015

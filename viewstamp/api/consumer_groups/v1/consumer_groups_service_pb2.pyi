@@ -311,8 +311,13 @@ class HeartbeatConsumerGroupRequest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
     OWNED_PARTITIONS_FIELD_NUMBER: _builtins.int
+    KNOWN_ASSIGNMENT_FIELD_NUMBER: _builtins.int
     member_epoch: _builtins.int
     """The epoch the member has reached."""
+    known_assignment: _builtins.int
+    """The `assignment` of the last answer or page: partitions are left out if it is still the one,
+    and nothing is taken for given up if it is not. 0 for none.
+    """
     @_builtins.property
     def stream(self) -> _common_pb2.Identifier:
         """The stream."""
@@ -327,7 +332,7 @@ class HeartbeatConsumerGroupRequest(_message.Message):
 
     @_builtins.property
     def owned_partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Partitions it still holds, ascending."""
+        """Partitions it still holds, ascending. With `known_assignment` those to give up suffice."""
 
     def __init__(
         self,
@@ -337,10 +342,11 @@ class HeartbeatConsumerGroupRequest(_message.Message):
         group: _common_pb2.Identifier | None = ...,
         member_epoch: _builtins.int = ...,
         owned_partitions: _abc.Iterable[_builtins.int] | None = ...,
+        known_assignment: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "member_epoch", b"member_epoch", "owned_partitions", b"owned_partitions", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "known_assignment", b"known_assignment", "member_epoch", b"member_epoch", "owned_partitions", b"owned_partitions", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -356,8 +362,16 @@ class HeartbeatConsumerGroupResponse(_message.Message):
     MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
     OWNED_PARTITIONS_FIELD_NUMBER: _builtins.int
     REVOKING_PARTITIONS_FIELD_NUMBER: _builtins.int
+    ASSIGNMENT_FIELD_NUMBER: _builtins.int
+    PARTITIONS_OMITTED_FIELD_NUMBER: _builtins.int
     member_epoch: _builtins.int
     """The epoch to go on with."""
+    assignment: _builtins.int
+    """Stands for the partitions, never 0: another number, other partitions. 0 at feature level 1."""
+    partitions_omitted: _builtins.bool
+    """Whether the partitions were left out: `assignment` is the known one, or there are more than
+    16,384; then SyncConsumerGroup has them, in pages.
+    """
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
         """Where and when."""
@@ -377,10 +391,12 @@ class HeartbeatConsumerGroupResponse(_message.Message):
         member_epoch: _builtins.int = ...,
         owned_partitions: _abc.Iterable[_builtins.int] | None = ...,
         revoking_partitions: _abc.Iterable[_builtins.int] | None = ...,
+        assignment: _builtins.int = ...,
+        partitions_omitted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "member_epoch", b"member_epoch", "owned_partitions", b"owned_partitions", "revoking_partitions", b"revoking_partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "header", b"header", "member_epoch", b"member_epoch", "owned_partitions", b"owned_partitions", "partitions_omitted", b"partitions_omitted", "revoking_partitions", b"revoking_partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -395,6 +411,12 @@ class GetConsumerGroupRequest(_message.Message):
     STREAM_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Of members: 1 to 1000; 0 means 1000. A page has fewer where they have many partitions."""
+    page_token: _builtins.str
+    """From the previous page; empty for the first."""
     @_builtins.property
     def stream(self) -> _common_pb2.Identifier:
         """The stream."""
@@ -413,10 +435,12 @@ class GetConsumerGroupRequest(_message.Message):
         stream: _common_pb2.Identifier | None = ...,
         topic: _common_pb2.Identifier | None = ...,
         group: _common_pb2.Identifier | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "page_size", b"page_size", "page_token", b"page_token", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -430,6 +454,9 @@ class GetConsumerGroupResponse(_message.Message):
 
     HEADER_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page of members."""
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
         """Where and when."""
@@ -443,10 +470,11 @@ class GetConsumerGroupResponse(_message.Message):
         *,
         header: _common_pb2.ResponseHeader | None = ...,
         group: _consumer_groups_pb2.ConsumerGroup | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "header", b"header"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "header", b"header", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -532,19 +560,23 @@ class AssignRequest(_message.Message):
 
     GROUP_ID_FIELD_NUMBER: _builtins.int
     GROUP_EPOCH_FIELD_NUMBER: _builtins.int
+    PUT_OFF_REVISION_FIELD_NUMBER: _builtins.int
     group_id: _builtins.int
     """Which group."""
     group_epoch: _builtins.int
     """The group epoch the target is for."""
+    put_off_revision: _builtins.int
+    """Where it was put off, so that it differs from the command before; 0 at first."""
     def __init__(
         self,
         *,
         group_id: _builtins.int = ...,
         group_epoch: _builtins.int = ...,
+        put_off_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_epoch", b"group_epoch", "group_id", b"group_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_epoch", b"group_epoch", "group_id", b"group_id", "put_off_revision", b"put_off_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -583,22 +615,26 @@ class CompleteRevocationRequest(_message.Message):
     GROUP_ID_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
     REVOCATION_DEADLINE_FIELD_NUMBER: _builtins.int
+    PUT_OFF_REVISION_FIELD_NUMBER: _builtins.int
     group_id: _builtins.int
     """Which group."""
     session_id: _builtins.int
     """Which member."""
     revocation_deadline: _builtins.int
     """The deadline that passed, log time in microseconds."""
+    put_off_revision: _builtins.int
+    """Where it was put off, so that it differs from the command before; 0 at first."""
     def __init__(
         self,
         *,
         group_id: _builtins.int = ...,
         session_id: _builtins.int = ...,
         revocation_deadline: _builtins.int = ...,
+        put_off_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "revocation_deadline", b"revocation_deadline", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "put_off_revision", b"put_off_revision", "revocation_deadline", b"revocation_deadline", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -627,6 +663,52 @@ class CompleteRevocationResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CompleteRevocationResponse: _TypeAlias = CompleteRevocationResponse  # noqa: Y015
+
+@_typing.final
+class SweepRequest(_message.Message):
+    """Request of Sweep."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """Where it was proposed, so that it differs from the command before; 0 by a new primary."""
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SweepRequest: _TypeAlias = SweepRequest  # noqa: Y015
+
+@_typing.final
+class SweepResponse(_message.Message):
+    """Response of Sweep."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """Where and when."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SweepResponse: _TypeAlias = SweepResponse  # noqa: Y015
 
 @_typing.final
 class PartitionOffset(_message.Message):
@@ -883,6 +965,12 @@ class SyncConsumerGroupRequest(_message.Message):
     STREAM_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Partitions in a page: 1 to 100000; 0 means 100000."""
+    page_token: _builtins.str
+    """From the previous page; empty for the first."""
     @_builtins.property
     def stream(self) -> _common_pb2.Identifier:
         """The stream."""
@@ -901,10 +989,12 @@ class SyncConsumerGroupRequest(_message.Message):
         stream: _common_pb2.Identifier | None = ...,
         topic: _common_pb2.Identifier | None = ...,
         group: _common_pb2.Identifier | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "page_size", b"page_size", "page_token", b"page_token", "stream", b"stream", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -920,8 +1010,14 @@ class SyncConsumerGroupResponse(_message.Message):
     MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
     OWNED_PARTITIONS_FIELD_NUMBER: _builtins.int
     REVOKING_PARTITIONS_FIELD_NUMBER: _builtins.int
+    ASSIGNMENT_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     member_epoch: _builtins.int
     """The epoch to go on with."""
+    assignment: _builtins.int
+    """As in a heartbeat's answer. If it changes from page to page, begin anew."""
+    next_page_token: _builtins.str
+    """Empty on the last page: owned partitions come first, then those to give up."""
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
         """Where and when."""
@@ -941,10 +1037,12 @@ class SyncConsumerGroupResponse(_message.Message):
         member_epoch: _builtins.int = ...,
         owned_partitions: _abc.Iterable[_builtins.int] | None = ...,
         revoking_partitions: _abc.Iterable[_builtins.int] | None = ...,
+        assignment: _builtins.int = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "member_epoch", b"member_epoch", "owned_partitions", b"owned_partitions", "revoking_partitions", b"revoking_partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "header", b"header", "member_epoch", b"member_epoch", "next_page_token", b"next_page_token", "owned_partitions", b"owned_partitions", "revoking_partitions", b"revoking_partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -580,6 +580,11 @@ class ConsumerGroupsInternalServiceStub:
                 request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CompleteRevocationRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CompleteRevocationResponse.FromString,
                 _registered_method=True)
+        self.Sweep = channel.unary_unary(
+                '/viewstamp.api.consumer_groups.v1.ConsumerGroupsInternalService/Sweep',
+                request_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.SweepRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.SweepResponse.FromString,
+                _registered_method=True)
 
 
 class ConsumerGroupsInternalServiceServicer:
@@ -601,6 +606,14 @@ class ConsumerGroupsInternalServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Sweep(self, request, context):
+        """Works off, in steps, what effects left to do when their log entry had no room for it: members
+        of ended sessions, groups of deleted topics, changes of partitions. A no-op if nothing is left.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ConsumerGroupsInternalServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -613,6 +626,11 @@ def add_ConsumerGroupsInternalServiceServicer_to_server(servicer, server):
                     servicer.CompleteRevocation,
                     request_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CompleteRevocationRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CompleteRevocationResponse.SerializeToString,
+            ),
+            'Sweep': grpc.unary_unary_rpc_method_handler(
+                    servicer.Sweep,
+                    request_deserializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.SweepRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.SweepResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -670,6 +688,33 @@ class ConsumerGroupsInternalService:
             '/viewstamp.api.consumer_groups.v1.ConsumerGroupsInternalService/CompleteRevocation',
             viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CompleteRevocationRequest.SerializeToString,
             viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.CompleteRevocationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Sweep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.consumer_groups.v1.ConsumerGroupsInternalService/Sweep',
+            viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.SweepRequest.SerializeToString,
+            viewstamp_dot_api_dot_consumer__groups_dot_v1_dot_consumer__groups__service__pb2.SweepResponse.FromString,
             options,
             channel_credentials,
             insecure,

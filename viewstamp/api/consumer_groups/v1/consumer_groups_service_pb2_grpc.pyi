@@ -268,6 +268,10 @@ class ConsumerGroupsInternalServiceStub:
     """Takes partitions from a member that has not released them within 30 seconds. A no-op if it
     has, or if the deadline in force is a later one.
     """
+    Sweep: _grpc.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.SweepRequest, _consumer_groups_service_pb2.SweepResponse]
+    """Works off, in steps, what effects left to do when their log entry had no room for it: members
+    of ended sessions, groups of deleted topics, changes of partitions. A no-op if nothing is left.
+    """
 
 @_typing.type_check_only
 class ConsumerGroupsInternalServiceAsyncStub(ConsumerGroupsInternalServiceStub):
@@ -279,6 +283,10 @@ class ConsumerGroupsInternalServiceAsyncStub(ConsumerGroupsInternalServiceStub):
     CompleteRevocation: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.CompleteRevocationRequest, _consumer_groups_service_pb2.CompleteRevocationResponse]  # type: ignore[assignment]
     """Takes partitions from a member that has not released them within 30 seconds. A no-op if it
     has, or if the deadline in force is a later one.
+    """
+    Sweep: _aio.UnaryUnaryMultiCallable[_consumer_groups_service_pb2.SweepRequest, _consumer_groups_service_pb2.SweepResponse]  # type: ignore[assignment]
+    """Works off, in steps, what effects left to do when their log entry had no room for it: members
+    of ended sessions, groups of deleted topics, changes of partitions. A no-op if nothing is left.
     """
 
 class ConsumerGroupsInternalServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -300,6 +308,16 @@ class ConsumerGroupsInternalServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_consumer_groups_service_pb2.CompleteRevocationResponse, _abc.Awaitable[_consumer_groups_service_pb2.CompleteRevocationResponse]]:
         """Takes partitions from a member that has not released them within 30 seconds. A no-op if it
         has, or if the deadline in force is a later one.
+        """
+
+    @_abc_1.abstractmethod
+    def Sweep(
+        self,
+        request: _consumer_groups_service_pb2.SweepRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_consumer_groups_service_pb2.SweepResponse, _abc.Awaitable[_consumer_groups_service_pb2.SweepResponse]]:
+        """Works off, in steps, what effects left to do when their log entry had no room for it: members
+        of ended sessions, groups of deleted topics, changes of partitions. A no-op if nothing is left.
         """
 
 def add_ConsumerGroupsInternalServiceServicer_to_server(servicer: ConsumerGroupsInternalServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

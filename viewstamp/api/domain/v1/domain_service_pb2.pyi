@@ -50,10 +50,13 @@ class DescribeResponse(_message.Message):
     FILE_DESCRIPTORS_FIELD_NUMBER: _builtins.int
     METHODS_FIELD_NUMBER: _builtins.int
     SECTION_VERSION_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_MAX_FIELD_NUMBER: _builtins.int
     stage: _routing_pb2.Stage.ValueType
     """Its place in the order."""
     section_version: _builtins.int
     """Schema version of its section."""
+    feature_level_max: _builtins.int
+    """The highest feature level that it knows."""
     @_builtins.property
     def file_descriptors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """FileDescriptorProtos (encoded) of the services it serves, dependencies first, so that the
@@ -73,10 +76,11 @@ class DescribeResponse(_message.Message):
         file_descriptors: _abc.Iterable[_builtins.bytes] | None = ...,
         methods: _abc.Iterable[_builtins.str] | None = ...,
         section_version: _builtins.int = ...,
+        feature_level_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["file_descriptors", b"file_descriptors", "methods", b"methods", "section_version", b"section_version", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feature_level_max", b"feature_level_max", "file_descriptors", b"file_descriptors", "methods", b"methods", "section_version", b"section_version", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -93,6 +97,7 @@ class ApplyRequest(_message.Message):
     INSTALL_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
+    ISOLATE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """First message of a stream."""
@@ -113,6 +118,10 @@ class ApplyRequest(_message.Message):
     def batches(self) -> Global___Batches:
         """Several logged batches, in order: a message costs more than a small batch does."""
 
+    @_builtins.property
+    def isolate(self) -> Global___Isolate:
+        """How to handle the next batch, which a process has not survived. Not answered."""
+
     def __init__(
         self,
         *,
@@ -121,16 +130,89 @@ class ApplyRequest(_message.Message):
         install: Global___Install | None = ...,
         release: Global___ReleaseCut | None = ...,
         batches: Global___Batches | None = ...,
+        isolate: Global___Isolate | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "batches", b"batches", "hello", b"hello", "install", b"install", "kind", b"kind", "release", b"release"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "batches", b"batches", "hello", b"hello", "install", b"install", "isolate", b"isolate", "kind", b"kind", "release", b"release"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "batches", b"batches", "hello", b"hello", "install", b"install", "kind", b"kind", "release", b"release"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "batches", b"batches", "hello", b"hello", "install", b"install", "isolate", b"isolate", "kind", b"kind", "release", b"release"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "batch", "install", "release", "batches"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "batch", "install", "release", "batches", "isolate"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___ApplyRequest: _TypeAlias = ApplyRequest  # noqa: Y015
+
+@_typing.final
+class Isolate(_message.Message):
+    """The next batch is handled one command by one, and what exhausts the process is taken back. Answers
+    to all batches before it are sent first.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    """Of the batch."""
+    notes: _builtins.bool
+    """Tell what is tried, before it is."""
+    @_builtins.property
+    def given_up(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attempt]:
+        """What is answered like a defect without being tried; `sequence` is not set."""
+
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        notes: _builtins.bool = ...,
+        given_up: _abc.Iterable[Global___Attempt] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["given_up", b"given_up", "notes", b"notes", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Isolate: _TypeAlias = Isolate  # noqa: Y015
+
+@_typing.final
+class Attempt(_message.Message):
+    """One call of a handler, in a batch that is handled in isolation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    ITEM_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    WHERE_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    """Of the batch."""
+    item: _builtins.int
+    """Index of the item."""
+    call: _builtins.int
+    """Which call of a handler in the item, from 0 on."""
+    where: _builtins.str
+    """For people: the method or effect."""
+    revision: _builtins.int
+    """For people."""
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        item: _builtins.int = ...,
+        call: _builtins.int = ...,
+        where: _builtins.str = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "item", b"item", "revision", b"revision", "sequence", b"sequence", "where", b"where"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Attempt: _TypeAlias = Attempt  # noqa: Y015
 
 @_typing.final
 class Batches(_message.Message):
@@ -649,6 +731,8 @@ class QueryItem(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     CONTEXTS_FIELD_NUMBER: _builtins.int
+    CALLER_ADDRESS_FIELD_NUMBER: _builtins.int
+    CONTINUES_FIELD_NUMBER: _builtins.int
     query_id: _builtins.int
     """Chosen by the coordinator, returned with the answer."""
     code: _builtins.int
@@ -665,6 +749,10 @@ class QueryItem(_message.Message):
     """The client session; 0 for none."""
     contexts: _builtins.bytes
     """From the resolving stage, as in CommandItem."""
+    caller_address: _builtins.str
+    """Where the caller is, for what is shared fairly among addresses; empty if unknown."""
+    continues: _builtins.bool
+    """Belongs to the same read as the query before it in the batch: both are answered, or neither."""
     @_builtins.property
     def refused(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Indexes refused by the resolving stage."""
@@ -681,10 +769,12 @@ class QueryItem(_message.Message):
         session_id: _builtins.int = ...,
         refused: _abc.Iterable[_builtins.int] | None = ...,
         contexts: _builtins.bytes = ...,
+        caller_address: _builtins.str = ...,
+        continues: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_user_id", b"_user_id", "user_id", b"user_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_user_id", b"_user_id", "code", b"code", "contexts", b"contexts", "count", b"count", "credential_revision", b"credential_revision", "items", b"items", "query_id", b"query_id", "refused", b"refused", "session_id", b"session_id", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_user_id", b"_user_id", "caller_address", b"caller_address", "code", b"code", "contexts", b"contexts", "continues", b"continues", "count", b"count", "credential_revision", b"credential_revision", "items", b"items", "query_id", b"query_id", "refused", b"refused", "session_id", b"session_id", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__user_id: _TypeAlias = _typing.Literal["user_id"]  # noqa: Y015
     _WhichOneofArgType__user_id: _TypeAlias = _typing.Literal["_user_id", b"_user_id"]  # noqa: Y015
@@ -793,6 +883,7 @@ class ApplyResponse(_message.Message):
     DEFERRED_FIELD_NUMBER: _builtins.int
     INSTALLED_FIELD_NUMBER: _builtins.int
     REPLIES_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___HelloReply:
         """The stream is open and the state empty."""
@@ -813,6 +904,10 @@ class ApplyResponse(_message.Message):
     def replies(self) -> Global___BatchReplies:
         """Answers to the oldest unanswered batches, in order."""
 
+    @_builtins.property
+    def attempt(self) -> Global___Attempt:
+        """What is tried next in a batch that is handled in isolation."""
+
     def __init__(
         self,
         *,
@@ -821,12 +916,13 @@ class ApplyResponse(_message.Message):
         deferred: Global___QueryOutcome | None = ...,
         installed: Global___Installed | None = ...,
         replies: Global___BatchReplies | None = ...,
+        attempt: Global___Attempt | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "deferred", b"deferred", "hello", b"hello", "installed", b"installed", "kind", b"kind", "replies", b"replies"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "deferred", b"deferred", "hello", b"hello", "installed", b"installed", "kind", b"kind", "replies", b"replies"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "deferred", b"deferred", "hello", b"hello", "installed", b"installed", "kind", b"kind", "replies", b"replies"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "deferred", b"deferred", "hello", b"hello", "installed", b"installed", "kind", b"kind", "replies", b"replies"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "batch", "deferred", "installed", "replies"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "batch", "deferred", "installed", "replies", "attempt"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1116,8 +1212,11 @@ class BatchReply(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     OUTCOMES_FIELD_NUMBER: _builtins.int
     PROPOSALS_FIELD_NUMBER: _builtins.int
+    NEEDS_ISOLATION_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """From the batch."""
+    needs_isolation: _builtins.bool
+    """Something in it failed that only isolation survives: send it so again."""
     @_builtins.property
     def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Outcome]:
         """One per item."""
@@ -1132,10 +1231,11 @@ class BatchReply(_message.Message):
         sequence: _builtins.int = ...,
         outcomes: _abc.Iterable[Global___Outcome] | None = ...,
         proposals: _abc.Iterable[Global___Proposal] | None = ...,
+        needs_isolation: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcomes", b"outcomes", "proposals", b"proposals", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["needs_isolation", b"needs_isolation", "outcomes", b"outcomes", "proposals", b"proposals", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1311,6 +1411,7 @@ class QueryOutcome(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     STATE_DIGEST_FIELD_NUMBER: _builtins.int
+    POSTPONED_FIELD_NUMBER: _builtins.int
     query_id: _builtins.int
     """From the item."""
     deferred: _builtins.bool
@@ -1319,6 +1420,8 @@ class QueryOutcome(_message.Message):
     """As in CommandOutcome."""
     state_digest: _builtins.bytes
     """For the builtin state digest: 32 bytes, big-endian."""
+    postponed: _builtins.bool
+    """Not answered: reads before it have used up the batch's share. Ask again, in a later batch."""
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[_errors_pb2.IndexedError]:
         """As in CommandOutcome."""
@@ -1331,10 +1434,11 @@ class QueryOutcome(_message.Message):
         results: _builtins.bytes = ...,
         errors: _abc.Iterable[_errors_pb2.IndexedError] | None = ...,
         state_digest: _builtins.bytes = ...,
+        postponed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deferred", b"deferred", "errors", b"errors", "query_id", b"query_id", "results", b"results", "state_digest", b"state_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deferred", b"deferred", "errors", b"errors", "postponed", b"postponed", "query_id", b"query_id", "results", b"results", "state_digest", b"state_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1385,6 +1489,7 @@ class NormalizeRequest(_message.Message):
     FIRST_INDEX_FIELD_NUMBER: _builtins.int
     SUFFIX_ONLY_FIELD_NUMBER: _builtins.int
     NONCE_FIELD_NUMBER: _builtins.int
+    CREDENTIAL_REVISION_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     """The method."""
     count: _builtins.int
@@ -1405,6 +1510,8 @@ class NormalizeRequest(_message.Message):
     """16 random bytes for callers without a session, from which secrets are derived in place of
     session and number.
     """
+    credential_revision: _builtins.int
+    """The stamp of the principal's credentials."""
     def __init__(
         self,
         *,
@@ -1417,10 +1524,11 @@ class NormalizeRequest(_message.Message):
         first_index: _builtins.int = ...,
         suffix_only: _builtins.bool = ...,
         nonce: _builtins.bytes = ...,
+        credential_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "count", b"count", "first_index", b"first_index", "items", b"items", "nonce", b"nonce", "number", b"number", "session_id", b"session_id", "suffix_only", b"suffix_only", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "count", b"count", "credential_revision", b"credential_revision", "first_index", b"first_index", "items", b"items", "nonce", b"nonce", "number", b"number", "session_id", b"session_id", "suffix_only", b"suffix_only", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

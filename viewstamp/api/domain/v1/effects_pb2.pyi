@@ -34,6 +34,7 @@ class EffectPayload(_message.Message):
     TOPIC_DELETED_FIELD_NUMBER: _builtins.int
     PARTITIONS_CHANGED_FIELD_NUMBER: _builtins.int
     SESSION_ENDED_FIELD_NUMBER: _builtins.int
+    USER_SESSIONS_ENDED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def grants_changed(self) -> Global___GrantsChanged:
         """users to streams."""
@@ -70,6 +71,10 @@ class EffectPayload(_message.Message):
     def session_ended(self) -> Global___SessionEnded:
         """sessions to consumer groups."""
 
+    @_builtins.property
+    def user_sessions_ended(self) -> Global___UserSessionsEnded:
+        """users to consumer groups, and back to sessions."""
+
     def __init__(
         self,
         *,
@@ -82,12 +87,13 @@ class EffectPayload(_message.Message):
         topic_deleted: Global___TopicDeleted | None = ...,
         partitions_changed: Global___PartitionsChanged | None = ...,
         session_ended: Global___SessionEnded | None = ...,
+        user_sessions_ended: Global___UserSessionsEnded | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["credentials_changed", b"credentials_changed", "grants_changed", b"grants_changed", "kind", b"kind", "partitions_changed", b"partitions_changed", "session_ended", b"session_ended", "stream_deleted", b"stream_deleted", "topic_deleted", b"topic_deleted", "user_activated", b"user_activated", "user_deactivated", b"user_deactivated", "user_deleted", b"user_deleted"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["credentials_changed", b"credentials_changed", "grants_changed", b"grants_changed", "kind", b"kind", "partitions_changed", b"partitions_changed", "session_ended", b"session_ended", "stream_deleted", b"stream_deleted", "topic_deleted", b"topic_deleted", "user_activated", b"user_activated", "user_deactivated", b"user_deactivated", "user_deleted", b"user_deleted", "user_sessions_ended", b"user_sessions_ended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["credentials_changed", b"credentials_changed", "grants_changed", b"grants_changed", "kind", b"kind", "partitions_changed", b"partitions_changed", "session_ended", b"session_ended", "stream_deleted", b"stream_deleted", "topic_deleted", b"topic_deleted", "user_activated", b"user_activated", "user_deactivated", b"user_deactivated", "user_deleted", b"user_deleted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credentials_changed", b"credentials_changed", "grants_changed", b"grants_changed", "kind", b"kind", "partitions_changed", b"partitions_changed", "session_ended", b"session_ended", "stream_deleted", b"stream_deleted", "topic_deleted", b"topic_deleted", "user_activated", b"user_activated", "user_deactivated", b"user_deactivated", "user_deleted", b"user_deleted", "user_sessions_ended", b"user_sessions_ended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["grants_changed", "credentials_changed", "user_deleted", "user_deactivated", "user_activated", "stream_deleted", "topic_deleted", "partitions_changed", "session_ended"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["grants_changed", "credentials_changed", "user_deleted", "user_deactivated", "user_activated", "stream_deleted", "topic_deleted", "partitions_changed", "session_ended", "user_sessions_ended"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -129,19 +135,23 @@ class CredentialsChanged(_message.Message):
 
     USER_ID_FIELD_NUMBER: _builtins.int
     MINIMUM_CREDENTIAL_REVISION_FIELD_NUMBER: _builtins.int
+    MINIMUM_TOKEN_REVISION_FIELD_NUMBER: _builtins.int
     user_id: _builtins.int
     """Whose."""
     minimum_credential_revision: _builtins.int
     """The lowest credential revision still accepted."""
+    minimum_token_revision: _builtins.int
+    """The lowest one accepted of those that a personal access token got, if it is higher."""
     def __init__(
         self,
         *,
         user_id: _builtins.int = ...,
         minimum_credential_revision: _builtins.int = ...,
+        minimum_token_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["minimum_credential_revision", b"minimum_credential_revision", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["minimum_credential_revision", b"minimum_credential_revision", "minimum_token_revision", b"minimum_token_revision", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -296,6 +306,40 @@ class PartitionsChanged(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PartitionsChanged: _TypeAlias = PartitionsChanged  # noqa: Y015
+
+@_typing.final
+class UserSessionsEnded(_message.Message):
+    """Sessions of the user are over; their memberships end. Who they are knows sessions alone, so what
+    is not this user's is left alone wherever this arrives.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    KEPT_SESSION_ID_FIELD_NUMBER: _builtins.int
+    user_id: _builtins.int
+    """Whose."""
+    session_id: _builtins.int
+    """Which; all if absent."""
+    kept_session_id: _builtins.int
+    """One that lives on, because it carries the command; 0 for none."""
+    def __init__(
+        self,
+        *,
+        user_id: _builtins.int = ...,
+        session_id: _builtins.int | None = ...,
+        kept_session_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "session_id", b"session_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "kept_session_id", b"kept_session_id", "session_id", b"session_id", "user_id", b"user_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__session_id: _TypeAlias = _typing.Literal["session_id"]  # noqa: Y015
+    _WhichOneofArgType__session_id: _TypeAlias = _typing.Literal["_session_id", b"_session_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__session_id) -> _WhichOneofReturnType__session_id | None: ...
+
+Global___UserSessionsEnded: _TypeAlias = UserSessionsEnded  # noqa: Y015
 
 @_typing.final
 class SessionEnded(_message.Message):

@@ -3,8 +3,8 @@
 isort:skip_file
 Why a request was refused. The gRPC status carries a google.rpc.ErrorInfo with `reason` set to
 the name of the enum value without its REASON_ prefix, `domain` "viewstamp", and metadata with
-the names concerned; `iggy_code` is in the metadata where Apache Iggy has a number for the
-same failure.
+the names concerned; `case` is in the metadata where a reason has several, and `iggy_code` where
+Apache Iggy has a number for the same failure. No text there is longer than 256 bytes.
 
 The refusal of a unary call that was decided at a revision carries in the trailing metadata
 `viewstamp-header-bin` the encoded common.v1.ResponseHeader that a response would have had. A
@@ -86,6 +86,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """INVALID_ARGUMENT: bytes that are not the request's message, or a required field is missing."""
     REASON_COMMAND_TOO_LARGE: _Reason.ValueType  # 52
     """INVALID_ARGUMENT: more bytes or more commands than one request may hold."""
+    REASON_REQUEST_NUMBER_REUSED: _Reason.ValueType  # 53
+    """INVALID_ARGUMENT: the request number was used before, for a request of another content."""
     REASON_STREAM_LIMIT: _Reason.ValueType  # 60
     """RESOURCE_EXHAUSTED: the cluster holds as many streams as it may."""
     REASON_TOPIC_LIMIT: _Reason.ValueType  # 61
@@ -100,6 +102,15 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """RESOURCE_EXHAUSTED: try again after the delay in the metadata (`retry_delay_ms`)."""
     REASON_NO_SPACE: _Reason.ValueType  # 66
     """RESOURCE_EXHAUSTED: the cluster is read-only until disk space returns."""
+    REASON_COST_EXCEEDED: _Reason.ValueType  # 67
+    """RESOURCE_EXHAUSTED: the command would touch more rows than one command may, or than its log
+    entry has left; the metadata's `scope` says which ("command", "prepare"), `cost` and `limit`
+    how many. With scope "prepare" it may be sent again after `retry_delay_ms`.
+    """
+    REASON_ANSWER_TOO_LARGE: _Reason.ValueType  # 68
+    """RESOURCE_EXHAUSTED: the answer has no room in its batch, or in a message. The command changed
+    nothing, unless the metadata's `applied` is "true".
+    """
     REASON_UNAUTHENTICATED: _Reason.ValueType  # 80
     """UNAUTHENTICATED: the token is missing, malformed, expired, or its credentials changed."""
     REASON_INVALID_CREDENTIALS: _Reason.ValueType  # 81
@@ -126,14 +137,26 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """FAILED_PRECONDITION: the offset lies outside what the partition holds."""
     REASON_SNAPSHOT_IN_USE: _Reason.ValueType  # 108
     """FAILED_PRECONDITION: the last good snapshot, or one under way, cannot be deleted."""
+    REASON_FEATURE_LEVEL_REQUIRED: _Reason.ValueType  # 109
+    """FAILED_PRECONDITION: the method needs a higher feature level than is in force; the metadata's
+    `required` and `in_force` say which.
+    """
+    REASON_FEATURE_LEVEL_UNSUPPORTED: _Reason.ValueType  # 110
+    """FAILED_PRECONDITION: not every replica is known to support the feature level."""
+    REASON_NO_OTHER_REPLICA: _Reason.ValueType  # 112
+    """FAILED_PRECONDITION: the cluster has one replica, and nobody to hand over to."""
     REASON_REVISION_MISMATCH: _Reason.ValueType  # 120
     """ABORTED: `expected_revision` differs from the entity's `modified_revision`."""
     REASON_REQUEST_TOO_OLD: _Reason.ValueType  # 121
     """ABORTED: the request number lies before the session's window; its reply is gone."""
     REASON_REQUEST_GAP: _Reason.ValueType  # 122
     """ABORTED: the request number skips one; the metadata's `resend_from` says where to go on."""
+    REASON_STREAM_REPLACED: _Reason.ValueType  # 124
+    """ABORTED: a newer Submit stream of the session was opened; go on over that one."""
     REASON_REVISION_COMPACTED: _Reason.ValueType  # 123
     """OUT_OF_RANGE: the revision is older than the replica still holds."""
+    REASON_FEATURE_LEVEL_MISMATCH: _Reason.ValueType  # 125
+    """ABORTED: `expected` is not the feature level in force, or `level` is not the next one."""
     REASON_NOT_PRIMARY: _Reason.ValueType  # 140
     """UNAVAILABLE: this replica is not the primary; the metadata names its address."""
     REASON_VIEW_CHANGE: _Reason.ValueType  # 141
@@ -154,6 +177,11 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """INTERNAL: a defect; the command was reverted on every replica and an alarm raised."""
     REASON_SNAPSHOT_DAMAGED: _Reason.ValueType  # 149
     """DATA_LOSS: no copy of a file of the snapshot is intact on this replica."""
+    REASON_OUTCOME_UNKNOWN: _Reason.ValueType  # 150
+    """DEADLINE_EXCEEDED: the command may have taken effect, or may still do so. Send it again under
+    its session and request number, or look before you repeat it. It has a code of its own, since
+    stock retry policies repeat what is UNAVAILABLE, and would do twice what was done.
+    """
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """The documented reasons. The gRPC status code that goes with each stands in its comment."""
@@ -210,6 +238,8 @@ REASON_MALFORMED_REQUEST: Reason.ValueType  # 51
 """INVALID_ARGUMENT: bytes that are not the request's message, or a required field is missing."""
 REASON_COMMAND_TOO_LARGE: Reason.ValueType  # 52
 """INVALID_ARGUMENT: more bytes or more commands than one request may hold."""
+REASON_REQUEST_NUMBER_REUSED: Reason.ValueType  # 53
+"""INVALID_ARGUMENT: the request number was used before, for a request of another content."""
 REASON_STREAM_LIMIT: Reason.ValueType  # 60
 """RESOURCE_EXHAUSTED: the cluster holds as many streams as it may."""
 REASON_TOPIC_LIMIT: Reason.ValueType  # 61
@@ -224,6 +254,15 @@ REASON_QUOTA_EXCEEDED: Reason.ValueType  # 65
 """RESOURCE_EXHAUSTED: try again after the delay in the metadata (`retry_delay_ms`)."""
 REASON_NO_SPACE: Reason.ValueType  # 66
 """RESOURCE_EXHAUSTED: the cluster is read-only until disk space returns."""
+REASON_COST_EXCEEDED: Reason.ValueType  # 67
+"""RESOURCE_EXHAUSTED: the command would touch more rows than one command may, or than its log
+entry has left; the metadata's `scope` says which ("command", "prepare"), `cost` and `limit`
+how many. With scope "prepare" it may be sent again after `retry_delay_ms`.
+"""
+REASON_ANSWER_TOO_LARGE: Reason.ValueType  # 68
+"""RESOURCE_EXHAUSTED: the answer has no room in its batch, or in a message. The command changed
+nothing, unless the metadata's `applied` is "true".
+"""
 REASON_UNAUTHENTICATED: Reason.ValueType  # 80
 """UNAUTHENTICATED: the token is missing, malformed, expired, or its credentials changed."""
 REASON_INVALID_CREDENTIALS: Reason.ValueType  # 81
@@ -250,14 +289,26 @@ REASON_OFFSET_OUT_OF_RANGE: Reason.ValueType  # 107
 """FAILED_PRECONDITION: the offset lies outside what the partition holds."""
 REASON_SNAPSHOT_IN_USE: Reason.ValueType  # 108
 """FAILED_PRECONDITION: the last good snapshot, or one under way, cannot be deleted."""
+REASON_FEATURE_LEVEL_REQUIRED: Reason.ValueType  # 109
+"""FAILED_PRECONDITION: the method needs a higher feature level than is in force; the metadata's
+`required` and `in_force` say which.
+"""
+REASON_FEATURE_LEVEL_UNSUPPORTED: Reason.ValueType  # 110
+"""FAILED_PRECONDITION: not every replica is known to support the feature level."""
+REASON_NO_OTHER_REPLICA: Reason.ValueType  # 112
+"""FAILED_PRECONDITION: the cluster has one replica, and nobody to hand over to."""
 REASON_REVISION_MISMATCH: Reason.ValueType  # 120
 """ABORTED: `expected_revision` differs from the entity's `modified_revision`."""
 REASON_REQUEST_TOO_OLD: Reason.ValueType  # 121
 """ABORTED: the request number lies before the session's window; its reply is gone."""
 REASON_REQUEST_GAP: Reason.ValueType  # 122
 """ABORTED: the request number skips one; the metadata's `resend_from` says where to go on."""
+REASON_STREAM_REPLACED: Reason.ValueType  # 124
+"""ABORTED: a newer Submit stream of the session was opened; go on over that one."""
 REASON_REVISION_COMPACTED: Reason.ValueType  # 123
 """OUT_OF_RANGE: the revision is older than the replica still holds."""
+REASON_FEATURE_LEVEL_MISMATCH: Reason.ValueType  # 125
+"""ABORTED: `expected` is not the feature level in force, or `level` is not the next one."""
 REASON_NOT_PRIMARY: Reason.ValueType  # 140
 """UNAVAILABLE: this replica is not the primary; the metadata names its address."""
 REASON_VIEW_CHANGE: Reason.ValueType  # 141
@@ -278,6 +329,11 @@ REASON_INTERNAL: Reason.ValueType  # 148
 """INTERNAL: a defect; the command was reverted on every replica and an alarm raised."""
 REASON_SNAPSHOT_DAMAGED: Reason.ValueType  # 149
 """DATA_LOSS: no copy of a file of the snapshot is intact on this replica."""
+REASON_OUTCOME_UNKNOWN: Reason.ValueType  # 150
+"""DEADLINE_EXCEEDED: the command may have taken effect, or may still do so. Send it again under
+its session and request number, or look before you repeat it. It has a code of its own, since
+stock retry policies repeat what is UNAVAILABLE, and would do twice what was done.
+"""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 @_typing.final
@@ -315,10 +371,18 @@ class Error(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     DETAILS_FIELD_NUMBER: _builtins.int
+    CASE_FIELD_NUMBER: _builtins.int
     reason: Global___Reason.ValueType
     """Why."""
     message: _builtins.str
-    """What was wrong and what would be right, for people."""
+    """What was wrong and what would be right, for people. It is made by the replica that answers, from
+    the other fields, and never logged: words may differ between builds. It is left out where it
+    would make an answer too large; the other fields say the same.
+    """
+    case: _builtins.str
+    """Which of several cases of the reason it is, in snake_case, for example "already_a_member"; empty
+    where the reason has one. More may come: programs should branch on `reason`.
+    """
     @_builtins.property
     def details(self) -> _containers.RepeatedCompositeFieldContainer[Global___ErrorDetail]:
         """Every dynamic value of the message, for programs, in the order of mention."""
@@ -329,10 +393,11 @@ class Error(_message.Message):
         reason: Global___Reason.ValueType = ...,
         message: _builtins.str = ...,
         details: _abc.Iterable[Global___ErrorDetail] | None = ...,
+        case: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "message", b"message", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["case", b"case", "details", b"details", "message", b"message", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

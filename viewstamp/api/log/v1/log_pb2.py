@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from viewstamp.api.errors.v1 import errors_pb2 as viewstamp_dot_api_dot_errors_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eviewstamp/api/log/v1/log.proto\x12\x14viewstamp.api.log.v1\x1a$viewstamp/api/errors/v1/errors.proto\"D\n\x0bPrepareBody\x12\x35\n\x08requests\x18\x01 \x03(\x0b\x32#.viewstamp.api.log.v1.LoggedRequest\"\x89\x01\n\rLoggedRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\r\n\x05\x61\x63ked\x18\x03 \x01(\x04\x12/\n\x05spans\x18\x04 \x03(\x0b\x32 .viewstamp.api.log.v1.LoggedSpan\x12\x14\n\x0ctrace_parent\x18\x05 \x01(\t\"\x9e\x01\n\nLoggedSpan\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\r\n\x05items\x18\x03 \x01(\x0c\x12\x0f\n\x07user_id\x18\x04 \x01(\x04\x12\x1b\n\x13\x63redential_revision\x18\x05 \x01(\x04\x12\x36\n\x07refused\x18\x06 \x03(\x0b\x32%.viewstamp.api.errors.v1.IndexedErrorb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eviewstamp/api/log/v1/log.proto\x12\x14viewstamp.api.log.v1\x1a$viewstamp/api/errors/v1/errors.proto\"D\n\x0bPrepareBody\x12\x35\n\x08requests\x18\x01 \x03(\x0b\x32#.viewstamp.api.log.v1.LoggedRequest\"\x9e\x01\n\rLoggedRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\r\n\x05\x61\x63ked\x18\x03 \x01(\x04\x12/\n\x05spans\x18\x04 \x03(\x0b\x32 .viewstamp.api.log.v1.LoggedSpan\x12\x14\n\x0ctrace_parent\x18\x05 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x06 \x01(\x0c\"\x9e\x01\n\nLoggedSpan\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\r\n\x05items\x18\x03 \x01(\x0c\x12\x0f\n\x07user_id\x18\x04 \x01(\x04\x12\x1b\n\x13\x63redential_revision\x18\x05 \x01(\x04\x12\x36\n\x07refused\x18\x06 \x03(\x0b\x32%.viewstamp.api.errors.v1.IndexedErrorb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,7 +35,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PREPAREBODY']._serialized_start=94
   _globals['_PREPAREBODY']._serialized_end=162
   _globals['_LOGGEDREQUEST']._serialized_start=165
-  _globals['_LOGGEDREQUEST']._serialized_end=302
-  _globals['_LOGGEDSPAN']._serialized_start=305
-  _globals['_LOGGEDSPAN']._serialized_end=463
+  _globals['_LOGGEDREQUEST']._serialized_end=323
+  _globals['_LOGGEDSPAN']._serialized_start=326
+  _globals['_LOGGEDSPAN']._serialized_end=484
 # @@protoc_insertion_point(module_scope)

@@ -56,6 +56,7 @@ class LoggedRequest(_message.Message):
     ACKED_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
     TRACE_PARENT_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.int
     """The client session; 0 for the gateway's own, which packs callers without a session."""
     number: _builtins.int
@@ -64,6 +65,10 @@ class LoggedRequest(_message.Message):
     """Replies up to this number may be forgotten."""
     trace_parent: _builtins.str
     """W3C traceparent if the request is sampled, else empty."""
+    fingerprint: _builtins.bytes
+    """Digest of the spans as the client sent them, before anything was made loggable: 16 bytes of
+    BLAKE3. Empty for session 0 and in entries of feature level 1: unknown, never compared.
+    """
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoggedSpan]:
         """The commands."""
@@ -76,10 +81,11 @@ class LoggedRequest(_message.Message):
         acked: _builtins.int = ...,
         spans: _abc.Iterable[Global___LoggedSpan] | None = ...,
         trace_parent: _builtins.str = ...,
+        fingerprint: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "number", b"number", "session_id", b"session_id", "spans", b"spans", "trace_parent", b"trace_parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "fingerprint", b"fingerprint", "number", b"number", "session_id", b"session_id", "spans", b"spans", "trace_parent", b"trace_parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

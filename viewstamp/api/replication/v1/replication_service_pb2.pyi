@@ -57,6 +57,8 @@ class _HelloRefusalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HelloRef
     """Other number of standbys."""
     HELLO_REFUSAL_MENDING: _HelloRefusal.ValueType  # 12
     """The called replica has to make its snapshot whole before it can start, and serves files alone."""
+    HELLO_REFUSAL_OLD_BUILD: _HelloRefusal.ValueType  # 13
+    """The caller's build does not know the feature level in force."""
 
 class HelloRefusal(_HelloRefusal, metaclass=_HelloRefusalEnumTypeWrapper):
     """Why a hello was refused."""
@@ -87,6 +89,8 @@ HELLO_REFUSAL_OTHER_STANDBY_COUNT: HelloRefusal.ValueType  # 11
 """Other number of standbys."""
 HELLO_REFUSAL_MENDING: HelloRefusal.ValueType  # 12
 """The called replica has to make its snapshot whole before it can start, and serves files alone."""
+HELLO_REFUSAL_OLD_BUILD: HelloRefusal.ValueType  # 13
+"""The caller's build does not know the feature level in force."""
 Global___HelloRefusal: _TypeAlias = HelloRefusal  # noqa: Y015
 
 @_typing.final
@@ -165,6 +169,7 @@ class ReplicaHello(_message.Message):
     BOOT_NONCE_FIELD_NUMBER: _builtins.int
     TO_REPLICA_ID_FIELD_NUMBER: _builtins.int
     STANDBY_COUNT_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_MAX_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     """Of the cluster that the caller belongs to, or was told to help found."""
     wire_version: _builtins.int
@@ -181,6 +186,8 @@ class ReplicaHello(_message.Message):
     """Whom the caller means to reach."""
     standby_count: _builtins.int
     """How many standbys the caller was configured with; their ids follow on those that vote."""
+    feature_level_max: _builtins.int
+    """The highest feature level that the caller's coordinator knows."""
     def __init__(
         self,
         *,
@@ -192,10 +199,11 @@ class ReplicaHello(_message.Message):
         boot_nonce: _builtins.bytes = ...,
         to_replica_id: _builtins.int = ...,
         standby_count: _builtins.int = ...,
+        feature_level_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_nonce", b"boot_nonce", "cluster_id", b"cluster_id", "configuration_digest", b"configuration_digest", "replica_count", b"replica_count", "replica_id", b"replica_id", "standby_count", b"standby_count", "to_replica_id", b"to_replica_id", "wire_version", b"wire_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_nonce", b"boot_nonce", "cluster_id", b"cluster_id", "configuration_digest", b"configuration_digest", "feature_level_max", b"feature_level_max", "replica_count", b"replica_count", "replica_id", b"replica_id", "standby_count", b"standby_count", "to_replica_id", b"to_replica_id", "wire_version", b"wire_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1099,6 +1107,7 @@ class ReplicaReport(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     CLIENT_ADDRESS_FIELD_NUMBER: _builtins.int
     UNFIT_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_MAX_FIELD_NUMBER: _builtins.int
     status: _builtins.int
     """The sender's status, as in its own GetStatus: the number of a ReplicaStatus."""
     view: _builtins.int
@@ -1115,6 +1124,8 @@ class ReplicaReport(_message.Message):
     """HOST:PORT where it serves clients."""
     unfit: _builtins.str
     """What speaks against it as the primary; empty for nothing."""
+    feature_level_max: _builtins.int
+    """The highest feature level that its coordinator and all its services know."""
     def __init__(
         self,
         *,
@@ -1126,10 +1137,11 @@ class ReplicaReport(_message.Message):
         generation: _builtins.int = ...,
         client_address: _builtins.str = ...,
         unfit: _builtins.str = ...,
+        feature_level_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_address", b"client_address", "commit", b"commit", "generation", b"generation", "op", b"op", "retired", b"retired", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_address", b"client_address", "commit", b"commit", "feature_level_max", b"feature_level_max", "generation", b"generation", "op", b"op", "retired", b"retired", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

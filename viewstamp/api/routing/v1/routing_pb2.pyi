@@ -77,6 +77,8 @@ class _GateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Gate.ValueType],
     """g/s.manage_topics, g.manage_streams, s.manage_stream or t.manage_topic."""
     GATE_POLL_MESSAGES: _Gate.ValueType  # 5
     """GATE_READ_TOPIC and poll_messages at g, s or t."""
+    GATE_READ_USERS: _Gate.ValueType  # 6
+    """g.read_users or g.manage_users."""
 
 class Gate(_Gate, metaclass=_GateEnumTypeWrapper):
     """What a caller must be allowed to do before a resolve item lets a command or read pass.
@@ -96,6 +98,8 @@ GATE_MANAGE_TOPIC: Gate.ValueType  # 4
 """g/s.manage_topics, g.manage_streams, s.manage_stream or t.manage_topic."""
 GATE_POLL_MESSAGES: Gate.ValueType  # 5
 """GATE_READ_TOPIC and poll_messages at g, s or t."""
+GATE_READ_USERS: Gate.ValueType  # 6
+"""g.read_users or g.manage_users."""
 Global___Gate: _TypeAlias = Gate  # noqa: Y015
 
 @_typing.final
@@ -140,6 +144,8 @@ class CommandOptions(_message.Message):
     EMITS_BACKWARD_FIELD_NUMBER: _builtins.int
     SETS_GRANTS_FIELD_NUMBER: _builtins.int
     INTERNAL_FIELD_NUMBER: _builtins.int
+    SINCE_LEVEL_FIELD_NUMBER: _builtins.int
+    ALONE_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     """The number that stands for the method in the log."""
     owner: Global___Stage.ValueType
@@ -150,6 +156,12 @@ class CommandOptions(_message.Message):
     """The payload's field 8 holds permissions: streams resolves the ids they name first."""
     internal: _builtins.bool
     """Proposed by the primary itself; refused from outside."""
+    since_level: _builtins.int
+    """The feature level from which on the method may enter the log; 0 and 1: always. A method that is
+    added to a cluster's builds has the next level that no build had before.
+    """
+    alone: _builtins.bool
+    """Never a span or a part among others: the gateway has to look at the call as a whole."""
     @_builtins.property
     def resolve(self) -> Global___Resolve:
         """A stage that resolves names and authorizes first."""
@@ -168,10 +180,12 @@ class CommandOptions(_message.Message):
         emits_backward: _abc.Iterable[Global___Stage.ValueType] | None = ...,
         sets_grants: _builtins.bool = ...,
         internal: _builtins.bool = ...,
+        since_level: _builtins.int = ...,
+        alone: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resolve", b"resolve"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "emits_backward", b"emits_backward", "internal", b"internal", "normalize", b"normalize", "owner", b"owner", "resolve", b"resolve", "sets_grants", b"sets_grants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "code", b"code", "emits_backward", b"emits_backward", "internal", b"internal", "normalize", b"normalize", "owner", b"owner", "resolve", b"resolve", "sets_grants", b"sets_grants", "since_level", b"since_level"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -187,12 +201,15 @@ class QueryOptions(_message.Message):
     OWNER_FIELD_NUMBER: _builtins.int
     RESOLVE_FIELD_NUMBER: _builtins.int
     PUBLIC_FIELD_NUMBER: _builtins.int
+    SINCE_LEVEL_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     """The number that stands for the method on the wire."""
     owner: Global___Stage.ValueType
     """The stage whose machine answers."""
     public: _builtins.bool
     """Needs no token."""
+    since_level: _builtins.int
+    """The feature level from which on the method is served; 0 and 1: always."""
     @_builtins.property
     def resolve(self) -> Global___Resolve:
         """A stage that resolves names and authorizes first, at the same position."""
@@ -204,10 +221,11 @@ class QueryOptions(_message.Message):
         owner: Global___Stage.ValueType = ...,
         resolve: Global___Resolve | None = ...,
         public: _builtins.bool = ...,
+        since_level: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resolve", b"resolve"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "owner", b"owner", "public", b"public", "resolve", b"resolve"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "owner", b"owner", "public", b"public", "resolve", b"resolve", "since_level", b"since_level"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

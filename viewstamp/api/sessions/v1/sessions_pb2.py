@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from viewstamp.api.errors.v1 import errors_pb2 as viewstamp_dot_api_dot_errors_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(viewstamp/api/sessions/v1/sessions.proto\x12\x19viewstamp.api.sessions.v1\x1a$viewstamp/api/errors/v1/errors.proto\"X\n\rSessionEntity\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x0f\n\x07user_id\x18\x02 \x01(\x04\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\x13\n\x0blast_number\x18\x04 \x01(\x04\"1\n\rMinimumEntity\x12\x0f\n\x07user_id\x18\x01 \x01(\x04\x12\x0f\n\x07minimum\x18\x02 \x01(\x04\"G\n\x0cWindowEntity\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\r\n\x05\x61\x63ked\x18\x02 \x01(\x04\x12\x14\n\x0clast_retired\x18\x03 \x01(\x04\"\x98\x01\n\x0bReplyEntity\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0c\n\x04view\x18\x03 \x01(\x04\x12\n\n\x02op\x18\x04 \x01(\x04\x12\x16\n\x0e\x66irst_revision\x18\x05 \x01(\x04\x12\x33\n\x05spans\x18\x06 \x03(\x0b\x32$.viewstamp.api.sessions.v1.ReplySpan\"X\n\tReplySpan\x12\x14\n\x07results\x18\x01 \x01(\x0c\x42\x03\x80\x01\x01\x12\x35\n\x06\x65rrors\x18\x02 \x03(\x0b\x32%.viewstamp.api.errors.v1.IndexedErrorb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(viewstamp/api/sessions/v1/sessions.proto\x12\x19viewstamp.api.sessions.v1\x1a$viewstamp/api/errors/v1/errors.proto\"X\n\rSessionEntity\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x0f\n\x07user_id\x18\x02 \x01(\x04\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\x13\n\x0blast_number\x18\x04 \x01(\x04\"H\n\rMinimumEntity\x12\x0f\n\x07user_id\x18\x01 \x01(\x04\x12\x0f\n\x07minimum\x18\x02 \x01(\x04\x12\x15\n\rminimum_token\x18\x03 \x01(\x04\"G\n\x0cWindowEntity\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\r\n\x05\x61\x63ked\x18\x02 \x01(\x04\x12\x14\n\x0clast_retired\x18\x03 \x01(\x04\"\xad\x01\n\x0bReplyEntity\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0c\n\x04view\x18\x03 \x01(\x04\x12\n\n\x02op\x18\x04 \x01(\x04\x12\x16\n\x0e\x66irst_revision\x18\x05 \x01(\x04\x12\x33\n\x05spans\x18\x06 \x03(\x0b\x32$.viewstamp.api.sessions.v1.ReplySpan\x12\x13\n\x0b\x66ingerprint\x18\x07 \x01(\x0c\"X\n\tReplySpan\x12\x14\n\x07results\x18\x01 \x01(\x0c\x42\x03\x80\x01\x01\x12\x35\n\x06\x65rrors\x18\x02 \x03(\x0b\x32%.viewstamp.api.errors.v1.IndexedErrorb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,11 +37,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SESSIONENTITY']._serialized_start=109
   _globals['_SESSIONENTITY']._serialized_end=197
   _globals['_MINIMUMENTITY']._serialized_start=199
-  _globals['_MINIMUMENTITY']._serialized_end=248
-  _globals['_WINDOWENTITY']._serialized_start=250
-  _globals['_WINDOWENTITY']._serialized_end=321
-  _globals['_REPLYENTITY']._serialized_start=324
-  _globals['_REPLYENTITY']._serialized_end=476
-  _globals['_REPLYSPAN']._serialized_start=478
-  _globals['_REPLYSPAN']._serialized_end=566
+  _globals['_MINIMUMENTITY']._serialized_end=271
+  _globals['_WINDOWENTITY']._serialized_start=273
+  _globals['_WINDOWENTITY']._serialized_end=344
+  _globals['_REPLYENTITY']._serialized_start=347
+  _globals['_REPLYENTITY']._serialized_end=520
+  _globals['_REPLYSPAN']._serialized_start=522
+  _globals['_REPLYSPAN']._serialized_end=610
 # @@protoc_insertion_point(module_scope)

@@ -61,19 +61,23 @@ class MinimumEntity(_message.Message):
 
     USER_ID_FIELD_NUMBER: _builtins.int
     MINIMUM_FIELD_NUMBER: _builtins.int
+    MINIMUM_TOKEN_FIELD_NUMBER: _builtins.int
     user_id: _builtins.int
     """Whose."""
     minimum: _builtins.int
     """The least revision of credentials that are accepted."""
+    minimum_token: _builtins.int
+    """The least revision of those that a personal access token got, if it is higher."""
     def __init__(
         self,
         *,
         user_id: _builtins.int = ...,
         minimum: _builtins.int = ...,
+        minimum_token: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["minimum", b"minimum", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["minimum", b"minimum", "minimum_token", b"minimum_token", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -121,6 +125,7 @@ class ReplyEntity(_message.Message):
     OP_FIELD_NUMBER: _builtins.int
     FIRST_REVISION_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.int
     """Which session."""
     number: _builtins.int
@@ -131,6 +136,8 @@ class ReplyEntity(_message.Message):
     """Op of that prepare."""
     first_revision: _builtins.int
     """Revision of its first command."""
+    fingerprint: _builtins.bytes
+    """The request's fingerprint (log.v1.LoggedRequest); empty where it is unknown."""
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplySpan]:
         """One per span of the request."""
@@ -144,10 +151,11 @@ class ReplyEntity(_message.Message):
         op: _builtins.int = ...,
         first_revision: _builtins.int = ...,
         spans: _abc.Iterable[Global___ReplySpan] | None = ...,
+        fingerprint: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_revision", b"first_revision", "number", b"number", "op", b"op", "session_id", b"session_id", "spans", b"spans", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "first_revision", b"first_revision", "number", b"number", "op", b"op", "session_id", b"session_id", "spans", b"spans", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

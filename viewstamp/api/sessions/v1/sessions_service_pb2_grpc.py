@@ -46,6 +46,16 @@ class SessionsServiceStub:
                 request_serializer=viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.EndSessionRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.EndSessionResponse.FromString,
                 _registered_method=True)
+        self.ListSessions = channel.unary_unary(
+                '/viewstamp.api.sessions.v1.SessionsService/ListSessions',
+                request_serializer=viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.ListSessionsRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.ListSessionsResponse.FromString,
+                _registered_method=True)
+        self.ListUserSessions = channel.unary_unary(
+                '/viewstamp.api.sessions.v1.SessionsService/ListUserSessions',
+                request_serializer=viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.ListUserSessionsRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.ListUserSessionsResponse.FromString,
+                _registered_method=True)
         self.ExpireSession = channel.unary_unary(
                 '/viewstamp.api.sessions.v1.SessionsService/ExpireSession',
                 request_serializer=viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.ExpireSessionRequest.SerializeToString,
@@ -74,6 +84,20 @@ class SessionsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSessions(self, request, context):
+        """The caller's sessions by ascending id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListUserSessions(self, request, context):
+        """The sessions of a user, or of all, by ascending id, in pages. Needs read_users or manage_users.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ExpireSession(self, request, context):
         """Internal: ends a session that was idle for 10 minutes. A no-op if it was used since.
         """
@@ -93,6 +117,16 @@ def add_SessionsServiceServicer_to_server(servicer, server):
                     servicer.EndSession,
                     request_deserializer=viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.EndSessionRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.EndSessionResponse.SerializeToString,
+            ),
+            'ListSessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSessions,
+                    request_deserializer=viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.ListSessionsRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.ListSessionsResponse.SerializeToString,
+            ),
+            'ListUserSessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListUserSessions,
+                    request_deserializer=viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.ListUserSessionsRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.ListUserSessionsResponse.SerializeToString,
             ),
             'ExpireSession': grpc.unary_unary_rpc_method_handler(
                     servicer.ExpireSession,
@@ -156,6 +190,60 @@ class SessionsService:
             '/viewstamp.api.sessions.v1.SessionsService/EndSession',
             viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.EndSessionRequest.SerializeToString,
             viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.EndSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.sessions.v1.SessionsService/ListSessions',
+            viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.ListSessionsRequest.SerializeToString,
+            viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.ListSessionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListUserSessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.sessions.v1.SessionsService/ListUserSessions',
+            viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.ListUserSessionsRequest.SerializeToString,
+            viewstamp_dot_api_dot_sessions_dot_v1_dot_sessions__service__pb2.ListUserSessionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,10 @@ class SessionsServiceStub:
     """Ends the calling session (logout): its group memberships end in the same prepare.
     Errors: SESSION_REQUIRED, SESSION_EVICTED.
     """
+    ListSessions: _grpc.UnaryUnaryMultiCallable[_sessions_service_pb2.ListSessionsRequest, _sessions_service_pb2.ListSessionsResponse]
+    """The caller's sessions by ascending id."""
+    ListUserSessions: _grpc.UnaryUnaryMultiCallable[_sessions_service_pb2.ListUserSessionsRequest, _sessions_service_pb2.ListUserSessionsResponse]
+    """The sessions of a user, or of all, by ascending id, in pages. Needs read_users or manage_users."""
     ExpireSession: _grpc.UnaryUnaryMultiCallable[_sessions_service_pb2.ExpireSessionRequest, _sessions_service_pb2.ExpireSessionResponse]
     """Internal: ends a session that was idle for 10 minutes. A no-op if it was used since."""
 
@@ -61,6 +65,10 @@ class SessionsServiceAsyncStub(SessionsServiceStub):
     """Ends the calling session (logout): its group memberships end in the same prepare.
     Errors: SESSION_REQUIRED, SESSION_EVICTED.
     """
+    ListSessions: _aio.UnaryUnaryMultiCallable[_sessions_service_pb2.ListSessionsRequest, _sessions_service_pb2.ListSessionsResponse]  # type: ignore[assignment]
+    """The caller's sessions by ascending id."""
+    ListUserSessions: _aio.UnaryUnaryMultiCallable[_sessions_service_pb2.ListUserSessionsRequest, _sessions_service_pb2.ListUserSessionsResponse]  # type: ignore[assignment]
+    """The sessions of a user, or of all, by ascending id, in pages. Needs read_users or manage_users."""
     ExpireSession: _aio.UnaryUnaryMultiCallable[_sessions_service_pb2.ExpireSessionRequest, _sessions_service_pb2.ExpireSessionResponse]  # type: ignore[assignment]
     """Internal: ends a session that was idle for 10 minutes. A no-op if it was used since."""
 
@@ -88,6 +96,22 @@ class SessionsServiceServicer(metaclass=_abc_1.ABCMeta):
         """Ends the calling session (logout): its group memberships end in the same prepare.
         Errors: SESSION_REQUIRED, SESSION_EVICTED.
         """
+
+    @_abc_1.abstractmethod
+    def ListSessions(
+        self,
+        request: _sessions_service_pb2.ListSessionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_sessions_service_pb2.ListSessionsResponse, _abc.Awaitable[_sessions_service_pb2.ListSessionsResponse]]:
+        """The caller's sessions by ascending id."""
+
+    @_abc_1.abstractmethod
+    def ListUserSessions(
+        self,
+        request: _sessions_service_pb2.ListUserSessionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_sessions_service_pb2.ListUserSessionsResponse, _abc.Awaitable[_sessions_service_pb2.ListUserSessionsResponse]]:
+        """The sessions of a user, or of all, by ascending id, in pages. Needs read_users or manage_users."""
 
     @_abc_1.abstractmethod
     def ExpireSession(

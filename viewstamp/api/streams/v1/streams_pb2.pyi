@@ -348,6 +348,7 @@ class AccessEntity(_message.Message):
     MINIMUM_CREDENTIAL_REVISION_FIELD_NUMBER: _builtins.int
     PERMISSIONS_FIELD_NUMBER: _builtins.int
     ACTIVE_FIELD_NUMBER: _builtins.int
+    MINIMUM_TOKEN_REVISION_FIELD_NUMBER: _builtins.int
     user_id: _builtins.int
     """Whose."""
     minimum_credential_revision: _builtins.int
@@ -356,6 +357,8 @@ class AccessEntity(_message.Message):
     """The grants in force: the deterministic encoding of users.v1.Permissions, ids only."""
     active: _builtins.bool
     """Whether the user may act."""
+    minimum_token_revision: _builtins.int
+    """Those below this are refused, too, if a personal access token got them."""
     def __init__(
         self,
         *,
@@ -363,10 +366,11 @@ class AccessEntity(_message.Message):
         minimum_credential_revision: _builtins.int = ...,
         permissions: _builtins.bytes = ...,
         active: _builtins.bool = ...,
+        minimum_token_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "minimum_credential_revision", b"minimum_credential_revision", "permissions", b"permissions", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "minimum_credential_revision", b"minimum_credential_revision", "minimum_token_revision", b"minimum_token_revision", "permissions", b"permissions", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -66,7 +66,10 @@ Global___SubmitRequest: _TypeAlias = SubmitRequest  # noqa: Y015
 
 @_typing.final
 class OpenStream(_message.Message):
-    """Binds the stream to a session."""
+    """Binds the stream to a session. Send nothing more before `opened` has come: a session has one
+    stream, and only then are those before it cut off, and nothing that they carried is new any more.
+    Only then may the numbers of requests that were refused, and never got into the log, be given anew.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -509,7 +512,7 @@ class TransactionPart(_message.Message):
     code: _builtins.int
     """The method's code."""
     request: _builtins.bytes
-    """The request message, encoded."""
+    """The request message, encoded. It may hold a password."""
     def __init__(
         self,
         *,

@@ -318,6 +318,7 @@ class UserEntity(_message.Message):
     CREATED_REVISION_FIELD_NUMBER: _builtins.int
     MODIFIED_REVISION_FIELD_NUMBER: _builtins.int
     CREDENTIAL_REVISION_FIELD_NUMBER: _builtins.int
+    MINIMUM_TOKEN_REVISION_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The id."""
     username: _builtins.str
@@ -334,6 +335,10 @@ class UserEntity(_message.Message):
     """Revision of the last change."""
     credential_revision: _builtins.int
     """Tokens whose credential revision is below this are refused."""
+    minimum_token_revision: _builtins.int
+    """Tokens that a personal access token got and whose credential revision is below this are
+    refused, too.
+    """
     @_builtins.property
     def permissions(self) -> Global___Permissions:
         """Everything granted, ids only, streams and topics ascending."""
@@ -350,10 +355,11 @@ class UserEntity(_message.Message):
         created_revision: _builtins.int = ...,
         modified_revision: _builtins.int = ...,
         credential_revision: _builtins.int = ...,
+        minimum_token_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["permissions", b"permissions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "created_revision", b"created_revision", "credential_revision", b"credential_revision", "id", b"id", "modified_revision", b"modified_revision", "password_hash", b"password_hash", "permissions", b"permissions", "status", b"status", "username", b"username"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "created_revision", b"created_revision", "credential_revision", b"credential_revision", "id", b"id", "minimum_token_revision", b"minimum_token_revision", "modified_revision", b"modified_revision", "password_hash", b"password_hash", "permissions", b"permissions", "status", b"status", "username", b"username"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -232,6 +232,8 @@ class ChangePasswordRequest(_message.Message):
     NEW_PASSWORD_FIELD_NUMBER: _builtins.int
     NEW_PASSWORD_HASH_FIELD_NUMBER: _builtins.int
     VERIFIED_CREDENTIAL_REVISION_FIELD_NUMBER: _builtins.int
+    KEEP_TOKENS_FIELD_NUMBER: _builtins.int
+    KEEP_SESSIONS_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     current_password: _builtins.str
@@ -244,6 +246,10 @@ class ChangePasswordRequest(_message.Message):
     """Set by normalization: the credential revision whose hash the current password matched; absent
     if it was not checked. A change in between makes the command fail. Refused from outside.
     """
+    keep_tokens: _builtins.bool
+    """Let the user's personal access tokens live on."""
+    keep_sessions: _builtins.bool
+    """Let the user's sessions live on."""
     expected_revision: _builtins.int
     """If set, must equal the user's modified_revision."""
     validate_only: _builtins.bool
@@ -260,12 +266,14 @@ class ChangePasswordRequest(_message.Message):
         new_password: _builtins.str = ...,
         new_password_hash: _builtins.str = ...,
         verified_credential_revision: _builtins.int | None = ...,
+        keep_tokens: _builtins.bool = ...,
+        keep_sessions: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_verified_credential_revision", b"_verified_credential_revision", "expected_revision", b"expected_revision", "user", b"user", "verified_credential_revision", b"verified_credential_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_verified_credential_revision", b"_verified_credential_revision", "current_password", b"current_password", "expected_revision", b"expected_revision", "new_password", b"new_password", "new_password_hash", b"new_password_hash", "user", b"user", "validate_only", b"validate_only", "verified_credential_revision", b"verified_credential_revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_verified_credential_revision", b"_verified_credential_revision", "current_password", b"current_password", "expected_revision", b"expected_revision", "keep_sessions", b"keep_sessions", "keep_tokens", b"keep_tokens", "new_password", b"new_password", "new_password_hash", b"new_password_hash", "user", b"user", "validate_only", b"validate_only", "verified_credential_revision", b"verified_credential_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -477,6 +485,161 @@ class DeletePersonalAccessTokenResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeletePersonalAccessTokenResponse: _TypeAlias = DeletePersonalAccessTokenResponse  # noqa: Y015
+
+@_typing.final
+class DeleteUserTokenRequest(_message.Message):
+    """Deletes a token of a user."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Which."""
+    validate_only: _builtins.bool
+    """Decide, but change nothing."""
+    @_builtins.property
+    def user(self) -> _common_pb2.Identifier:
+        """Whose."""
+
+    def __init__(
+        self,
+        *,
+        user: _common_pb2.Identifier | None = ...,
+        name: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "user", b"user", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteUserTokenRequest: _TypeAlias = DeleteUserTokenRequest  # noqa: Y015
+
+@_typing.final
+class DeleteUserTokenResponse(_message.Message):
+    """Done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """Where and when."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteUserTokenResponse: _TypeAlias = DeleteUserTokenResponse  # noqa: Y015
+
+@_typing.final
+class EndUserSessionsRequest(_message.Message):
+    """Ends sessions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.int
+    """Which; all if absent."""
+    validate_only: _builtins.bool
+    """Decide, but change nothing."""
+    @_builtins.property
+    def user(self) -> _common_pb2.Identifier:
+        """Whose; the caller's own if absent."""
+
+    def __init__(
+        self,
+        *,
+        user: _common_pb2.Identifier | None = ...,
+        session_id: _builtins.int | None = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "session_id", b"session_id", "user", b"user"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_id", b"_session_id", "session_id", b"session_id", "user", b"user", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__session_id: _TypeAlias = _typing.Literal["session_id"]  # noqa: Y015
+    _WhichOneofArgType__session_id: _TypeAlias = _typing.Literal["_session_id", b"_session_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__session_id) -> _WhichOneofReturnType__session_id | None: ...
+
+Global___EndUserSessionsRequest: _TypeAlias = EndUserSessionsRequest  # noqa: Y015
+
+@_typing.final
+class EndUserSessionsResponse(_message.Message):
+    """Done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """Where and when."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndUserSessionsResponse: _TypeAlias = EndUserSessionsResponse  # noqa: Y015
+
+@_typing.final
+class LogoutRequest(_message.Message):
+    """Ends access tokens of the caller."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogoutRequest: _TypeAlias = LogoutRequest  # noqa: Y015
+
+@_typing.final
+class LogoutResponse(_message.Message):
+    """Done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """Where and when."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogoutResponse: _TypeAlias = LogoutResponse  # noqa: Y015
 
 @_typing.final
 class LoginRequest(_message.Message):
@@ -714,25 +877,31 @@ Global___ListUsersResponse: _TypeAlias = ListUsersResponse  # noqa: Y015
 
 @_typing.final
 class ListPersonalAccessTokensRequest(_message.Message):
-    """A page of the caller's tokens."""
+    """A page of a user's tokens."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """1 to 1000; 0 means 100."""
     page_token: _builtins.str
     """From the previous page; empty for the first."""
+    @_builtins.property
+    def user(self) -> _common_pb2.Identifier:
+        """Whose; the caller's own if absent."""
+
     def __init__(
         self,
         *,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        user: _common_pb2.Identifier | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -740,7 +909,7 @@ Global___ListPersonalAccessTokensRequest: _TypeAlias = ListPersonalAccessTokensR
 
 @_typing.final
 class ListPersonalAccessTokensResponse(_message.Message):
-    """A page of the caller's tokens."""
+    """A page of a user's tokens."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -72,6 +72,21 @@ class UsersServiceStub:
                 request_serializer=viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.DeletePersonalAccessTokenRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.DeletePersonalAccessTokenResponse.FromString,
                 _registered_method=True)
+        self.DeleteUserToken = channel.unary_unary(
+                '/viewstamp.api.users.v1.UsersService/DeleteUserToken',
+                request_serializer=viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.DeleteUserTokenRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.DeleteUserTokenResponse.FromString,
+                _registered_method=True)
+        self.EndUserSessions = channel.unary_unary(
+                '/viewstamp.api.users.v1.UsersService/EndUserSessions',
+                request_serializer=viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.EndUserSessionsRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.EndUserSessionsResponse.FromString,
+                _registered_method=True)
+        self.Logout = channel.unary_unary(
+                '/viewstamp.api.users.v1.UsersService/Logout',
+                request_serializer=viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.LogoutRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.LogoutResponse.FromString,
+                _registered_method=True)
         self.Login = channel.unary_unary(
                 '/viewstamp.api.users.v1.UsersService/Login',
                 request_serializer=viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.LoginRequest.SerializeToString,
@@ -119,7 +134,7 @@ class UsersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateUser(self, request, context):
-        """Renames a user or changes the status. Needs manage_users.
+        """Renames a user or changes the status. Needs manage_users; nobody but root changes root.
         Errors: USER_NOT_FOUND, USER_EXISTS, INVALID_USERNAME, and CANNOT_CHANGE_ROOT_PERMISSIONS if
         root were to become inactive.
         """
@@ -136,10 +151,11 @@ class UsersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ChangePassword(self, request, context):
-        """Changes a password. One's own needs the current password; another's needs manage_users.
-        Access tokens issued before are refused from here on, also in sessions that are open.
-        Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD,
-        QUOTA_EXCEEDED.
+        """Changes a password. One's own needs the current password; another's needs manage_users, and
+        nobody but root changes root's. Access tokens issued before are refused from here on, also in
+        sessions that are open; personal access tokens are deleted and sessions end, unless the request
+        keeps them. Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS,
+        INVALID_PASSWORD, QUOTA_EXCEEDED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,16 +178,47 @@ class UsersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeletePersonalAccessToken(self, request, context):
-        """Deletes a token of the caller. Access tokens got with it live until they expire.
+        """Deletes a token of the caller. Access tokens got by any token of the caller are refused from
+        here on: those who hold another token log in with it again.
         Errors: TOKEN_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteUserToken(self, request, context):
+        """Deletes a token of any user, as DeletePersonalAccessToken does one's own. Another's needs
+        manage_users, and nobody but root deletes root's.
+        Errors: USER_NOT_FOUND, TOKEN_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndUserSessions(self, request, context):
+        """Ends one session of a user, or all; their group memberships end in the same prepare. Another's
+        needs manage_users, and nobody but root ends root's. A session that is no more, or is another
+        user's, is left alone, and so is the one that carries the command: EndSession ends that.
+        Errors: USER_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Logout(self, request, context):
+        """Logs the caller out: called with an access token that a password got, it ends every access
+        token of the caller; with one that a personal access token got, all that were got so. Sessions
+        and personal access tokens stay.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Login(self, request, context):
-        """Exchanges username and password for a signed access token. Throttled after 5 failures per
-        user and minute. Takes the same time for a wrong user as for a wrong password.
+        """Exchanges username and password for a signed access token. Throttled after 5 failures of one
+        name from one address in a minute, and after more of them from one address, or for one name from
+        everywhere; who logged in from an address lately is not throttled for what others do. Takes the
+        same time for a wrong user as for a wrong password.
         Errors: INVALID_CREDENTIALS, QUOTA_EXCEEDED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -202,7 +249,8 @@ class UsersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPersonalAccessTokens(self, request, context):
-        """The caller's tokens by name, in pages.
+        """The tokens of a user by name, in pages. Another's need read_users or manage_users.
+        Errors: USER_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -252,6 +300,21 @@ def add_UsersServiceServicer_to_server(servicer, server):
                     servicer.DeletePersonalAccessToken,
                     request_deserializer=viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.DeletePersonalAccessTokenRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.DeletePersonalAccessTokenResponse.SerializeToString,
+            ),
+            'DeleteUserToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteUserToken,
+                    request_deserializer=viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.DeleteUserTokenRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.DeleteUserTokenResponse.SerializeToString,
+            ),
+            'EndUserSessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndUserSessions,
+                    request_deserializer=viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.EndUserSessionsRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.EndUserSessionsResponse.SerializeToString,
+            ),
+            'Logout': grpc.unary_unary_rpc_method_handler(
+                    servicer.Logout,
+                    request_deserializer=viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.LogoutRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.LogoutResponse.SerializeToString,
             ),
             'Login': grpc.unary_unary_rpc_method_handler(
                     servicer.Login,
@@ -476,6 +539,87 @@ class UsersService:
             '/viewstamp.api.users.v1.UsersService/DeletePersonalAccessToken',
             viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.DeletePersonalAccessTokenRequest.SerializeToString,
             viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.DeletePersonalAccessTokenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteUserToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.users.v1.UsersService/DeleteUserToken',
+            viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.DeleteUserTokenRequest.SerializeToString,
+            viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.DeleteUserTokenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndUserSessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.users.v1.UsersService/EndUserSessions',
+            viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.EndUserSessionsRequest.SerializeToString,
+            viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.EndUserSessionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Logout(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.users.v1.UsersService/Logout',
+            viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.LogoutRequest.SerializeToString,
+            viewstamp_dot_api_dot_users_dot_v1_dot_users__service__pb2.LogoutResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,7 +41,7 @@ class UsersServiceStub:
     Errors: USER_EXISTS, INVALID_USERNAME, INVALID_PASSWORD, STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
     """
     UpdateUser: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.UpdateUserRequest, _users_service_pb2.UpdateUserResponse]
-    """Renames a user or changes the status. Needs manage_users.
+    """Renames a user or changes the status. Needs manage_users; nobody but root changes root.
     Errors: USER_NOT_FOUND, USER_EXISTS, INVALID_USERNAME, and CANNOT_CHANGE_ROOT_PERMISSIONS if
     root were to become inactive.
     """
@@ -50,10 +50,11 @@ class UsersServiceStub:
     Errors: USER_NOT_FOUND, CANNOT_DELETE_ROOT.
     """
     ChangePassword: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.ChangePasswordRequest, _users_service_pb2.ChangePasswordResponse]
-    """Changes a password. One's own needs the current password; another's needs manage_users.
-    Access tokens issued before are refused from here on, also in sessions that are open.
-    Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD,
-    QUOTA_EXCEEDED.
+    """Changes a password. One's own needs the current password; another's needs manage_users, and
+    nobody but root changes root's. Access tokens issued before are refused from here on, also in
+    sessions that are open; personal access tokens are deleted and sessions end, unless the request
+    keeps them. Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS,
+    INVALID_PASSWORD, QUOTA_EXCEEDED.
     """
     UpdatePermissions: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.UpdatePermissionsRequest, _users_service_pb2.UpdatePermissionsResponse]
     """Replaces all permissions of a user. Needs manage_users.
@@ -64,12 +65,31 @@ class UsersServiceStub:
     Errors: TOKEN_EXISTS, TOKEN_LIMIT, INVALID_TOKEN_NAME, INVALID_TOKEN_EXPIRY.
     """
     DeletePersonalAccessToken: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.DeletePersonalAccessTokenRequest, _users_service_pb2.DeletePersonalAccessTokenResponse]
-    """Deletes a token of the caller. Access tokens got with it live until they expire.
+    """Deletes a token of the caller. Access tokens got by any token of the caller are refused from
+    here on: those who hold another token log in with it again.
     Errors: TOKEN_NOT_FOUND.
     """
+    DeleteUserToken: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.DeleteUserTokenRequest, _users_service_pb2.DeleteUserTokenResponse]
+    """Deletes a token of any user, as DeletePersonalAccessToken does one's own. Another's needs
+    manage_users, and nobody but root deletes root's.
+    Errors: USER_NOT_FOUND, TOKEN_NOT_FOUND.
+    """
+    EndUserSessions: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.EndUserSessionsRequest, _users_service_pb2.EndUserSessionsResponse]
+    """Ends one session of a user, or all; their group memberships end in the same prepare. Another's
+    needs manage_users, and nobody but root ends root's. A session that is no more, or is another
+    user's, is left alone, and so is the one that carries the command: EndSession ends that.
+    Errors: USER_NOT_FOUND.
+    """
+    Logout: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.LogoutRequest, _users_service_pb2.LogoutResponse]
+    """Logs the caller out: called with an access token that a password got, it ends every access
+    token of the caller; with one that a personal access token got, all that were got so. Sessions
+    and personal access tokens stay.
+    """
     Login: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.LoginRequest, _users_service_pb2.LoginResponse]
-    """Exchanges username and password for a signed access token. Throttled after 5 failures per
-    user and minute. Takes the same time for a wrong user as for a wrong password.
+    """Exchanges username and password for a signed access token. Throttled after 5 failures of one
+    name from one address in a minute, and after more of them from one address, or for one name from
+    everywhere; who logged in from an address lately is not throttled for what others do. Takes the
+    same time for a wrong user as for a wrong password.
     Errors: INVALID_CREDENTIALS, QUOTA_EXCEEDED.
     """
     LoginWithToken: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.LoginWithTokenRequest, _users_service_pb2.LoginWithTokenResponse]
@@ -83,7 +103,9 @@ class UsersServiceStub:
     ListUsers: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.ListUsersRequest, _users_service_pb2.ListUsersResponse]
     """All users by ascending id, in pages. Needs read_users or manage_users."""
     ListPersonalAccessTokens: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.ListPersonalAccessTokensRequest, _users_service_pb2.ListPersonalAccessTokensResponse]
-    """The caller's tokens by name, in pages."""
+    """The tokens of a user by name, in pages. Another's need read_users or manage_users.
+    Errors: USER_NOT_FOUND.
+    """
     WhoAmI: _grpc.UnaryUnaryMultiCallable[_users_service_pb2.WhoAmIRequest, _users_service_pb2.WhoAmIResponse]
     """The caller."""
 
@@ -100,7 +122,7 @@ class UsersServiceAsyncStub(UsersServiceStub):
     Errors: USER_EXISTS, INVALID_USERNAME, INVALID_PASSWORD, STREAM_NOT_FOUND, TOPIC_NOT_FOUND.
     """
     UpdateUser: _aio.UnaryUnaryMultiCallable[_users_service_pb2.UpdateUserRequest, _users_service_pb2.UpdateUserResponse]  # type: ignore[assignment]
-    """Renames a user or changes the status. Needs manage_users.
+    """Renames a user or changes the status. Needs manage_users; nobody but root changes root.
     Errors: USER_NOT_FOUND, USER_EXISTS, INVALID_USERNAME, and CANNOT_CHANGE_ROOT_PERMISSIONS if
     root were to become inactive.
     """
@@ -109,10 +131,11 @@ class UsersServiceAsyncStub(UsersServiceStub):
     Errors: USER_NOT_FOUND, CANNOT_DELETE_ROOT.
     """
     ChangePassword: _aio.UnaryUnaryMultiCallable[_users_service_pb2.ChangePasswordRequest, _users_service_pb2.ChangePasswordResponse]  # type: ignore[assignment]
-    """Changes a password. One's own needs the current password; another's needs manage_users.
-    Access tokens issued before are refused from here on, also in sessions that are open.
-    Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD,
-    QUOTA_EXCEEDED.
+    """Changes a password. One's own needs the current password; another's needs manage_users, and
+    nobody but root changes root's. Access tokens issued before are refused from here on, also in
+    sessions that are open; personal access tokens are deleted and sessions end, unless the request
+    keeps them. Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS,
+    INVALID_PASSWORD, QUOTA_EXCEEDED.
     """
     UpdatePermissions: _aio.UnaryUnaryMultiCallable[_users_service_pb2.UpdatePermissionsRequest, _users_service_pb2.UpdatePermissionsResponse]  # type: ignore[assignment]
     """Replaces all permissions of a user. Needs manage_users.
@@ -123,12 +146,31 @@ class UsersServiceAsyncStub(UsersServiceStub):
     Errors: TOKEN_EXISTS, TOKEN_LIMIT, INVALID_TOKEN_NAME, INVALID_TOKEN_EXPIRY.
     """
     DeletePersonalAccessToken: _aio.UnaryUnaryMultiCallable[_users_service_pb2.DeletePersonalAccessTokenRequest, _users_service_pb2.DeletePersonalAccessTokenResponse]  # type: ignore[assignment]
-    """Deletes a token of the caller. Access tokens got with it live until they expire.
+    """Deletes a token of the caller. Access tokens got by any token of the caller are refused from
+    here on: those who hold another token log in with it again.
     Errors: TOKEN_NOT_FOUND.
     """
+    DeleteUserToken: _aio.UnaryUnaryMultiCallable[_users_service_pb2.DeleteUserTokenRequest, _users_service_pb2.DeleteUserTokenResponse]  # type: ignore[assignment]
+    """Deletes a token of any user, as DeletePersonalAccessToken does one's own. Another's needs
+    manage_users, and nobody but root deletes root's.
+    Errors: USER_NOT_FOUND, TOKEN_NOT_FOUND.
+    """
+    EndUserSessions: _aio.UnaryUnaryMultiCallable[_users_service_pb2.EndUserSessionsRequest, _users_service_pb2.EndUserSessionsResponse]  # type: ignore[assignment]
+    """Ends one session of a user, or all; their group memberships end in the same prepare. Another's
+    needs manage_users, and nobody but root ends root's. A session that is no more, or is another
+    user's, is left alone, and so is the one that carries the command: EndSession ends that.
+    Errors: USER_NOT_FOUND.
+    """
+    Logout: _aio.UnaryUnaryMultiCallable[_users_service_pb2.LogoutRequest, _users_service_pb2.LogoutResponse]  # type: ignore[assignment]
+    """Logs the caller out: called with an access token that a password got, it ends every access
+    token of the caller; with one that a personal access token got, all that were got so. Sessions
+    and personal access tokens stay.
+    """
     Login: _aio.UnaryUnaryMultiCallable[_users_service_pb2.LoginRequest, _users_service_pb2.LoginResponse]  # type: ignore[assignment]
-    """Exchanges username and password for a signed access token. Throttled after 5 failures per
-    user and minute. Takes the same time for a wrong user as for a wrong password.
+    """Exchanges username and password for a signed access token. Throttled after 5 failures of one
+    name from one address in a minute, and after more of them from one address, or for one name from
+    everywhere; who logged in from an address lately is not throttled for what others do. Takes the
+    same time for a wrong user as for a wrong password.
     Errors: INVALID_CREDENTIALS, QUOTA_EXCEEDED.
     """
     LoginWithToken: _aio.UnaryUnaryMultiCallable[_users_service_pb2.LoginWithTokenRequest, _users_service_pb2.LoginWithTokenResponse]  # type: ignore[assignment]
@@ -142,7 +184,9 @@ class UsersServiceAsyncStub(UsersServiceStub):
     ListUsers: _aio.UnaryUnaryMultiCallable[_users_service_pb2.ListUsersRequest, _users_service_pb2.ListUsersResponse]  # type: ignore[assignment]
     """All users by ascending id, in pages. Needs read_users or manage_users."""
     ListPersonalAccessTokens: _aio.UnaryUnaryMultiCallable[_users_service_pb2.ListPersonalAccessTokensRequest, _users_service_pb2.ListPersonalAccessTokensResponse]  # type: ignore[assignment]
-    """The caller's tokens by name, in pages."""
+    """The tokens of a user by name, in pages. Another's need read_users or manage_users.
+    Errors: USER_NOT_FOUND.
+    """
     WhoAmI: _aio.UnaryUnaryMultiCallable[_users_service_pb2.WhoAmIRequest, _users_service_pb2.WhoAmIResponse]  # type: ignore[assignment]
     """The caller."""
 
@@ -168,7 +212,7 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.UpdateUserRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.UpdateUserResponse, _abc.Awaitable[_users_service_pb2.UpdateUserResponse]]:
-        """Renames a user or changes the status. Needs manage_users.
+        """Renames a user or changes the status. Needs manage_users; nobody but root changes root.
         Errors: USER_NOT_FOUND, USER_EXISTS, INVALID_USERNAME, and CANNOT_CHANGE_ROOT_PERMISSIONS if
         root were to become inactive.
         """
@@ -189,10 +233,11 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.ChangePasswordRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.ChangePasswordResponse, _abc.Awaitable[_users_service_pb2.ChangePasswordResponse]]:
-        """Changes a password. One's own needs the current password; another's needs manage_users.
-        Access tokens issued before are refused from here on, also in sessions that are open.
-        Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS, INVALID_PASSWORD,
-        QUOTA_EXCEEDED.
+        """Changes a password. One's own needs the current password; another's needs manage_users, and
+        nobody but root changes root's. Access tokens issued before are refused from here on, also in
+        sessions that are open; personal access tokens are deleted and sessions end, unless the request
+        keeps them. Throttled like Login. Errors: USER_NOT_FOUND, INVALID_CREDENTIALS,
+        INVALID_PASSWORD, QUOTA_EXCEEDED.
         """
 
     @_abc_1.abstractmethod
@@ -221,8 +266,43 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.DeletePersonalAccessTokenRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.DeletePersonalAccessTokenResponse, _abc.Awaitable[_users_service_pb2.DeletePersonalAccessTokenResponse]]:
-        """Deletes a token of the caller. Access tokens got with it live until they expire.
+        """Deletes a token of the caller. Access tokens got by any token of the caller are refused from
+        here on: those who hold another token log in with it again.
         Errors: TOKEN_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteUserToken(
+        self,
+        request: _users_service_pb2.DeleteUserTokenRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_users_service_pb2.DeleteUserTokenResponse, _abc.Awaitable[_users_service_pb2.DeleteUserTokenResponse]]:
+        """Deletes a token of any user, as DeletePersonalAccessToken does one's own. Another's needs
+        manage_users, and nobody but root deletes root's.
+        Errors: USER_NOT_FOUND, TOKEN_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def EndUserSessions(
+        self,
+        request: _users_service_pb2.EndUserSessionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_users_service_pb2.EndUserSessionsResponse, _abc.Awaitable[_users_service_pb2.EndUserSessionsResponse]]:
+        """Ends one session of a user, or all; their group memberships end in the same prepare. Another's
+        needs manage_users, and nobody but root ends root's. A session that is no more, or is another
+        user's, is left alone, and so is the one that carries the command: EndSession ends that.
+        Errors: USER_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def Logout(
+        self,
+        request: _users_service_pb2.LogoutRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_users_service_pb2.LogoutResponse, _abc.Awaitable[_users_service_pb2.LogoutResponse]]:
+        """Logs the caller out: called with an access token that a password got, it ends every access
+        token of the caller; with one that a personal access token got, all that were got so. Sessions
+        and personal access tokens stay.
         """
 
     @_abc_1.abstractmethod
@@ -231,8 +311,10 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.LoginRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.LoginResponse, _abc.Awaitable[_users_service_pb2.LoginResponse]]:
-        """Exchanges username and password for a signed access token. Throttled after 5 failures per
-        user and minute. Takes the same time for a wrong user as for a wrong password.
+        """Exchanges username and password for a signed access token. Throttled after 5 failures of one
+        name from one address in a minute, and after more of them from one address, or for one name from
+        everywhere; who logged in from an address lately is not throttled for what others do. Takes the
+        same time for a wrong user as for a wrong password.
         Errors: INVALID_CREDENTIALS, QUOTA_EXCEEDED.
         """
 
@@ -270,7 +352,9 @@ class UsersServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _users_service_pb2.ListPersonalAccessTokensRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_users_service_pb2.ListPersonalAccessTokensResponse, _abc.Awaitable[_users_service_pb2.ListPersonalAccessTokensResponse]]:
-        """The caller's tokens by name, in pages."""
+        """The tokens of a user by name, in pages. Another's need read_users or manage_users.
+        Errors: USER_NOT_FOUND.
+        """
 
     @_abc_1.abstractmethod
     def WhoAmI(

@@ -1,0 +1,124 @@
+"""Reads about sessions: who has which, for themselves and for those who look after users."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from coordinator.gateway.local_reads import parsed
+from coordinator.mux import types as mux
+from coordinator.mux.entities import Session
+from coordinator.mux.sessions import SessionsMachine
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
+from viewstamp.errors import Refusal
+from viewstamp.framing import frame
+from viewstamp.limits import MESSAGE_BYTES_MAX, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
+from viewstamp.routing import MethodKind, methods_of_file
+
+_METHODS: Final = {
+    method.code: method
+    for method in methods_of_file(sessions_pb2.DESCRIPTOR)
+    if method.kind is MethodKind.QUERY
+}
+_OF_OTHERS: Final = next(m.code for m in _METHODS.values() if m.name == "ListUserSessions")
+_U64_DIGITS_MAX: Final = 20
+
+
+class SessionReads:
+    """Answers ListSessions and ListUserSessions from the sessions of this replica."""
+
+    def __init__(self, sessions: SessionsMachine) -> None:
+        self._sessions = sessions
+
+    @property
+    def codes(self) -> Collection[int]:
+        """The methods."""
+        return _METHODS.keys()
+
+    def query(self, item: mux.QueryItem) -> mux.QueryOutcome:
+        """Answer at the position of the read."""
+        requests, errors = parsed(item, _METHODS)
+        found = list(errors)
+        # Once for all reads of the span, however many these are.
+        everybody = list(self._sessions.live()) if item.code == _OF_OTHERS else []
+        frames = [mux.EMPTY_FRAME] * item.count
+        room = MESSAGE_BYTES_MAX // 2
+        for index, request in requests.items():
+            try:
+                if room <= 0:
+                    raise _too_much()
+                frames[index] = frame(self._answer(item, request, everybody).SerializeToString())
+                room -= len(frames[index])
+            except Refusal as refusal:
+                found.append(mux.IndexedError(index, refusal.to_error().SerializeToString()))
+        found.sort(key=lambda error: error.index)
+        return mux.QueryOutcome(item.query_id, b"".join(frames), tuple(found))
+
+    def _answer(self, item: mux.QueryItem, request: Any, everybody: Sequence[Session]) -> Message:
+        if isinstance(request, sessions_pb2.ListSessionsRequest):
+            own = self._of_user(item.user_id or 0)
+            return sessions_pb2.ListSessionsResponse(sessions=_infos(own))
+        return self._page(request, everybody)
+
+    def _of_user(self, user_id: int) -> list[Session]:
+        found = map(self._sessions.get, self._sessions.of_user(user_id))
+        return [session for session in found if session is not None]
+
+    def _page(
+        self, request: sessions_pb2.ListUserSessionsRequest, everybody: Sequence[Session]
+    ) -> sessions_pb2.ListUserSessionsResponse:
+        size, after = _page_size(request.page_size), _page_after(request.page_token)
+        if request.HasField("user_id"):
+            sessions: Sequence[Session] = self._of_user(request.user_id)
+        else:
+            sessions = everybody
+        start = bisect_right(sessions, after, key=lambda session: session.session_id)
+        # One more than asked for tells whether there is another page.
+        rest = sessions[start : start + size + 1]
+        return sessions_pb2.ListUserSessionsResponse(
+            sessions=_infos(rest[:size]),
+            next_page_token=str(rest[size - 1].session_id) if len(rest) > size else "",
+        )
+
+
+def _too_much() -> Refusal:
+    return Refusal(
+        Reason.REASON_COMMAND_TOO_LARGE,
+        f"the answers exceed {MESSAGE_BYTES_MAX // 2} bytes together: ask for less at once",
+        limit=MESSAGE_BYTES_MAX // 2,
+    )
+
+
+def _infos(sessions: Iterable[Session]) -> Iterator[sessions_pb2.SessionInfo]:
+    for session in sessions:
+        yield sessions_pb2.SessionInfo(
+            session_id=session.session_id,
+            user_id=session.user_id,
+            last_request_number=session.last_number,
+        )
+
+
+def _page_size(size: int) -> int:
+    if size > PAGE_SIZE_MAX:
+        raise Refusal(
+            Reason.REASON_MALFORMED_REQUEST,
+            f"page_size is {size}; at most {PAGE_SIZE_MAX} are allowed",
+            field="page_size",
+        )
+    return size or PAGE_SIZE_DEFAULT
+
+
+def _page_after(token: str) -> int:
+    if not token:
+        return 0
+    if len(token) > _U64_DIGITS_MAX or not (token.isascii() and token.isdecimal()):
+        raise Refusal(
+            Reason.REASON_MALFORMED_REQUEST,
+            "page_token is none that was returned: take it from the page before",
+            field="page_token",
+        )
+    return int(token)

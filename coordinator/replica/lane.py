@@ -1,0 +1,82 @@
+"""Reads on their way to the same stages: a few groups at a time, the rest waits its turn here.
+
+So what a stage has before it is short: commands, and reads of other callers, are never behind more
+than two groups. How much goes into a group follows from whether the stage did the last one in one
+slice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from coordinator.replica.fair_queue import FairQueue, Place
+from viewstamp.limits import READ_GROUP_CALLS_MAX, READ_GROUP_CALLS_MIN, READ_GROUPS_IN_FLIGHT_MAX
+
+Item = TypeVar("Item")
+
+
+@dataclass(slots=True)
+class _Group(Generic[Item]):
+    left: int  # how many have not left the stages
+    is_full: bool
+    postponed: dict[int, Place[Item]] = field(default_factory=dict)
+    was_postponed: bool = False
+
+
+class Lane(Generic[Item]):
+    """What waits for the same stages, and which groups are under way."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.is_called = False  # somebody is about to take groups
+        self._waiting: FairQueue[Item] = FairQueue()
+        self._weight_max = READ_GROUP_CALLS_MAX
+        self._groups: list[_Group[Item]] = []
+        self._group_of: dict[int, _Group[Item]] = {}
+
+    @property
+    def may_send(self) -> bool:
+        """Whether there is a group to be taken."""
+        return bool(self._waiting) and len(self._groups) < READ_GROUPS_IN_FLIGHT_MAX
+
+    def add(self, place: Place[Item]) -> None:
+        """Let a read wait for its turn."""
+        self._waiting.add(place)
+
+    def remove(self, place: Place[Item]) -> None:
+        """Forget a read that waits; one that is under way counts until it has left."""
+        self._waiting.remove(place)
+        for group in self._groups:
+            group.postponed.pop(place.token, None)
+
+    def take(self) -> list[Item]:
+        """Take the next group, which is under way from now on; `may_send` must hold."""
+        places = self._waiting.take(self._weight_max)
+        weight = sum(place.weight for place in places)
+        group: _Group[Item] = _Group(len(places), is_full=2 * weight >= self._weight_max)
+        self._groups.append(group)
+        for place in places:
+            self._group_of[place.token] = group
+        return [place.item for place in places]
+
+    def postponed(self, place: Place[Item]) -> None:
+        """A stage had no time for a read under way: it comes first, once its group is done."""
+        group = self._group_of[place.token]
+        group.postponed[place.token] = place
+        group.was_postponed = True
+
+    def left(self, token: int) -> None:
+        """A read has left the stages."""
+        group = self._group_of.pop(token)
+        group.left -= 1
+        if not group.left:
+            self._done(group)
+
+    def _done(self, group: _Group[Item]) -> None:
+        self._groups.remove(group)
+        self._waiting.put_back(group.postponed.values())
+        if group.was_postponed:
+            self._weight_max = max(READ_GROUP_CALLS_MIN, self._weight_max // 2)
+        elif group.is_full:
+            self._weight_max = min(READ_GROUP_CALLS_MAX, 2 * self._weight_max)

@@ -1,0 +1,62 @@
+"""What goes to a service over an Apply stream, and what shares a message."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coordinator.stages.item_log import Entry
+from viewstamp import limits
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.framing import encode_varint
+from viewstamp.telemetry.sampling import TRACE_PARENT_CHARACTERS
+
+# What comes before a traceparent that is added to an encoded batch; all are equally long.
+_TRACED: Final = domain_pb2.ApplyRequest(
+    batch=domain_pb2.Batch(trace_parents=["-" * TRACE_PARENT_CHARACTERS])
+).SerializeToString()[:-TRACE_PARENT_CHARACTERS]
+# Batches that wait together share a message up to so many bytes. Beyond, the first would wait
+# for the others longer than a message costs.
+SHARED_MESSAGE_BYTES_MAX: Final = 64 * limits.KIB
+_BATCHES_TAG: Final = bytes((domain_pb2.ApplyRequest.BATCHES_FIELD_NUMBER << 3 | 2,))
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """One message, and the entry of the item log that it holds."""
+
+    message: bytes
+    entry: Entry | None  # None for reads
+    is_answered: bool = True
+    may_share: bool = False
+
+
+def take_together(waiting: deque[Outgoing]) -> list[Outgoing]:
+    """Take what goes into the next message: one, or all that may share it and fit."""
+    taken = [waiting.popleft()]
+    size = len(taken[0].message)
+    while taken[0].may_share and waiting and waiting[0].may_share:
+        size += len(waiting[0].message)
+        if size > SHARED_MESSAGE_BYTES_MAX:
+            break
+        taken.append(waiting.popleft())
+    return taken
+
+
+def joined(messages: Sequence[bytes]) -> bytes:
+    """Return one message for encoded requests that hold a batch each."""
+    if len(messages) == 1:
+        return messages[0]
+    # A field of one batch and one of several are alike on the wire: see `Batches`.
+    batches = b"".join(messages)
+    return _BATCHES_TAG + encode_varint(len(batches)) + batches
+
+
+def traced(trace_parents: Sequence[str]) -> bytes:
+    """Return what adds traceparents to an encoded batch: encodings joined are one message.
+
+    Each is as long as `format_trace_parent` makes it.
+    """
+    return b"".join([_TRACED + text.encode() for text in trace_parents])

@@ -1,0 +1,264 @@
+"""What effects leave to do, and how it is done in steps.
+
+An effect has been decided by another stage, and may reach far: a session with thousands of
+memberships, a topic with thousands of groups. Its handler goes as far as the allowance of its
+prepare lasts. What is left becomes a *chore*, a row of the state, which internal Sweep commands
+work off, a bounded step each.
+
+Meanwhile nothing may show that should be gone:
+
+- Groups of a deleted topic cannot be named, since streams resolves the topic first.
+- A session that is over sends nothing. Its places look as they did, as if it had ended later.
+- Deleted partitions are cut off wherever partitions are told (`State.kept_partitions`). One that
+  was created anew under the number of a deleted one is told once its group has a new target.
+
+There is one chore for each session or topic, so there are never more than these. Chores about
+different things may be done in any order; a deleted topic replaces what else was to be done there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from services.consumer_groups.membership import end_membership, raise_group_epoch
+from services.consumer_groups.model import Chore, Group, Member, State
+from services.runtime.cost import Allowance
+from services.runtime.domain import Call
+from viewstamp import limits
+from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as entities
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
+from viewstamp.routing import methods_of_file
+
+SWEEP_CODE: Final = next(m.code for m in methods_of_file(api.DESCRIPTOR) if m.name == "Sweep")
+
+# What the steps cost, in rows: to end a membership, to remove a member of a group that goes, to
+# remove or change a group, to cut a member's partitions; partitions and rows sorted for one more.
+_ROWS_PER_MEMBERSHIP: Final = 12
+_ROWS_PER_REMOVED_MEMBER: Final = 4
+_ROWS_PER_GROUP: Final = 8
+_ROWS_PER_CUT_MEMBER: Final = 4
+_PARTITIONS_PER_ROW: Final = 16
+_SORTED_PER_ROW: Final = 16
+
+
+def session_over(state: State, session_id: int, call: Call) -> None:
+    """End the memberships of a session, as far as the allowance lasts."""
+    if session_id in state.session_groups:
+        _begin(state, Chore(entities.CHORE_KIND_SESSION, session_id, 0, call.revision), call)
+
+
+def user_gone(state: State, user_id: int, call: Call) -> None:
+    """End a user's memberships in the sessions that there are, as far as the allowance lasts.
+
+    These sessions end with the user; one that begins after a user was activated again is another.
+    """
+    for session_id in state.sessions_of_user(user_id):
+        user_gone_from(state, session_id, user_id, call)
+
+
+def user_gone_from(state: State, session_id: int, user_id: int, call: Call) -> None:
+    """End a user's memberships in one session, as far as the allowance lasts."""
+    _begin(state, Chore(entities.CHORE_KIND_USER, session_id, user_id, call.revision), call)
+
+
+def topic_gone(state: State, stream_id: int, topic_id: int, call: Call) -> None:
+    """Remove the groups of a topic, as far as the allowance lasts."""
+    if (stream_id, topic_id) not in state.topic_groups:
+        return
+    is_asked = bool(state.chores)
+    outdated = (entities.CHORE_KIND_PARTITIONS, stream_id, topic_id)
+    if outdated in state.chores:
+        state.chores.delete(outdated)
+    chore = Chore(entities.CHORE_KIND_TOPIC, stream_id, topic_id, call.revision)
+    _begin(state, chore, call, is_asked)
+
+
+def partitions_changed(
+    state: State, stream_id: int, topic_id: int, partitions_count: int, call: Call
+) -> None:
+    """Let the topic's groups lose what is gone, as far as the allowance lasts."""
+    if (stream_id, topic_id) not in state.topic_groups:
+        return
+    kind = entities.CHORE_KIND_PARTITIONS
+    chore = state.chores.rows.get((kind, stream_id, topic_id))
+    if chore is None:
+        count = partitions_count
+        chore = Chore(kind, stream_id, topic_id, call.revision, count, count, changes=1)
+        _begin(state, chore, call)
+        return
+    # Groups that are done already are told again: to lose too much is safe, since a target follows.
+    # But first come the others, or they would never hear while somebody goes on changing.
+    united = chore._replace(
+        revision=call.revision,
+        lowest_count=min(chore.lowest_count, partitions_count),
+        partitions_count=partitions_count,
+        changes=chore.changes + 1,
+        has_next_round=chore.has_next_round or chore.done_group_id > 0,
+    )
+    state.chores.put(united.key, united)
+
+
+def sweep(state: State, request: api.SweepRequest, call: Call) -> bytes:
+    """Work off some of what is left to do, and ask for the next step if more is left.
+
+    Several in one prepare share what internal commands may take; beyond, they ask again.
+    """
+    if not call.afford(limits.SWEEP_ROWS_MAX):
+        propose_sweep(call)
+        return b""
+    allowance = Allowance(limits.SWEEP_ROWS_MAX)
+    keys = list(state.chores.sorted_keys())
+    for key in keys:
+        if allowance.left <= 0:
+            break
+        chore = state.chores.rows[key]
+        # Half of what is left, so that a chore which begins anew each time leaves some to others.
+        rows = allowance.left if len(keys) == 1 else (allowance.left + 1) // 2
+        own = Allowance(rows)
+        left = _STEPS[chore.kind](state, chore, call, own)
+        allowance.left -= rows - own.left
+        if left is None:
+            state.chores.delete(key)
+        elif left is not chore:
+            state.chores.put(key, left)
+    if state.chores:
+        propose_sweep(call)
+    return b""
+
+
+def propose_sweep(call: Call) -> None:
+    """Ask for a step."""
+    call.propose(SWEEP_CODE, api.SweepRequest(revision=call.revision))
+
+
+def _begin(state: State, chore: Chore, call: Call, is_asked: bool = False) -> None:
+    """Do what a new chore asks for, or leave the rest of it; the first one left asks for a step.
+
+    Unless one is asked for already.
+    """
+    if chore.key in state.chores:
+        return
+    left = _STEPS[chore.kind](state, chore, call, call.cascade)
+    if left is None:
+        return
+    if not state.chores and not is_asked:
+        propose_sweep(call)
+    state.chores.put(left.key, left)
+
+
+def _end_memberships(state: State, chore: Chore, call: Call, allowance: Allowance) -> Chore | None:
+    session_id = chore.first_id
+    groups = state.session_groups.rows.get(session_id)
+    if groups is None:
+        return None
+    if not allowance.take(_sorting_rows(len(groups))):
+        return chore
+    for group_id in list(groups.sorted_keys()):
+        member = state.members.rows[group_id, session_id]
+        if chore.kind == entities.CHORE_KIND_USER and member.user_id != chore.second_id:
+            continue
+        held = len(member.owned) + len(member.revoking)
+        if not allowance.take(_ROWS_PER_MEMBERSHIP + held // _PARTITIONS_PER_ROW):
+            return chore
+        end_membership(state, member, call)
+    return None
+
+
+def _remove_groups(state: State, chore: Chore, call: Call, allowance: Allowance) -> Chore | None:
+    groups = state.topic_groups.rows.get((chore.first_id, chore.second_id))
+    if groups is None:
+        return None
+    if not allowance.take(_sorting_rows(len(groups))):
+        return chore
+    for group_id in list(groups.sorted_keys()):
+        if not _remove_group(state, state.groups.rows[group_id], allowance):
+            return chore
+    return None
+
+
+def _remove_group(state: State, group: Group, allowance: Allowance) -> bool:
+    """Remove a group with its members, and return whether the allowance lasted."""
+    sessions = state.group_members.rows.get(group.id)
+    count = 0 if sessions is None else len(sessions)
+    if not allowance.take(_ROWS_PER_GROUP + _sorting_rows(count)):
+        return False
+    for session_id in [] if sessions is None else list(sessions.sorted_keys()):
+        if not allowance.take(_ROWS_PER_REMOVED_MEMBER):
+            return False  # at least this member is left
+        state.remove_member(state.members.rows[group.id, session_id])
+    state.remove_group(group)
+    return True
+
+
+def _change_groups(state: State, chore: Chore, call: Call, allowance: Allowance) -> Chore | None:
+    groups = state.topic_groups.rows.get((chore.first_id, chore.second_id))
+    if groups is None:
+        return None
+    if not allowance.take(_sorting_rows(len(groups))):
+        return chore
+    for group_id in groups.keys_after(chore.done_group_id, len(groups)):
+        group = state.groups.rows[group_id]
+        members_count = state.members_count(group_id)
+        if not allowance.take(_ROWS_PER_GROUP + _ROWS_PER_CUT_MEMBER * members_count):
+            return chore
+        if _is_concerned(group, chore):
+            _change_partitions(state, group, chore, call)
+        chore = chore._replace(done_group_id=group_id)
+    if chore.has_next_round:
+        return chore._replace(done_group_id=0, has_next_round=False)
+    return None
+
+
+def _is_concerned(group: Group, chore: Chore) -> bool:
+    """Return whether the group may hold what is gone, or has another number of partitions."""
+    if chore.changes == 1:
+        return group.partitions_count != chore.partitions_count
+    return group.created_revision <= chore.revision
+
+
+def _change_partitions(state: State, group: Group, chore: Chore, call: Call) -> None:
+    if chore.lowest_count < group.partitions_count:
+        for member in state.members_of(group.id):
+            _truncate(state, member, chore.lowest_count)
+    changed = group._replace(
+        partitions_count=chore.partitions_count, modified_revision=chore.revision
+    )
+    raise_group_epoch(state, changed, call, by=chore.changes)
+
+
+def _truncate(state: State, member: Member, partitions_count: int) -> None:
+    """Take partitions from the count on from a member; others keep their places."""
+    revoking = below(member.revoking, partitions_count)
+    state.put_member(
+        member._replace(
+            owned=below(member.owned, partitions_count),
+            revoking=revoking,
+            target=below(member.target, partitions_count),
+            revocation_deadline=member.revocation_deadline if revoking else 0,
+        )
+    )
+
+
+def _sorting_rows(count: int) -> int:
+    """Return what it costs to sort so many keys; never so much that a step gets nothing done."""
+    return min(count // _SORTED_PER_ROW, limits.SWEEP_ROWS_MAX // 4)
+
+
+def below(ascending: tuple[int, ...], bound: int) -> tuple[int, ...]:
+    """Return the numbers below a bound."""
+    if not ascending or ascending[-1] < bound:
+        return ascending
+    return ascending[: bisect_left(ascending, bound)]
+
+
+# By kind: do what the allowance lasts for, and return what is left to do, None for nothing.
+_Step = Callable[[State, Chore, Call, Allowance], Chore | None]
+_STEPS: Final[Mapping[int, _Step]] = {
+    entities.CHORE_KIND_SESSION: _end_memberships,
+    entities.CHORE_KIND_TOPIC: _remove_groups,
+    entities.CHORE_KIND_PARTITIONS: _change_groups,
+    entities.CHORE_KIND_USER: _end_memberships,
+}
+KINDS_OF_CHORES: Final = frozenset(_STEPS)

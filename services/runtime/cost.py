@@ -1,0 +1,186 @@
+"""What commands may cost: rows touched, bytes answered, effects. Decided at log order.
+
+A log entry that costs too much is worse than one that is wrong: every replica has to pay for it,
+again after every restart. So a stage has a budget for each prepare, and whatever lies beyond is
+refused or put off, alike on every replica, since what counts is what was counted and no clock.
+
+A *row* is the unit of work: about a microsecond of an ordinary machine.
+
+- Each command may touch a few rows, and answer a few bytes, whatever the others of its prepare
+  did: so nobody's cheap command is refused because of somebody's expensive one.
+- What is beyond comes out of a pool that the commands of a prepare share, first come first served
+  in log order. No command alone may take more rows than the pool has when it is full.
+- Effects have been decided by another stage and cannot be refused. Those that reach far are worked
+  off within an allowance of their own; what is left stays in the state, for later commands.
+- So do internal commands, which nobody would repeat if they were refused: they are put off.
+
+`docs/adr/0018-cost-at-log-order.md` has the arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from viewstamp import limits
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+
+# When the same command may fit: another prepare begins within this time. Part of the refusal, so
+# it is a constant of the build, like the refusal's reason.
+RETRY_DELAY_MS: Final = 100
+
+
+class Pools(NamedTuple):
+    """What a command, and what all of one prepare, may take at one stage."""
+
+    command_rows: int
+    rows: int
+    cascade_rows: int
+    chore_rows: int
+    answer_bytes: int
+
+
+def pools_of(feature_level: int) -> Pools:
+    """Return the pools at a level.
+
+    Entries from before the bounds were acknowledged without them. So what they may take is more
+    than the build could carry out that wrote them, and yet so little that each is survived.
+    """
+    is_bounded = feature_level >= limits.FEATURE_LEVEL_BOUNDED
+    times = 1 if is_bounded else limits.UNBOUNDED_LEVEL_POOLS
+    return Pools(
+        command_rows=times * limits.COMMAND_ROWS_MAX,
+        rows=times * limits.PREPARE_ROWS_MAX,
+        cascade_rows=times * limits.PREPARE_CASCADE_ROWS_MAX,
+        chore_rows=times * limits.PREPARE_CHORE_ROWS_MAX,
+        # A longer reply never reached its client.
+        answer_bytes=limits.PREPARE_ANSWERS_BYTES_MAX if is_bounded else limits.MESSAGE_BYTES_MAX,
+    )
+
+
+class Allowance:
+    """Rows that steps of a longer work may take until none are left."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, rows: int) -> None:
+        """Begin with so many rows."""
+        self.left = rows
+
+    def take(self, rows: int) -> bool:
+        """Take the rows of the next step, unless nothing is left. The last step may take more."""
+        if self.left <= 0:
+            return False
+        self.left -= rows
+        return True
+
+
+class Budget:
+    """What is left to the commands and effects of one prepare at one stage."""
+
+    __slots__ = (
+        "pools", "rows_left", "answer_bytes_left", "cascade", "chore_rows_left",
+        "_op", "_revision", "_rows_spent", "_bytes_spent",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        """Begin before the first prepare."""
+        self._revision = -1
+        self._rows_spent = 0
+        self._bytes_spent = 0
+        self._renew(0, limits.FEATURE_LEVEL_BOUNDED)
+
+    def begin(self, op: int, feature_level: int) -> None:
+        """Take up a logged batch: the batches of one prepare share one budget, and one level."""
+        if op != self._op:
+            self._renew(op, feature_level)
+
+    def charge(self, revision: int, rows: int) -> None:
+        """Take rows for the command of a revision. Raises Refusal COST_EXCEEDED."""
+        self._turn_to(revision)
+        spent = self._rows_spent + rows
+        if spent > self.pools.command_rows:
+            raise _beyond("command", spent, self.pools.command_rows)
+        shared = spent - max(self._rows_spent, limits.COMMAND_FREE_ROWS)
+        if shared > 0:
+            if shared > self.rows_left:
+                raise _beyond("prepare", shared, self.pools.rows, retry_delay_ms=RETRY_DELAY_MS)
+            self.rows_left -= shared
+        self._rows_spent = spent
+
+    def answer(self, revision: int, count: int) -> bool:
+        """Take so many bytes of an answer for the command of a revision, if they are left."""
+        self._turn_to(revision)
+        spent = self._bytes_spent + count
+        shared = spent - max(self._bytes_spent, limits.ANSWER_FREE_BYTES)
+        if shared > 0:
+            if shared > self.answer_bytes_left:
+                return False
+            self.answer_bytes_left -= shared
+        self._bytes_spent = spent
+        return True
+
+    def fitting(self, revision: int, error: errors_pb2.Error) -> errors_pb2.Error:
+        """Return a refusal as it is answered: its reason alone where its details have no room."""
+        if self.answer(revision, error.ByteSize()):
+            return error
+        return errors_pb2.Error(reason=error.reason)
+
+    def all_fitting(
+        self, first_revision: int, errors: Iterable[errors_pb2.IndexedError]
+    ) -> list[errors_pb2.IndexedError]:
+        """Return the refusals of a span as they are answered."""
+        return [
+            errors_pb2.IndexedError(
+                index=indexed.index,
+                error=self.fitting(first_revision + indexed.index, indexed.error),
+            )
+            for indexed in errors
+        ]
+
+    def afford(self, rows: int) -> bool:
+        """Return whether an internal command of so many rows fits into this prepare, and take them.
+
+        The first one always does, however large: it would never fit otherwise.
+        """
+        if rows <= limits.COMMAND_FREE_ROWS:
+            return True
+        if self.chore_rows_left < self.pools.chore_rows and rows > self.chore_rows_left:
+            return False
+        self.chore_rows_left -= rows
+        return True
+
+    def _renew(self, op: int, feature_level: int) -> None:
+        self._op = op
+        pools = self.pools = pools_of(feature_level)
+        self.rows_left = pools.rows
+        self.answer_bytes_left = pools.answer_bytes
+        self.cascade = Allowance(pools.cascade_rows)
+        self.chore_rows_left = pools.chore_rows
+        self._turn_to(-1)
+
+    def _turn_to(self, revision: int) -> None:
+        """Let another command begin. The parts of a transaction are one command."""
+        if revision != self._revision:
+            self._revision = revision
+            self._rows_spent = 0
+            self._bytes_spent = 0
+
+
+def too_long_an_answer(answer_bytes: int, limit: int) -> errors_pb2.Error:
+    """Return the refusal of a command whose answer has no room any more; it was taken back."""
+    return Refusal.of(
+        Reason.REASON_ANSWER_TOO_LARGE,
+        "prepare",
+        bytes=answer_bytes,
+        limit=limit,
+        retry_delay_ms=RETRY_DELAY_MS,
+    ).to_error()
+
+
+def _beyond(scope: str, cost: int, limit: int, **details: object) -> Refusal:
+    return Refusal.of(
+        Reason.REASON_COST_EXCEEDED, scope, cost=cost, limit=limit, scope=scope, **details
+    )

@@ -1,0 +1,31 @@
+"""How long reads keep commands waiting, by the time that the machine's thread has worked.
+
+Not by the clock on the wall: a machine that shares its processor with others would refuse for
+their sake.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from viewstamp.limits import READ_SLICE_US, READ_TIME_MAX_MS
+
+_SLICE_NS: Final = READ_SLICE_US * 1_000
+_READ_NS: Final = READ_TIME_MAX_MS * 1_000_000
+
+
+class SlicePatience:
+    """The patience with the reads of one batch, from now on."""
+
+    def __init__(self) -> None:
+        self._batch_began_ns = self._read_began_ns = time.thread_time_ns()
+
+    def begins(self) -> bool:
+        """Whether one more read may begin; it is taken to begin now in any case."""
+        self._read_began_ns = time.thread_time_ns()
+        return self._read_began_ns - self._batch_began_ns < _SLICE_NS
+
+    def is_gone(self) -> bool:
+        """Whether the read that began last has had its time."""
+        return time.thread_time_ns() - self._read_began_ns >= _READ_NS

@@ -1,0 +1,147 @@
+"""Reads of one batch: how far they go, and what becomes of those that go no further.
+
+Reads keep the commands behind them waiting. So a batch of them stops once it has used up its slice:
+the reads that are left are postponed, which the coordinator answers by asking again, behind other
+callers. One read alone has its share of bytes and time; its calls past that are refused without
+their handlers being run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from services.runtime.answers import Answers, DeferredQuery, ReadAnswers
+from services.runtime.domain import Call, Deferred
+from services.runtime.failures import Alarm
+from services.runtime.handlers import Record
+from services.runtime.spans import decode, decode_contexts
+from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+from viewstamp.limits import APPLY_ANSWERS_BYTES_MAX, KIB, MESSAGE_BYTES_MAX, READ_REFUSAL_BYTES
+
+# The answers of one read, so that the message around them is not larger than clients take.
+READ_ANSWERS_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 2 * KIB
+
+
+class Patience(Protocol):
+    """How long the reads of a batch may go on; the machine itself knows no time."""
+
+    def begins(self) -> bool:
+        """Whether one more read may begin; it is taken to begin now in any case."""
+        ...
+
+    def is_gone(self) -> bool:
+        """Whether the read that began last has had its time."""
+        ...
+
+
+class Endless:
+    """Has all the time of the world."""
+
+    def begins(self) -> bool:
+        """Return True."""
+        return True
+
+    def is_gone(self) -> bool:
+        """Return False."""
+        return False
+
+
+ENDLESS: Final = Endless()
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The answer to a batch, and the reads in it whose own answers follow.
+
+    `digests` are those that ask for the digest of the state as it is now.
+    """
+
+    reply: pb.BatchReply
+    deferred: list[DeferredQuery]
+    digests: list[int]
+
+
+class BatchReads:
+    """What the reads of one batch have used up.
+
+    `deferred` are those whose own answers follow, `digests` those that ask for the digest of the
+    state as it is now.
+    """
+
+    __slots__ = (
+        "is_in_log",
+        "deferred",
+        "digests",
+        "_patience",
+        "_answers_bytes",
+        "_read_bytes",
+        "_has_read",
+        "_is_postponed",
+    )
+
+    def __init__(self, patience: Patience, *, is_in_log: bool) -> None:
+        """Begin with nothing read. What is in the log is never postponed."""
+        self.is_in_log = is_in_log
+        self.deferred: list[DeferredQuery] = []
+        self.digests: list[int] = []
+        self._patience = patience
+        self._answers_bytes = 0
+        self._read_bytes = 0  # of the read under way
+        self._has_read = False
+        self._is_postponed = False  # the read under way
+
+    def postpones(self, item: pb.QueryItem) -> bool:
+        """Decide whether a read has to wait for another batch, with all its items or with none.
+
+        The first of a batch never has, so that every batch gets something done.
+        """
+        if self.is_in_log:
+            return False
+        if not item.continues:
+            may_begin = self._patience.begins()
+            has_room = self._answers_bytes + MESSAGE_BYTES_MAX <= APPLY_ANSWERS_BYTES_MAX
+            self._is_postponed = self._has_read and not (may_begin and has_room)
+            self._has_read = True
+            self._read_bytes = 0
+        return self._is_postponed
+
+    def collect(
+        self, where: str, item: pb.QueryItem, revision: int, alarms: list[Alarm]
+    ) -> ReadAnswers:
+        """Return what collects the answers of an item, as far as there is room for them."""
+        # One message holds the answers to all spans of a read, and the refusals of what it lacks.
+        room_bytes = READ_ANSWERS_BYTES_MAX - self._read_bytes
+        room_bytes -= READ_REFUSAL_BYTES * (item.count - 1)
+        return ReadAnswers(where, revision, alarms, room_bytes, self._patience.is_gone)
+
+    def finish(self, item: pb.QueryItem, answers: Answers, answer: pb.QueryOutcome) -> None:
+        """Take over the answers of an item, or announce that they follow."""
+        self._answers_bytes += answers.bytes
+        self._read_bytes += answers.bytes
+        if answers.is_deferred:
+            answer.deferred = True
+            self.deferred.append(DeferredQuery(item.query_id, answers))
+        else:
+            answer.results = answers.joined()
+            answer.errors.extend(answers.errors)
+
+
+def answers_of(
+    record: Record,
+    item: pb.QueryItem,
+    call: Call,
+    answers: Answers,
+    read: Callable[[Callable[..., Any], Any, Call], bytes | Deferred],
+) -> None:
+    """Answer the requests of an item one by one; `read` runs a handler that leaves no trace."""
+    span = decode(record.request, record.batch, item.items, item.count, item.refused)
+    contexts = decode_contexts(item.contexts, item.count)
+    for index, request in enumerate(span.requests):
+        if index in span.skipped:
+            answers.skip(span.skipped[index])
+            continue
+        if contexts:
+            call.context = contexts[index]
+        answers.add(read, record.handler, request, call)

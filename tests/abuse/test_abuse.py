@@ -1,0 +1,134 @@
+"""Hostile callers beside an honest one: what the campaign would notice, and a short campaign."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from rich.console import Console
+
+from tests.abuse.attacks import KINDS
+from tests.abuse.campaign import VIEW_CHANGED, Outcome, Plan, run
+from tests.abuse.honest import Figures, percentiles
+from tests.abuse.observation import Observation
+from tests.abuse.relay import Relay
+from tests.abuse.report import BEGIN, END, write_tables
+from tests.abuse.tally import Tally
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+
+SHORT: Any = Plan(calls=50_000, seconds=15, idle_s=3, topics=1_000)
+
+
+def failure(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
+    """Return a call that failed without an ErrorInfo."""
+    nothing = grpc.aio.Metadata()
+    return grpc.aio.AioRpcError(code, nothing, nothing, details)
+
+
+def outcome(**changes: Any) -> Outcome:
+    """Return what a campaign saw that kept every promise, but for the changes."""
+    replicas: Any = type("Replicas", (), {"replicas": []})()
+    observation = Observation(replicas, replicas, views=changes.pop("views", [0]))
+    tally = changes.pop("tally", Tally(calls=SHORT.calls))
+    figures = changes.pop("figures", Figures())
+    assert not changes
+    return Outcome(SHORT, 1.0, {"abused": figures}, {"one": tally.as_dict()}, observation)
+
+
+def test_an_outcome_without_a_fault_is_kept() -> None:
+    """A campaign in which nothing went wrong has no broken promise."""
+    assert outcome().broken() == []
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN])
+def test_a_server_that_blames_itself_is_noticed(code: grpc.StatusCode) -> None:
+    """A hostile call that is answered INTERNAL or UNKNOWN breaks the promise."""
+    tally = Tally(calls=SHORT.calls)
+    tally.failed(failure(code, "Exception in servicer"))
+    (said,) = outcome(tally=tally).broken()
+    assert code.name in said
+
+
+def test_what_a_client_does_to_itself_is_not_the_servers_fault() -> None:
+    """The words of the client's own library for a call that it ended break no promise."""
+    tally = Tally(calls=SHORT.calls)
+    tally.failed(failure(grpc.StatusCode.INTERNAL, "Internal error from Core"))
+    assert outcome(tally=tally).broken() == []
+
+
+def test_internal_errors_inside_replies_are_noticed() -> None:
+    """A command of a packed request that is answered INTERNAL breaks the promise."""
+    tally = Tally(calls=SHORT.calls)
+    error = errors_pb2.Error(reason=errors_pb2.REASON_INTERNAL)
+    refused = errors_pb2.IndexedError(index=3, error=error)
+    reply = submit_pb2.CommandReply(number=1, spans=[submit_pb2.SpanReply(errors=[refused])])
+    tally.replied(reply)
+    assert len(outcome(tally=tally).broken()) == 1
+
+
+def test_view_changes_and_honest_failures_and_idleness_are_noticed() -> None:
+    """A changed view, a failed honest call and too few hostile calls are told one by one."""
+    figures = Figures()
+    figures.errors["command: OutcomeUnknown"] += 1
+    said = outcome(views=[0, 1], figures=figures, tally=Tally(calls=1)).broken()
+    assert [text.partition(" ")[0] for text in said] == ["the", "honest", "1"]
+
+
+def test_percentiles() -> None:
+    """The median and the 99th percentile are those of the sorted values."""
+    row = percentiles([float(value) for value in range(100, 0, -1)])
+    assert row == {"count": 100, "p50_ms": 51.0, "p99_ms": 100.0, "max_ms": 100.0}
+    assert percentiles([]) == {"count": 0}
+
+
+def test_tables_replace_those_before(tmp_path: Path) -> None:
+    """The tables of a document are replaced between their marks, and nothing else."""
+    document = tmp_path / "security.md"
+    document.write_text(f"head\n{BEGIN}\nold\n{END}\ntail\n")
+    write_tables(document, outcome().as_dict())
+    text = document.read_text()
+    assert text.startswith("head\n") and text.endswith("tail\n") and "old" not in text
+    document.write_text("no marks")
+    with pytest.raises(ValueError, match="has no lines"):
+        write_tables(document, outcome().as_dict())
+
+
+async def test_a_relay_has_its_own_source_address() -> None:
+    """What goes through a relay comes from its source address, byte for byte."""
+    seen: list[str] = []
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(writer.get_extra_info("peername")[0])
+        writer.write(await reader.readexactly(5))
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    relay = Relay(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", "127.0.1.77")
+    host, _, port = (await relay.start()).rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"hello")
+    assert await reader.readexactly(5) == b"hello"
+    writer.close()
+    await relay.stop()
+    server.close()
+    assert seen == ["127.0.1.77"]
+
+
+def test_every_kind_has_one_sentence() -> None:
+    """Every kind of attack says what it does."""
+    assert all(kind.attack.__doc__ for kind in KINDS.values())
+
+
+@pytest.mark.long
+async def test_a_short_campaign(tmp_path: Path) -> None:
+    """All kinds of attack at once leave the honest caller without a failed call, and the cluster
+    without a restart or a fault of its own. Whether the view holds is for `make abuse` to judge, on
+    a machine with nothing else to do: here heartbeats wait for processors, too."""
+    found = await run(tmp_path, SHORT, Console(quiet=True))
+    assert [broken for broken in found.broken() if not broken.startswith(VIEW_CHANGED)] == []

@@ -1,0 +1,95 @@
+"""Batches that a process has not survived: what is taken back there, and what ends with them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from services.runtime.isolation import ExhaustedError, Isolation
+from services.runtime.queries import Applied
+from services.runtime.stream import ApplyStream
+from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+
+WAIT_S = 30
+
+
+@pytest.mark.parametrize(
+    ("raised", "seen"), [(MemoryError, MemoryError), (RecursionError, ExhaustedError)]
+)
+def test_short_memory_is_no_defect(raised: type[Exception], seen: type[Exception]) -> None:
+    """Memory may be short on one machine alone, so it ends the process, and is not answered; the
+    stack is as deep on each."""
+
+    def handler(state: Any, request: Any, call: Any) -> None:
+        raise raised
+
+    isolation = Isolation()
+    isolation.begin_item()
+    with pytest.raises(seen):
+        isolation.guard("x/Y", handler)(None, None, SimpleNamespace(revision=1))
+    assert isolation.has_helped == (seen is ExhaustedError)
+
+
+class Context:
+    """A coordinator that asks for a batch in isolation, and takes no answer but the first."""
+
+    def __init__(self) -> None:
+        """Have everything to ask for."""
+        isolate = pb.Isolate(sequence=7, notes=True)
+        self.requests = [
+            pb.ApplyRequest(isolate=isolate),
+            pb.ApplyRequest(batch=pb.Batch(sequence=7)),
+        ]
+        self.stuck = asyncio.Event()
+
+    async def read(self) -> pb.ApplyRequest:
+        """Return what is asked for next."""
+        return self.requests.pop(0)
+
+    async def write(self, answer: pb.ApplyResponse) -> None:
+        """Take the first answer, and then none."""
+        if not answer.HasField("hello"):
+            self.stuck.set()
+            await asyncio.Event().wait()
+
+
+class Noting:
+    """A machine that tells what it tries, from its thread."""
+
+    def __init__(self) -> None:
+        """Have tried nothing."""
+        self.ended = threading.Event()
+        self.raised: BaseException | None = None
+        self.alarms: list[Any] = []
+        self.defers_digests = False
+
+    def apply(self, batch: pb.Batch, patience: Any, isolation: Isolation) -> Applied:
+        """Try one handler, and keep what came of it."""
+        isolation.begin_item()
+        try:
+            guarded = isolation.guard("x/Y", lambda *_: None)
+            guarded(None, None, SimpleNamespace(revision=9))
+        except BaseException as error:
+            self.raised = error
+            raise
+        finally:
+            self.ended.set()
+        raise AssertionError("a handler was run of which nobody was told")
+
+
+async def test_thread_ends_with_its_stream() -> None:
+    """Where the stream ends before anybody was told what is tried, the thread does not wait on, and
+    what it was about to run is not run."""
+    context, machine = Context(), Noting()
+    anything: Any = machine
+    stream = ApplyStream(anything, context, anything, lambda error: None)
+    serving = asyncio.create_task(stream.serve())
+    await asyncio.wait_for(context.stuck.wait(), WAIT_S)
+    serving.cancel()
+    await asyncio.wait({serving}, timeout=WAIT_S)
+    assert await asyncio.to_thread(machine.ended.wait, WAIT_S)
+    assert isinstance(machine.raised, OSError)

@@ -1,0 +1,79 @@
+"""Reads about sessions, without a cluster around them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from coordinator.gateway.session_reads import SessionReads
+from coordinator.mux import types as mux
+from coordinator.mux.sessions import SessionsMachine
+from coordinator.stages.codec import ProtobufCodec
+from viewstamp import limits
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.sessions.v1 import sessions_service_pb2 as pb
+from viewstamp.framing import frame, unframe
+
+OWN, OTHERS = 50, 51
+ALICE, BOB = 7, 8
+SESSIONS: Final = {1: ALICE, 2: BOB, 3: ALICE, 4: BOB}
+
+
+@pytest.fixture
+def reads() -> SessionReads:
+    """Return the reads over four sessions of two users."""
+    machine = SessionsMachine(ProtobufCodec())
+    for revision, user_id in SESSIONS.items():
+        nonce = revision.to_bytes(limits.SESSION_NONCE_BYTES, "big")
+        span = mux.LoggedSpan(1, 1, b"", user_id, 1)
+        machine.apply(mux.RegisterSession(nonce), span, 0, revision)
+    return SessionReads(machine)
+
+
+def ask(reads: SessionReads, code: int, *requests: Any) -> mux.QueryOutcome:
+    """Ask as alice."""
+    items = b"".join(frame(request.SerializeToString()) for request in requests)
+    return reads.query(mux.QueryItem(1, code, len(requests), items, ALICE, 1, 0))
+
+
+def page(reads: SessionReads, **fields: Any) -> tuple[list[int], str]:
+    """Return a page of others' sessions, and the token of the next."""
+    outcome = ask(reads, OTHERS, pb.ListUserSessionsRequest(**fields))
+    assert not outcome.errors
+    answer = pb.ListUserSessionsResponse.FromString(unframe(outcome.results)[0])
+    return [session.session_id for session in answer.sessions], answer.next_page_token
+
+
+def test_own_sessions(reads: SessionReads) -> None:
+    """Everybody sees their own sessions, and no others."""
+    outcome = ask(reads, OWN, pb.ListSessionsRequest())
+    answer = pb.ListSessionsResponse.FromString(unframe(outcome.results)[0])
+    assert [(s.session_id, s.user_id) for s in answer.sessions] == [(1, ALICE), (3, ALICE)]
+
+
+def test_pages(reads: SessionReads) -> None:
+    """Pages follow one another without a gap, for a user or for all."""
+    assert page(reads) == ([1, 2, 3, 4], "")
+    first, token = page(reads, page_size=3)
+    assert (first, page(reads, page_size=3, page_token=token)) == ([1, 2, 3], ([4], ""))
+    first, token = page(reads, page_size=1, user_id=BOB)
+    assert (first, page(reads, page_size=1, page_token=token, user_id=BOB)) == ([2], ([4], ""))
+
+
+@pytest.mark.parametrize("fields", [{"page_size": 1001}, {"page_token": "x"}])
+def test_bad_pages_are_refused_alone(reads: SessionReads, fields: dict[str, Any]) -> None:
+    """A page that cannot be is refused, and the reads beside it are answered."""
+    bad = pb.ListUserSessionsRequest(**fields)
+    outcome = ask(reads, OTHERS, bad, pb.ListUserSessionsRequest())
+    (error,) = outcome.errors
+    assert error.index == 0
+    assert errors_pb2.Error.FromString(error.error).reason == errors_pb2.REASON_MALFORMED_REQUEST
+    assert unframe(outcome.results)[1]
+
+
+def test_answers_fit_a_message(reads: SessionReads, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads past the room of a message are refused."""
+    monkeypatch.setattr("coordinator.gateway.session_reads.MESSAGE_BYTES_MAX", 10)
+    outcome = ask(reads, OTHERS, *[pb.ListUserSessionsRequest()] * 3)
+    assert [error.index for error in outcome.errors] == [1, 2]

@@ -1,0 +1,180 @@
+"""Sessions and catalog read back: every byte is counted, older sections become those of today.
+
+`level_1.tar.gz` is a copy directory that a build of feature level 1 wrote: a stream, a session, and
+in its kept reply a refusal with its words.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from coordinator.mux.entities import RestoreError
+from coordinator.mux.mux import Mux
+from coordinator.mux.stage import SERVICE_STAGES, Stage
+from coordinator.mux.types import Prepare, RequestReply
+from coordinator.snapshot.bases import INNER_STAGES, restored_mux, section_base
+from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
+from coordinator.snapshot.inner_sections import VERSIONS, entities_of, is_rewritten
+from coordinator.snapshot.restore import Loaded
+from coordinator.stages.codec import ProtobufCodec
+from coordinator.storage import FileStorage
+from services.consumer_groups.domain import DOMAIN as CONSUMER_GROUPS
+from services.runtime.installing import Installation
+from services.streams.domain import DOMAIN as STREAMS
+from services.users.domain import build_domain
+from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.format import FormatVersionError
+from viewstamp.format.manifest import section_of
+from viewstamp.format.merge import merge
+from viewstamp.format.section import Entry, SectionTally
+
+GOLDEN: Final = Path(__file__).parent / "level_1.tar.gz"
+CLUSTER_ID: Final = bytes.fromhex("09bfd2c22740a172d33d8db40bf72e52")
+SESSION_ID: Final = 7
+DOMAINS: Final = {
+    Stage.USERS: build_domain(bytes(32), lambda: 0),
+    Stage.STREAMS: STREAMS,
+    Stage.CONSUMER_GROUPS: CONSUMER_GROUPS,
+}
+
+
+@contextmanager
+def golden(directory: Path) -> Iterator[tuple[SnapshotFiles, Loaded]]:
+    """Unpack the old directory as one of three, and open its generation."""
+    with tarfile.open(GOLDEN) as archive:
+        archive.extractall(directory / "copy-0", filter="data")
+    paths = tuple(str(directory / f"copy-{copy}") for copy in range(3))
+    files = SnapshotFiles(
+        FileStorage(),
+        SnapshotDirectories(paths, CLUSTER_ID, 0, 1),
+        report=lambda *_: None,
+        reserve_bytes_min=0,
+    )
+    try:
+        with files.load(1) as loaded:
+            yield files, loaded
+    finally:
+        files.close()
+
+
+def stored(loaded: Loaded, stage: Stage) -> list[Entry]:
+    """Return the entries of a section as they lie on the disk."""
+    layers = [layer.entries() for layer in loaded.layers[int(stage)]]
+    return list(merge(layers, keep_tombstones=False))
+
+
+def kept_reply(mux: Mux) -> RequestReply:
+    """Return the reply that the session has not acknowledged."""
+    window = mux.replies.window(SESSION_ID)
+    assert window is not None
+    (reply,) = window.replies.values()
+    return reply
+
+
+def test_a_snapshot_of_an_old_build_loads_to_the_state_of_today(tmp_path: Path) -> None:
+    """What level 1 wrote is loaded; a refusal in a kept reply keeps its reason and no words."""
+    with golden(tmp_path) as (_, loaded):
+        manifest = loaded.manifest
+        assert manifest.feature_level == 1
+        mux = Mux({}, ProtobufCodec(), restored_mux(loaded))
+        before = b"".join(entry.canonical or b"" for entry in stored(loaded, Stage.SESSIONS))
+    assert b"There is a stream" in before
+    (error,) = [error for span in kept_reply(mux).spans for error in span.errors]
+    reason = errors_pb2.REASON_STREAM_EXISTS
+    assert errors_pb2.Error.FromString(error.error) == errors_pb2.Error(reason=reason)
+    assert (mux.op, mux.revision) == (manifest.cut_op, manifest.cut_revision)
+    assert (mux.feature_level, mux.catalog.current().generation) == (1, 1)
+
+
+@pytest.mark.parametrize("stage", SERVICE_STAGES)
+def test_services_load_an_old_snapshot(tmp_path: Path, stage: Stage) -> None:
+    """The sections of the services are installed whole, digest and counts checked."""
+    with golden(tmp_path) as (files, loaded):
+        base = section_base(files, loaded.manifest, stage)
+        begin = pb.InstallBegin(
+            generation=1,
+            revision=base.revision,
+            section_version=base.section_version,
+            state_digest=base.state_digest,
+            entities=base.entities,
+            layers=base.layers,
+        )
+        installation: Installation[object] = Installation(DOMAINS[stage], begin)  # type: ignore[arg-type]
+        for layer, block in base.blocks():
+            installation.add(pb.InstallBlock(layer=layer, data=block))
+        for _ in installation.loading():
+            pass
+    assert installation.installed is not None
+
+
+def test_the_next_snapshot_has_a_new_base_of_what_was_rewritten(tmp_path: Path) -> None:
+    """All of a migrated section is written anew: no delta can go on from entities of before."""
+    with golden(tmp_path) as (_, loaded):
+        mux = Mux({}, ProtobufCodec(), restored_mux(loaded))
+        section = section_of(loaded.manifest, int(Stage.SESSIONS))
+        assert is_rewritten(Stage.SESSIONS, section)
+    prepare = Prepare(mux.op + 1, 0, mux.revision + 1, 2**60, 1, ())
+    taken = mux._catalog.cut(2, mux.revision + 1, prepare)
+    assert (taken.sessions.base_generation, taken.catalog.base_generation) == (0, 1)
+    tally = SectionTally()
+    for change in taken.sessions.changes():
+        assert change[2] is None
+        tally.add(change)
+    whole = SectionTally()
+    for kind, key, canonical in mux.entities():
+        whole.add((kind, key, None, canonical))
+    assert (tally.digest, tally.kinds) == (whole.digest, whole.kinds)
+    assert tally.digest.to_bytes() != section.state_digest
+
+
+@pytest.mark.parametrize("stage", INNER_STAGES)
+@pytest.mark.parametrize("what", ["an entity less", "one byte else", "another digest"])
+def test_what_is_not_as_it_was_cut_is_refused(tmp_path: Path, stage: Stage, what: str) -> None:
+    """Digest and counts of both sections that the mux keeps are checked, over the stored bytes."""
+    with golden(tmp_path) as (_, loaded):
+        section, entries = section_of(loaded.manifest, int(stage)), stored(loaded, stage)
+    assert list(entities_of(stage, section, entries))
+    match what:
+        case "an entity less":
+            entries.pop()
+        case "one byte else":
+            canonical = entries[0].canonical
+            assert canonical is not None
+            entries[0] = entries[0]._replace(canonical=canonical + b"\x78\x01")
+        case _:
+            section.state_digest = bytes(32)
+    with pytest.raises(RestoreError, match=f"the {stage.name.lower()} section is not what was cut"):
+        list(entities_of(stage, section, entries))
+
+
+def test_nothing_is_taken_over_of_a_section_that_is_not_whole(tmp_path: Path) -> None:
+    """A catalog that was changed on the disk stops the start before sessions were taken over."""
+    with golden(tmp_path) as (_, loaded):
+        section_of(loaded.manifest, int(Stage.CATALOG)).kinds[0].entities += 1
+        with pytest.raises(RestoreError, match="the catalog section is not what was cut: entities"):
+            Mux({}, ProtobufCodec(), restored_mux(loaded))
+
+
+@pytest.mark.parametrize("stage", INNER_STAGES)
+def test_a_section_of_a_newer_build_is_refused(tmp_path: Path, stage: Stage) -> None:
+    """A version that is not known is not guessed at; the message says what to start."""
+    with golden(tmp_path) as (_, loaded):
+        section_of(loaded.manifest, int(stage)).version = VERSIONS[stage] + 1
+        with pytest.raises(FormatVersionError, match="start a newer one"):
+            restored_mux(loaded)
+
+
+@pytest.mark.parametrize("stage", INNER_STAGES)
+def test_a_section_that_nobody_can_migrate_is_refused(tmp_path: Path, stage: Stage) -> None:
+    """A version before the first migration is refused, and not read as if it were of today."""
+    with golden(tmp_path) as (_, loaded):
+        section_of(loaded.manifest, int(stage)).version = 0
+        with pytest.raises(FormatVersionError, match="cannot migrate"):
+            restored_mux(loaded)

@@ -1,0 +1,228 @@
+"""What the audit log tells of requests, and what it must not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import message_factory
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from coordinator.gateway.audit import SPANS_MAX, Audit
+from coordinator.replica.batcher import Reply
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as consumer_groups
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots
+from viewstamp.api.streams.v1 import streams_service_pb2 as streams
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit
+from viewstamp.api.users.v1 import users_service_pb2 as users
+from viewstamp.audit import log
+from viewstamp.audit.files import read
+from viewstamp.audit.log import AuditLog, Record, open_log
+from viewstamp.framing import frame
+from viewstamp.routing import Method, methods_of_file
+from viewstamp.tokens import AccessToken
+
+SECRET = "s3cret"
+OPEN = "open"
+DEPTH_MAX = 4
+SOUND_SECRET = ("password", "secret", "token", "hash")
+
+
+SERVICES = (cluster, consumer_groups, sessions, snapshots, streams, submit, users)
+METHODS = {method.name: method for each in SERVICES for method in methods_of_file(each.DESCRIPTOR)}
+
+
+class Routes:
+    """All methods of this repository."""
+
+    def find(self, code: int) -> Method | None:
+        """Return the method of a code."""
+        return next((method for method in METHODS.values() if method.code == code), None)
+
+    def named(self, path: str) -> Method | None:
+        """Return the method of a path."""
+        return next((method for method in METHODS.values() if method.path == path), None)
+
+
+def told(tmp_path: Path, tell: Callable[[Audit], None]) -> tuple[list[Record], str]:
+    """Return what the log holds once something was told, as records and as text."""
+    kept = open_log(tmp_path, 8 * 1024 * 1024)
+    routes: Any = Routes()
+    authenticator: Any = None
+    tell(Audit(kept, routes, authenticator))
+    kept.close()
+    text = "".join(path.read_text() for path in sorted(tmp_path.rglob("*.jsonl")))
+    return list(read(tmp_path)), text
+
+
+def filled(descriptor: Any, depth: int = 0) -> Message:
+    """Return a message with all fields set: secrets and bytes to what must not be told."""
+    message = message_factory.GetMessageClass(descriptor)()
+    for field in descriptor.fields:
+        if field.message_type is not None and depth >= DEPTH_MAX:
+            continue
+        is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
+        if not is_map:
+            fill(message, field, depth)
+    return message
+
+
+def fill(message: Message, field: FieldDescriptor, depth: int) -> None:
+    """Set one field, where it is repeated to two values."""
+    value: Any
+    is_secret = field.GetOptions().debug_redact
+    if field.message_type is not None:
+        value = filled(field.message_type, depth + 1)
+        if field.is_repeated:
+            getattr(message, field.name).extend([value, value])
+        else:
+            getattr(message, field.name).CopyFrom(value)
+        return
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        value = SECRET.encode()
+    elif field.type == FieldDescriptor.TYPE_STRING:
+        value = SECRET if is_secret else OPEN
+    elif field.type == FieldDescriptor.TYPE_ENUM:
+        assert field.enum_type is not None
+        value = field.enum_type.values[-1].number
+    else:
+        value = True if field.type == FieldDescriptor.TYPE_BOOL else 1
+    if field.is_repeated:
+        getattr(message, field.name).extend([value, value])
+    elif field.containing_oneof is None or message.WhichOneof(field.containing_oneof.name) is None:
+        setattr(message, field.name, value)
+
+
+def request_of(*spans: submit.Span, refused: Reply | None = None) -> Callable[[Audit], None]:
+    """Return what tells of a request of a stream."""
+    request = submit.CommandRequest(number=1, spans=spans)
+    answers: Any = [submit.SpanReply() for _ in spans]
+    reply = refused or Reply(view=1, op=1, first_revision=9, spans=tuple(answers))
+    principal = AccessToken(7, 1, 2**60)
+    return lambda audit: audit.request(request, principal, 3, "ipv4:127.0.0.1:1", reply)
+
+
+def span(name: str, *requests: Message) -> submit.Span:
+    """Return a span of a method."""
+    items = b"".join(frame(each.SerializeToString()) for each in requests)
+    return submit.Span(code=METHODS[name].code, count=len(requests), items=items)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_no_secret_gets_in(tmp_path: Path, name: str) -> None:
+    """No request of any method has a secret told, nor bytes, by itself or in a transaction, in
+    whatever field, small or too large to be kept."""
+    request = filled(METHODS[name].request.DESCRIPTOR)
+    encoded = request.SerializeToString()
+    transaction = submit.TransactRequest(
+        parts=[submit.TransactionPart(code=METHODS[name].code, request=encoded)]
+    )
+    padding = b"\xfa\x7f" + b"\x88\x27" + b"x" * 5_000  # an unknown field
+    padded = METHODS[name].request.FromString(encoded + padding)
+    spans = [span(name, request), span("Transact", transaction), span(name, padded)]
+    records, text = told(tmp_path, request_of(*spans))
+    assert len(records) == 1
+    for form in SECRET, SECRET.encode().hex(), "czNjcmV0":
+        assert form not in text
+    first, second, third = records[0]["methods"]
+    assert first["request"] == third["request"]
+    assert second["request"] == {"parts": [{"code": METHODS[name].code}]}
+    assert second["parts"] == {name: 1}
+
+
+def sounds_secret(name: str) -> bool:
+    """Whether a field has the name of a secret."""
+    return name != "page_token" and any(word in name for word in SOUND_SECRET)
+
+
+def test_fields_that_sound_secret_are_marked() -> None:
+    """Each field of a request whose name speaks of a secret is marked as one in the protos."""
+    seen: set[str] = set()
+
+    def look(descriptor: Any) -> Iterator[FieldDescriptor]:
+        if descriptor.full_name in seen:
+            return
+        seen.add(descriptor.full_name)
+        for field in descriptor.fields:
+            if field.message_type is not None:
+                yield from look(field.message_type)
+            elif field.type == FieldDescriptor.TYPE_STRING and sounds_secret(field.name):
+                yield field
+
+    found = [each for m in METHODS.values() for each in look(m.request.DESCRIPTOR)]
+    found.append(submit.TransactionPart.DESCRIPTOR.fields_by_name["request"])
+    assert [each.full_name for each in found if not each.GetOptions().debug_redact] == []
+
+
+def test_padding_hides_nothing(tmp_path: Path) -> None:
+    """What follows the first command, and what it is padded with, does not keep it from being
+    told."""
+    first = streams.CreateStreamRequest(name="mine")
+    others = [streams.CreateStreamRequest(name="x" * 200)] * 100
+    long = streams.CreateStreamRequest(name="y" * (2 * log.REQUEST_BYTES_MAX))
+    records, _ = told(
+        tmp_path, request_of(span("CreateStream", first, *others), span("CreateStream", long))
+    )
+    told_first, told_long = records[0]["methods"]
+    assert told_first["request"] == {"name": "mine"}
+    assert told_long["request"] == {"name": "y" * log.TEXT_CHARACTERS_MAX}
+
+
+def test_spans_past_the_limit_are_summed_up(tmp_path: Path) -> None:
+    """Of spans that are too many to be told of each, methods, counts and refusals are told, and
+    what transactions among them consist of."""
+    error = errors_pb2.Error(reason=Reason.REASON_PERMISSION_DENIED)
+    delete = streams.DeleteStreamRequest()
+    part = submit.TransactionPart(
+        code=METHODS["DeleteStream"].code, request=delete.SerializeToString()
+    )
+    spans = [span("CreateStream", streams.CreateStreamRequest(name="a"))] * SPANS_MAX
+    spans += [span("DeleteStream", delete, delete), span("DeleteStream", delete)]
+    spans += [span("Transact", submit.TransactRequest(parts=[part] * n)) for n in (2, 3)]
+    answers: Any = [submit.SpanReply() for _ in spans]
+    for place in -4, -3:
+        answers[place].errors.add(index=0, error=error)
+    reply = Reply(view=1, op=1, first_revision=9, spans=tuple(answers))
+    (record,), _ = told(tmp_path, request_of(*spans, refused=reply))
+    assert len(record["methods"]) == SPANS_MAX
+    deleted, transacted = record["omitted"]
+    assert (deleted["method"], deleted["count"]) == ("DeleteStream", 3)
+    assert deleted["refused"] == {"PERMISSION_DENIED": 2}
+    assert (transacted["count"], transacted["parts"]) == (2, {"DeleteStream": 5})
+    assert record["outcome"] == "refused in part"
+
+
+def test_what_waits_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records keep no more of requests than is looked at, and all of them so many bytes."""
+    monkeypatch.setattr(AuditLog, "_run", lambda self: None)
+    kept = open_log(tmp_path, 8 * 1024 * 1024)
+    small = streams.CreateStreamRequest(name="x" * (log.REQUEST_BYTES_MAX - 100))
+    items = frame(small.SerializeToString()) * 100
+    for number in range(log.RECORDS_WAITING_MAX):
+        payload = streams.CreateStreamRequest, items
+        parts: list[Record] = [{"method": "m", "payload": payload} for _ in range(4)]
+        kept.add({"at": number, "methods": parts})
+    held = sum(len(part["payload"][1]) for record, _ in kept._waiting for part in record["methods"])
+    assert log.WAITING_BYTES_MAX // 2 < held <= log.WAITING_BYTES_MAX
+    assert kept.lost == log.RECORDS_WAITING_MAX - len(kept._waiting) > 0
+
+
+def test_one_request_is_told_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a request with many values so many are told, and no more."""
+    monkeypatch.setattr(log, "REQUEST_CHARACTERS_MAX", 4 * log.VALUE_CHARACTERS_MIN)
+    names = streams.CreateStreamRequest(name="x" * 100)
+    many = filled(users.UpdatePermissionsRequest.DESCRIPTOR)
+    (record,), text = told(
+        tmp_path, request_of(span("UpdatePermissions", many), span("CreateStream", names))
+    )
+    assert '"..."' in json.dumps(record["methods"][0]["request"])
+    assert record["methods"][1]["request"]["name"] == "x" * 3 * log.VALUE_CHARACTERS_MIN
+    assert len(text) < 1_000

@@ -1,0 +1,97 @@
+"""`viewstamp audit`: who changed what, or was not let, as one replica has written it down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from viewstamp.audit.files import DIRECTORY, read
+from viewstamp.cli.output import moment
+from viewstamp.cli.session import fail, settings_of
+
+Record = dict[str, Any]
+
+DENIED: Final = frozenset({"refused", "refused in part"})
+
+
+def audit(
+    context: typer.Context,
+    data_directory: Annotated[
+        Path, typer.Option(help="Data directory of a replica; it may run.", metavar="DIRECTORY")
+    ] = Path("data"),
+    user: Annotated[int | None, typer.Option(help="Only of the user of this id.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Only calls of this method, for example DeleteStream.")
+    ] = None,
+    since_revision: Annotated[int, typer.Option(help="Only changes from this revision on.")] = 0,
+    since: Annotated[
+        datetime | None, typer.Option(help="Only what happened since then (UTC).")
+    ] = None,
+    denied: Annotated[bool, typer.Option("--denied", help="Only what was refused.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on for ever.")] = False,
+) -> None:
+    """Show the audit log of a replica: changes, logins and denials, oldest first.
+
+    A replica logs what it answered itself: with several of them, look at each.
+    """
+    settings = settings_of(context)
+    directory = data_directory / DIRECTORY
+    if not directory.is_dir():
+        step = "give --data-directory; a coordinator with --audit-bytes 0 keeps no log"
+        fail(settings, "NO_AUDIT_LOG", f"there is no audit log in {directory}", step)
+    since_us = 0 if since is None else _microseconds(since)
+    for record in read(directory, follows=follow):
+        if (
+            (user is None or record.get("user") == user)
+            and (method is None or method in _methods(record))
+            and record.get("revision", 0) >= since_revision
+            and record.get("at", 0) >= since_us
+            and (not denied or record.get("outcome") in DENIED)
+        ):
+            typer.echo(json.dumps(record) if settings.as_json else _line(record))
+
+
+def _microseconds(moment_of: datetime) -> int:
+    from datetime import UTC
+
+    return int(moment_of.replace(tzinfo=UTC).timestamp() * 1_000_000)
+
+
+def _methods(record: Record) -> Iterator[str]:
+    """Yield the methods that a record tells of, also those in transactions."""
+    for part in _all_parts(record):
+        yield part.get("method", "")
+        yield from part.get("parts", ())
+
+
+def _all_parts(record: Record) -> Iterator[Record]:
+    yield from record.get("methods", ())
+    yield from record.get("omitted", ())
+
+
+def _line(record: Record) -> str:
+    """Return a record for people."""
+    if record.get("kind") == "lost":
+        return f"{record.get('records')} records were lost: the disk was full, or too slow"
+    at = moment(record["at"]) if "at" in record else "-"
+    who = "-" if record.get("user") is None else f"user {record['user']}"
+    where = record.get("from") or "-"
+    session = f" session {record['session']}" if "session" in record else ""
+    revision = f" revision {record['revision']}" if record.get("revision") else ""
+    reason = f" {record['reason']}" if "reason" in record else ""
+    what = ", ".join(_parts(record)) or record.get("kind", "")
+    return f"{at} {where} {who}{session}: {what}: {record.get('outcome', '')}{reason}{revision}"
+
+
+def _parts(record: Record) -> Iterator[str]:
+    for part in _all_parts(record):
+        count = f" x{part['count']}" if part.get("count", 1) > 1 else ""
+        parts = f" of {json.dumps(part['parts'])}" if part.get("parts") else ""
+        request = f" {json.dumps(part['request'])}" if part.get("request") else ""
+        refused = f" refused {part['refused']}" if "refused" in part else ""
+        yield f"{part.get('method', '')}{count}{parts}{request}{refused}"

@@ -1,0 +1,101 @@
+"""What each reason says in general: for answers without the details that its own text needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+
+GENERAL: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        Reason.REASON_USER_NOT_FOUND: "there is no such user, or you may not see it",
+        Reason.REASON_STREAM_NOT_FOUND: "there is no such stream, or you may not see it",
+        Reason.REASON_TOPIC_NOT_FOUND: "there is no such topic, or you may not see it",
+        Reason.REASON_PARTITION_NOT_FOUND: "the topic has no partition of that number",
+        Reason.REASON_GROUP_NOT_FOUND: "there is no such consumer group on the topic",
+        Reason.REASON_TOKEN_NOT_FOUND: "there is no personal access token of that name",
+        Reason.REASON_SNAPSHOT_NOT_FOUND: "there is no such snapshot",
+        Reason.REASON_USER_EXISTS: "the username is taken: choose another",
+        Reason.REASON_STREAM_EXISTS: "the name of the stream is taken: choose another",
+        Reason.REASON_TOPIC_EXISTS: "the name of the topic is taken: choose another",
+        Reason.REASON_GROUP_EXISTS: "the name of the consumer group is taken: choose another",
+        Reason.REASON_TOKEN_EXISTS: "there is a token of that name: choose another name",
+        Reason.REASON_INVALID_USERNAME: "the username is not valid",
+        Reason.REASON_INVALID_PASSWORD: "the password is not valid",
+        Reason.REASON_INVALID_STREAM_NAME: "the name of the stream is not valid",
+        Reason.REASON_INVALID_TOPIC_NAME: "the name of the topic is not valid",
+        Reason.REASON_INVALID_GROUP_NAME: "the name of the consumer group is not valid",
+        Reason.REASON_INVALID_TOKEN_NAME: "the name of the token is not valid",
+        Reason.REASON_INVALID_TOKEN_EXPIRY: "the expiry is not in the future",
+        Reason.REASON_INVALID_PARTITIONS_COUNT: "the number of partitions is not allowed",
+        Reason.REASON_INVALID_TOPIC_SIZE: "the maximal size of the topic is less than one segment",
+        Reason.REASON_UNSUPPORTED_OPTION: "the option cannot be set here",
+        Reason.REASON_INVALID_OPTION: "the value of the option is not allowed",
+        Reason.REASON_MALFORMED_REQUEST: "the request is malformed",
+        Reason.REASON_COMMAND_TOO_LARGE: "the request is too large: split it",
+        Reason.REASON_STREAM_LIMIT: "there are as many streams as there may be: delete one first",
+        Reason.REASON_TOPIC_LIMIT: "the stream holds as many topics as it may: delete one first",
+        Reason.REASON_PARTITION_LIMIT: "the topic cannot hold so many partitions",
+        Reason.REASON_TOKEN_LIMIT: "there are as many tokens as there may be: delete one first",
+        Reason.REASON_SESSION_LIMIT: "there are as many sessions as there may be: end one first",
+        Reason.REASON_QUOTA_EXCEEDED: "too much was asked for: try again later",
+        Reason.REASON_REQUEST_NUMBER_REUSED: (
+            "the request number was used for another request: number each request anew"
+        ),
+        Reason.REASON_STREAM_REPLACED: (
+            "a newer stream of the session was opened: go on over that one"
+        ),
+        Reason.REASON_OUTCOME_UNKNOWN: (
+            "the command may have taken effect or not: look before you send it again"
+        ),
+        Reason.REASON_NO_SPACE: "the cluster is read-only until disk space returns",
+        Reason.REASON_COST_EXCEEDED: (
+            "the command touches more than one command, or those of one moment, may: let it name "
+            "less, or send it again later"
+        ),
+        Reason.REASON_ANSWER_TOO_LARGE: (
+            "the answer has no room: send fewer commands at once, or ask for less"
+        ),
+        Reason.REASON_UNAUTHENTICATED: "the credentials are not, or no longer, valid: log in again",
+        Reason.REASON_INVALID_CREDENTIALS: "the username or the password is wrong",
+        Reason.REASON_SESSION_EVICTED: "the session has ended: register a new one",
+        Reason.REASON_PERMISSION_DENIED: "the caller lacks the permission to do this",
+        Reason.REASON_CANNOT_DELETE_ROOT: "the root user cannot be deleted",
+        Reason.REASON_CANNOT_CHANGE_ROOT_PERMISSIONS: "the root user may always do everything",
+        Reason.REASON_SESSION_REQUIRED: "the request needs a session: register one",
+        Reason.REASON_SNAPSHOT_IN_PROGRESS: "a snapshot is under way: wait until it is decided",
+        Reason.REASON_SNAPSHOT_IN_USE: "the snapshot is the last good one, or under way",
+        Reason.REASON_NO_OTHER_REPLICA: (
+            "the cluster has one replica, which has nobody to hand over to"
+        ),
+        Reason.REASON_FEATURE_LEVEL_REQUIRED: (
+            "the method needs a higher feature level: upgrade every replica, and raise the level"
+        ),
+        Reason.REASON_FEATURE_LEVEL_UNSUPPORTED: (
+            "not every replica is known to support the feature level: upgrade all, and try again"
+        ),
+        Reason.REASON_FEATURE_LEVEL_MISMATCH: (
+            "the feature level in force is another one: look, and raise it by one"
+        ),
+        Reason.REASON_NOT_A_MEMBER: "the session is not a member of the group: join it first",
+        Reason.REASON_PARTITION_NOT_OWNED: "another member owns the partition",
+        Reason.REASON_FENCED_MEMBER_EPOCH: "the member's epoch is outdated: give up all partitions",
+        Reason.REASON_OFFSET_OUT_OF_RANGE: "the offset lies outside what the partition holds",
+        Reason.REASON_REVISION_MISMATCH: "it was modified meanwhile: read it again, decide anew",
+        Reason.REASON_REQUEST_TOO_OLD: "the request was answered before, and its reply is gone",
+        Reason.REASON_REQUEST_GAP: "the request skips a number: resend those before it",
+        Reason.REASON_REVISION_COMPACTED: "the revision is older than what is still held",
+        Reason.REASON_NOT_PRIMARY: "this replica is not the primary: send commands there",
+        Reason.REASON_VIEW_CHANGE: "the cluster is choosing a primary: try again",
+        Reason.REASON_DOMAIN_RESTARTING: "the service of this domain is restarting: try again",
+        Reason.REASON_NO_QUORUM: "too few replicas answer",
+        Reason.REASON_OVERLOADED: "as much is under way as may be: try again",
+        Reason.REASON_READ_DEADLINE: "the read was not answered in time: try again",
+        Reason.REASON_REPLICA_DIVERGED: "this replica's state differs from the majority's",
+        Reason.REASON_SNAPSHOT_DAMAGED: "no copy of a file of the snapshot is intact here",
+        Reason.REASON_UNIMPLEMENTED: "no service of this cluster serves the method",
+        Reason.REASON_INTERNAL: "a defect: nothing was changed, and an alarm was raised",
+    }
+)

@@ -1,0 +1,368 @@
+"""The text of each refusal that machines and the mux decide, by reason and case.
+
+Raise `Refusal.of(reason, key=value)`, or `Refusal.of(reason, "case", key=value)` where a reason
+has several texts, and add a row here. A template names details in braces: `{limit}` as it is,
+`{name!n}` as a name, which is quoted, `{any_of!o}` as alternatives, which are joined by "or". Words
+may change at any time. Reasons, cases and details are kept in replies, which are state: they change
+with a feature level alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+
+Texts = Mapping[tuple[int, str], str]
+
+# What `viewstamp.names` checks, by reason.
+_NAMES: Final = {
+    Reason.REASON_INVALID_USERNAME: "username",
+    Reason.REASON_INVALID_PASSWORD: "password",
+    Reason.REASON_INVALID_STREAM_NAME: "stream name",
+    Reason.REASON_INVALID_TOPIC_NAME: "topic name",
+    Reason.REASON_INVALID_GROUP_NAME: "group name",
+    Reason.REASON_INVALID_TOKEN_NAME: "token name",
+    Reason.REASON_INVALID_OPTION: "{field}",
+}
+_NAME_TEXTS: Final = {
+    "control_character": (
+        "has the control character {code_point} at position {position}; "
+        "use a name without control characters (U+0000 to U+001F, U+007F to U+009F)."
+    ),
+    "length": "has {bytes} bytes; it must have {bytes_min} to {bytes_max} bytes of UTF-8.",
+    "encoding": (
+        "is not valid UTF-8 at position {position} (a lone surrogate); "
+        "use characters that UTF-8 can encode."
+    ),
+}
+NAMES: Final[Texts] = {
+    (reason, case): f"The {name} {text}"
+    for reason, name in _NAMES.items()
+    for case, text in _NAME_TEXTS.items()
+}
+
+STREAMS: Final[Texts] = {
+    (Reason.REASON_PERMISSION_DENIED, "here"): (
+        "User {user_id} lacks the permission {permission} here."
+    ),
+    (Reason.REASON_STREAM_NOT_FOUND, ""): "There is no stream {stream!n}, or you may not see it.",
+    (Reason.REASON_TOPIC_NOT_FOUND, ""): (
+        "There is no topic {topic!n} in stream {stream!n}, or you may not see it."
+    ),
+    (Reason.REASON_STREAM_EXISTS, ""): (
+        "There is a stream {stream!n} already; choose another name."
+    ),
+    (Reason.REASON_TOPIC_EXISTS, ""): (
+        "There is a topic {topic!n} in stream {stream!n} already; choose another name."
+    ),
+    (Reason.REASON_REVISION_MISMATCH, "stream"): (
+        "The stream {stream!n} was modified at revision {modified_revision}, not "
+        "{expected_revision}; read it again."
+    ),
+    (Reason.REASON_REVISION_MISMATCH, "topic"): (
+        "The topic {topic!n} was modified at revision {modified_revision}, not "
+        "{expected_revision}; read it again."
+    ),
+    (Reason.REASON_STREAM_LIMIT, ""): (
+        "There are {limit} streams, as many as there may be; delete one first."
+    ),
+    (Reason.REASON_TOPIC_LIMIT, ""): (
+        "Stream {stream!n} holds {limit} topics, as many as it may; delete one first."
+    ),
+    (Reason.REASON_PARTITION_LIMIT, ""): (
+        "Topic {topic!n} has {existing} partitions and cannot get {partitions_count} more; it may "
+        "hold {limit}."
+    ),
+    (Reason.REASON_INVALID_PARTITIONS_COUNT, ""): (
+        "The request asks for {partitions_count} partitions; {lowest} to {highest} are allowed."
+    ),
+    (Reason.REASON_INVALID_PARTITIONS_COUNT, "more_than_exist"): (
+        "The request deletes {partitions_count} partitions of topic {topic!n}, which has "
+        "{existing}."
+    ),
+    (Reason.REASON_UNSUPPORTED_OPTION, "fixed"): (
+        "The option {option} is fixed at creation; leave it out of an update."
+    ),
+    (Reason.REASON_UNSUPPORTED_OPTION, "unknown"): (
+        "Topics have no option with field number {option}; use those of streams.v1.TopicOptions."
+    ),
+    (Reason.REASON_INVALID_OPTION, "not_a_multiple"): (
+        "The option {option} is {value}; it must be a multiple of {multiple}."
+    ),
+    (Reason.REASON_INVALID_OPTION, "out_of_range"): (
+        "The option {option} is {value}; it must be {lowest} to {highest}."
+    ),
+    (Reason.REASON_INVALID_TOPIC_SIZE, ""): (
+        "The maximal topic size of {max_topic_size_bytes} bytes is smaller than one segment of "
+        "{segment_size_bytes} bytes; use 0 for no limit, or at least one segment."
+    ),
+}
+
+USERS: Final[Texts] = {
+    (Reason.REASON_UNAUTHENTICATED, ""): (
+        "The caller is unknown or inactive, or its credentials have changed; log in again."
+    ),
+    (Reason.REASON_PERMISSION_DENIED, "global"): (
+        "User {user} lacks the global permission {any_of!o}; somebody with manage_users can grant "
+        "it."
+    ),
+    (Reason.REASON_PERMISSION_DENIED, "root"): (
+        "Nobody but root changes root's name, credentials and sessions; you are user {user}."
+    ),
+    (Reason.REASON_USER_NOT_FOUND, ""): (
+        "There is no user {user!n}; ListUsers shows those that exist."
+    ),
+    (Reason.REASON_USER_EXISTS, ""): "The username {username!n} is taken; choose another.",
+    (Reason.REASON_MALFORMED_REQUEST, "user_status"): (
+        "{status} is not a user status; use USER_STATUS_ACTIVE (1) or USER_STATUS_INACTIVE (2)."
+    ),
+    (Reason.REASON_INVALID_CREDENTIALS, "login"): (
+        "The username or the password is wrong, or the user is inactive; "
+        "log in with the credentials of an active user."
+    ),
+    (Reason.REASON_INVALID_CREDENTIALS, "personal_access_token"): (
+        "The personal access token is wrong, expired or deleted, or its user is inactive; "
+        "use one that CreatePersonalAccessToken returned and that still exists."
+    ),
+    (Reason.REASON_INVALID_CREDENTIALS, "current_password_wrong"): (
+        "The current password is wrong; send `current_password` as it is now."
+    ),
+    (Reason.REASON_INVALID_CREDENTIALS, "current_password_not_verified"): (
+        "The current password was not verified, or changed meanwhile; "
+        "send `current_password` as it is now."
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "set_by_the_cluster"): (
+        "The request sets `{field}`, which is set by the cluster alone; leave it out."
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "no_root_password_hash"): (
+        "The cluster cannot be founded without `{field}`; set it to the argon2id hash of the "
+        "generated password."
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "password_not_hashed"): (
+        "The password was not hashed before the command was sequenced; "
+        "send the command through the gateway."
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "token_hash_length"): (
+        "The token hash has {bytes} bytes, not {bytes_due}; "
+        "send the command through the gateway, which makes it."
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "token_hash_taken"): (
+        "The token hash belongs to another token already; send the command anew, so that the "
+        "gateway makes another token."
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "unnamed_in_permissions"): (
+        "The permissions have an entry that names no {field}; set `{field}` to an id or a name."
+    ),
+    (Reason.REASON_STREAM_NOT_FOUND, "in_permissions"): (
+        "The permissions name the stream {stream!n}, which does not exist; name streams that exist."
+    ),
+    (Reason.REASON_TOPIC_NOT_FOUND, "in_permissions"): (
+        "The permissions name the topic {topic!n} in stream {stream}, which does not exist; "
+        "name topics that exist."
+    ),
+    (Reason.REASON_CANNOT_DELETE_ROOT, ""): (
+        "User {user} is root, who cannot be deleted; name another user."
+    ),
+    (Reason.REASON_CANNOT_CHANGE_ROOT_PERMISSIONS, ""): (
+        "User {user} is root, who may always do everything, and can neither be deactivated nor "
+        "given other permissions; name another user."
+    ),
+    (Reason.REASON_REVISION_MISMATCH, "user"): (
+        "User {user} was last modified at revision {modified_revision}, not at "
+        "{expected_revision} as expected; read the user again and decide anew."
+    ),
+    (Reason.REASON_TOKEN_NOT_FOUND, ""): (
+        "There is no personal access token {token!n}; ListPersonalAccessTokens shows those that "
+        "exist."
+    ),
+    (Reason.REASON_TOKEN_EXISTS, ""): (
+        "You have a personal access token {token!n} already; choose another name or delete it."
+    ),
+    (Reason.REASON_TOKEN_LIMIT, ""): (
+        "You have {count} personal access tokens; {limit} are allowed. Delete one first."
+    ),
+    (Reason.REASON_INVALID_TOKEN_EXPIRY, ""): (
+        "The expiry {expires_at} is not after {timestamp}, the time of the command; use "
+        "microseconds since 1970 in the future, or 0 for never."
+    ),
+}
+
+GROUPS: Final[Texts] = {
+    (Reason.REASON_SESSION_REQUIRED, "member"): (
+        "Members of a consumer group are client sessions, and this request has none; register a "
+        "session and send the request in it."
+    ),
+    (Reason.REASON_NOT_A_MEMBER, ""): (
+        "Session {session_id} is not a member of consumer group {group_id}; join it first."
+    ),
+    (Reason.REASON_GROUP_NOT_FOUND, ""): (
+        "There is no consumer group {group!n} on topic {topic_id} of stream {stream_id}; list the "
+        "topic's groups to see which exist."
+    ),
+    (Reason.REASON_GROUP_EXISTS, ""): (
+        "There is a consumer group {name!n} on topic {topic_id} already; choose another name."
+    ),
+    (Reason.REASON_REVISION_MISMATCH, "group"): (
+        "Consumer group {group_id} was last changed at revision {modified_revision}, not at "
+        "{expected_revision}; read it again and decide anew."
+    ),
+    (Reason.REASON_INVALID_OPTION, "assignor"): (
+        "There is no assignor {assignor}; choose ASSIGNOR_UNIFORM (1) or ASSIGNOR_RANGE (2)."
+    ),
+    (Reason.REASON_INVALID_OPTION, "joined_differently"): (
+        "Session {session_id} is a member of consumer group {group_id} already, as instance "
+        "{instance_id!n} on rack {rack!n}; leave the group before joining it differently."
+    ),
+    (Reason.REASON_FENCED_MEMBER_EPOCH, ""): (
+        "Session {session_id} names member epoch {epoch} in consumer group {group_id}, where it is "
+        "at {member_epoch} (or {previous_member_epoch}, if a reply was lost); give up all "
+        "partitions and sync."
+    ),
+}
+
+COSTS: Final[Texts] = {
+    (Reason.REASON_COST_EXCEEDED, "command"): (
+        "The command costs {cost} rows, and one command may cost {limit}; let it name less, or "
+        "take apart what it is about by several commands first."
+    ),
+    (Reason.REASON_COST_EXCEEDED, "prepare"): (
+        "The command costs {cost} rows, more than the others beside it left of {limit}; send it "
+        "again, and fewer like it at once."
+    ),
+    (Reason.REASON_ANSWER_TOO_LARGE, "prepare"): (
+        "The answer of {bytes} bytes has no room beside those of other commands, {limit} bytes in "
+        "all, so nothing was changed; send the command again, and fewer like it at once."
+    ),
+    (Reason.REASON_PARTITION_LIMIT, "runs"): (
+        "Topic {topic!n} got its partitions by {limit} commands, as many as it may; delete some, "
+        "and create more at once."
+    ),
+}
+
+# What the services' common machinery decides.
+RUNTIME: Final[Texts] = {
+    (Reason.REASON_MALFORMED_REQUEST, "unnamed"): (
+        "The request names no {field}; set `{field}` to an id or a name."
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "not_its_message"): (
+        "The request is malformed: its bytes are not the message that its method takes; send its "
+        "protobuf encoding."
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "wrong_type"): (
+        "the bytes are not a {type}: send its protobuf encoding"
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "unframed"): (
+        "the span's items are not framed: send 0x0A, length, bytes for each"
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "span_count"): (
+        "the span claims {claimed} items and holds {found}: let the two agree"
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "page_size"): (
+        "The page size {page_size} is too large; use 1 to {limit}, or 0 for the usual one."
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "page_token"): (
+        "The page token is malformed; send `next_page_token` of the previous page as it is, or "
+        "nothing for the first page."
+    ),
+    (Reason.REASON_COMMAND_TOO_LARGE, "answers"): (
+        "the answers exceed {limit} bytes together: ask for less at once"
+    ),
+    (Reason.REASON_OVERLOADED, "reads"): (
+        "The calls before this one took {limit_ms} ms together; ask for fewer at once, and for the "
+        "rest again in {retry_delay_ms} ms."
+    ),
+    (Reason.REASON_OVERLOADED, "digests"): (
+        "Digests of {limit} states are being computed; try again in {retry_delay_ms} ms."
+    ),
+    (Reason.REASON_OVERLOADED, "reads_computed"): (
+        "{limit} reads are being computed already: try again"
+    ),
+    (Reason.REASON_QUOTA_EXCEEDED, "failed_attempts"): (
+        "Too many failed attempts; try again in {retry_delay_ms} ms."
+    ),
+    (Reason.REASON_QUOTA_EXCEEDED, "waiting"): (
+        "Too much of this waits already; try again in {retry_delay_ms} ms."
+    ),
+    (Reason.REASON_OVERLOADED, "credentials_ahead"): (
+        "This replica has yet to apply the revision of your credentials; try again."
+    ),
+    (Reason.REASON_INTERNAL, ""): (
+        "a defect in {where}: nothing was changed, and an alarm was raised"
+    ),
+}
+
+# What the coordinator decides at log order: sessions, snapshots, transactions.
+MUX: Final[Texts] = {
+    (Reason.REASON_UNAUTHENTICATED, "credentials_changed"): (
+        "credentials of user {user} changed at revision {minimum}; log in again"
+    ),
+    (Reason.REASON_SESSION_EVICTED, ""): (
+        "session {session} has ended or never was; register a new one"
+    ),
+    (Reason.REASON_SESSION_REQUIRED, "to_end"): ("the call carried no session that could be ended"),
+    (Reason.REASON_PERMISSION_DENIED, "session_of_another"): (
+        "session {session} belongs to another user than {user}"
+    ),
+    (Reason.REASON_PERMISSION_DENIED, "internal"): (
+        "code {code} is internal; only the cluster itself may send it"
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "nonce"): (
+        "the request is malformed: nonce has {bytes} bytes; it must have {bytes_due}"
+    ),
+    (Reason.REASON_SESSION_LIMIT, "of_user"): (
+        "user {user} has {limit} sessions, as many as one user may; end one"
+    ),
+    (Reason.REASON_SESSION_LIMIT, "of_cluster"): (
+        "the cluster has {limit} sessions, as many as it may; try later"
+    ),
+    (Reason.REASON_REQUEST_GAP, ""): (
+        "request {number} of session {session} skips {resend_from}; resend from there"
+    ),
+    (Reason.REASON_REQUEST_TOO_OLD, ""): (
+        "request {number} of session {session} was answered and acknowledged before"
+    ),
+    (Reason.REASON_REQUEST_NUMBER_REUSED, ""): (
+        "request {number} of session {session} was another one: give each request a number of its "
+        "own"
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "transaction_parts"): (
+        "transaction has {parts} parts; 1 to {maximum} are allowed"
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "not_a_part"): (
+        "code {code} cannot be part of a transaction; only domain commands can"
+    ),
+    (Reason.REASON_UNIMPLEMENTED, "code"): "no service of this cluster claims code {code}",
+    (Reason.REASON_MALFORMED_REQUEST, "keep_last"): (
+        "the request is malformed: keep_last is 0; at least 1 must be kept"
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "root_length"): (
+        "the request is malformed: root has {bytes} bytes; it must have {bytes_due}"
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "snapshot_tasks"): (
+        "the request is malformed: tasks must be one for each stage, in the order of the stages"
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "snapshot_stage"): (
+        "the request is malformed: {stage} is not a valid stage of a task"
+    ),
+    (Reason.REASON_MALFORMED_REQUEST, "retention"): (
+        "the request is malformed: retention is {retention}; it must be one of "
+        "RETENTION_CLASS_LAST, RETENTION_CLASS_DAILY, RETENTION_CLASS_PINNED"
+    ),
+    (Reason.REASON_SNAPSHOT_IN_PROGRESS, ""): (
+        "snapshot {generation} is under way; wait until it is decided"
+    ),
+    (Reason.REASON_SNAPSHOT_NOT_FOUND, ""): "there is no snapshot {generation}",
+    (Reason.REASON_SNAPSHOT_IN_USE, ""): (
+        "snapshot {generation} is the last good one or under way; it must stay"
+    ),
+    (Reason.REASON_FEATURE_LEVEL_MISMATCH, ""): (
+        "level {level} was asked for, above {expected}; {in_force} is in force, and the next one "
+        "alone can be raised to"
+    ),
+}
+
+_ALL: Final = (NAMES, STREAMS, USERS, GROUPS, COSTS, RUNTIME, MUX)
+TEXTS: Texts = MappingProxyType({key: text for part in _ALL for key, text in part.items()})
