@@ -51,6 +51,7 @@ IN_WORDS: Final = {
     "EndSession": "one session and its kept replies: SESSION_WINDOW_REQUESTS",
     "PruneSnapshots": "the snapshots that are kept: SNAPSHOT_KEEP_LAST and SNAPSHOT_KEEP_DAILY",
     "RaiseFeatureLevel": _ONE_ENTITY,
+    "SetClusterDescription": _ONE_ENTITY,
     "Sweep": "one step of work that was put off: SWEEP_ROWS_MAX",
     "Transact": "its parts, TRANSACTION_PARTS_MAX, which are charged as one command",
     "Submit": "its requests: REQUEST_COMMANDS_MAX, SESSION_WINDOW_REQUESTS and a user's shares",

@@ -111,6 +111,7 @@ class Coordinator:
         self._cluster.add(SessionReads(self._mux.sessions))
         self._cluster.unfit = self._unfit
         self._cluster.level_in_force = lambda: self._mux.feature_level
+        self._cluster.description = lambda: self._mux.catalog.description
         self._cluster.level_supported = self._level_supported
         self._cluster.generation = lambda: files.superblock.state.generation
         if files.base is not None:

@@ -118,9 +118,13 @@ REPLICAS_MAX: Final = 6
 STANDBYS_MAX: Final = 6
 # The highest level that this build knows, and at which it founds clusters. What is in force is in
 # the header of every log entry, and is what a handler is told (`Call.feature_level`).
-FEATURE_LEVEL_MAX: Final = 2
+FEATURE_LEVEL_MAX: Final = 3
 # From this level on commands are charged for what they cost, and refusals are logged without prose.
 FEATURE_LEVEL_BOUNDED: Final = 2
+# From this level on the cluster can be given a description.
+FEATURE_LEVEL_DESCRIPTION: Final = 3
+# What the level of descriptions says of their size, for good: another size needs another level.
+DESCRIPTION_BYTES_MAX: Final = 256
 
 # --- Time ---
 READ_DEADLINE_MS: Final = 5_000

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from coordinator.gateway.alarms import Alarms
 from coordinator.gateway.local_reads import LocalReads, parsed
 from coordinator.mux import types as mux
+from coordinator.mux.catalog_types import NO_DESCRIPTION
 from coordinator.replica.batcher import Reply
 from coordinator.replica.ports import Progress
 from coordinator.vsr import Status
@@ -86,6 +87,7 @@ class ClusterStage:
         self.generation: Callable[[], int] = lambda: 0
         self.unfit: Callable[[], str] = lambda: ""
         self.level_in_force: Callable[[], int] = lambda: 0
+        self.description: Callable[[], mux.Description] = lambda: NO_DESCRIPTION
         self.level_supported: Callable[[], int] = lambda: 0
         self._others = others
         self._replica = replica
@@ -175,6 +177,7 @@ class ClusterStage:
 
     def _status(self, digests: dict[mux.Stage, str]) -> cluster_pb2.GetStatusResponse:
         progress = self._replica.progress
+        description = self.description()
         response = cluster_pb2.GetStatusResponse(
             cluster=self._cluster_id.hex(),
             primary=progress.primary,
@@ -183,6 +186,8 @@ class ClusterStage:
             alarms=self._alarms.all(),
             sessions=self._session_count(),
             feature_level=self.level_in_force(),
+            description=description.text,
+            description_revision=description.modified_revision,
         )
         if digests:
             sessions = StateDigest()

@@ -26,7 +26,10 @@ _LOCAL: Final[tuple[tuple[ModuleType, frozenset[str]], ...]] = (
         frozenset(m.name for m in methods_of_file(sessions_service_pb2.DESCRIPTOR)),
     ),
     (submit_service_pb2, frozenset({"Transact"})),
-    (cluster_service_pb2, frozenset({"GetStatus", "ListAlarms", "RaiseFeatureLevel"})),
+    (
+        cluster_service_pb2,
+        frozenset({"GetStatus", "ListAlarms", "RaiseFeatureLevel", "SetClusterDescription"}),
+    ),
     (
         snapshots_service_pb2,
         frozenset(m.name for m in methods_of_file(snapshots_service_pb2.DESCRIPTOR)),

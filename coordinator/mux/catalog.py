@@ -18,6 +18,7 @@ from coordinator.mux.catalog_decisions import (
 )
 from coordinator.mux.catalog_types import (
     GENERATION_ZERO,
+    NO_DESCRIPTION,
     BeginSnapshot,
     CatalogCommand,
     CatalogCounters,
@@ -27,6 +28,7 @@ from coordinator.mux.catalog_types import (
     CreateSnapshot,
     CreateSnapshotResult,
     DeleteSnapshot,
+    Description,
     Entity,
     FailSnapshot,
     FeatureLevel,
@@ -35,6 +37,7 @@ from coordinator.mux.catalog_types import (
     RaiseFeatureLevel,
     RaiseFeatureLevelResult,
     Retention,
+    SetDescription,
     SetRetention,
     Snapshot,
     SnapshotState,
@@ -42,6 +45,7 @@ from coordinator.mux.catalog_types import (
 from coordinator.mux.codec import Codec
 from coordinator.mux.entities import (
     COUNTERS_KIND,
+    DESCRIPTION_KIND,
     FEATURE_LEVEL_KIND,
     SNAPSHOT_KIND,
     CatalogValue,
@@ -64,6 +68,7 @@ class CatalogMachine:
         self._snapshots: EntityTable[int, Snapshot] = EntityTable(self._undo)
         self._counters: EntityTable[None, CatalogCounters] = EntityTable(self._undo)
         self._level: EntityTable[None, FeatureLevel] = EntityTable(self._undo)
+        self._description: EntityTable[None, Description] = EntityTable(self._undo)
         # Generations changed since the last call of `take_changes`.
         self._touched: list[int] = []
 
@@ -100,6 +105,11 @@ class CatalogMachine:
         decided = self._level.get(None)
         return decided.level if decided is not None else 0
 
+    @property
+    def description(self) -> Description:
+        """What the cluster is there for."""
+        return self._description.get(None) or NO_DESCRIPTION
+
     def standing(self, generation: int) -> Standing:
         """Return where a generation stands."""
         snapshot = self._snapshots.get(generation)
@@ -131,6 +141,8 @@ class CatalogMachine:
             return Refused(self._codec.encode_refusal("MALFORMED_REQUEST", why.details, why.case))
         if isinstance(command, RaiseFeatureLevel):
             return self._raise_level(command, max(feature_level, self.feature_level))
+        if isinstance(command, SetDescription):
+            return self._describe(command, revision)
         if isinstance(command, PruneSnapshots):
             return self._applied(self._prune(command, timestamp))
         if isinstance(command, CreateSnapshot):
@@ -172,13 +184,21 @@ class CatalogMachine:
     def row_kinds(self) -> tuple[RowKind[Any, Any], ...]:
         """Return the kinds of rows, ascending."""
         snapshots, counters, encode = self._snapshots, self._counters, self._codec.encode_entity
-        level = self._level
+        level, described = self._level, self._description
         return (
             RowKind(
                 SNAPSHOT_KIND, snapshots.log, snapshots.keys, snapshots.get, number_key, encode
             ),
             RowKind(COUNTERS_KIND, counters.log, counters.keys, counters.get, counters_key, encode),
             RowKind(FEATURE_LEVEL_KIND, level.log, level.keys, level.get, counters_key, encode),
+            RowKind(
+                DESCRIPTION_KIND,
+                described.log,
+                described.keys,
+                described.get,
+                counters_key,
+                encode,
+            ),
         )
 
     def load(self, values: Iterable[CatalogValue]) -> None:
@@ -188,6 +208,8 @@ class CatalogMachine:
                 self._snapshots.load(value.generation, value)
             elif isinstance(value, FeatureLevel):
                 self._level.load(None, value)
+            elif isinstance(value, Description):
+                self._description.load(None, value)
             else:
                 self._counters.load(None, value)
 
@@ -274,6 +296,24 @@ class CatalogMachine:
             return self._applied(RaiseFeatureLevelResult(in_force))
         self._level.put(None, FeatureLevel(command.level))
         return self._applied(RaiseFeatureLevelResult(command.level))
+
+    def _describe(self, command: SetDescription, revision: int) -> Applied | Refused:
+        """Say what the cluster is there for, unless another has said it since the caller looked."""
+        before = self.description
+        expected = command.expected_revision
+        if expected is not None and expected != before.modified_revision:
+            details = {
+                "modified_revision": str(before.modified_revision),
+                "expected_revision": str(expected),
+            }
+            refusal = self._codec.encode_refusal("REVISION_MISMATCH", details, "description")
+            return Refused(refusal)
+        if not command.validate_only:
+            if command.text:
+                self._description.put(None, Description(command.text, revision))
+            elif before.text:
+                self._description.drop(None)
+        return self._applied(CatalogDone())
 
     def _put(self, snapshot: Snapshot) -> None:
         """Set a generation."""

@@ -82,6 +82,17 @@ class FeatureLevel:
     level: int
 
 
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the cluster is there for, never empty, and the revision that said so."""
+
+    text: str
+    modified_revision: int
+
+
+# Nobody said what the cluster is there for. It is never stored.
+NO_DESCRIPTION = Description("", 0)
+
 # What readers see before the first snapshot: the empty state, complete. It is never stored.
 GENERATION_ZERO = Snapshot(0, SnapshotState.COMPLETED)
 
@@ -155,6 +166,15 @@ class RaiseFeatureLevel:
     validate_only: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class SetDescription:
+    """Say what the cluster is there for, "" for nothing; only say whether, if validating."""
+
+    text: str
+    expected_revision: int | None = None
+    validate_only: bool = False
+
+
 CatalogCommand: TypeAlias = (
     CreateSnapshot
     | DeleteSnapshot
@@ -164,6 +184,7 @@ CatalogCommand: TypeAlias = (
     | CompleteSnapshot
     | FailSnapshot
     | RaiseFeatureLevel
+    | SetDescription
 )
 
 

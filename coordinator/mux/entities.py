@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from coordinator.mux.catalog_types import CatalogCounters, FeatureLevel, Snapshot
+from coordinator.mux.catalog_types import CatalogCounters, Description, FeatureLevel, Snapshot
 from coordinator.mux.types import RequestReply
 from viewstamp import limits
 
@@ -22,6 +22,7 @@ REPLY_KIND: Final = 4
 SNAPSHOT_KIND: Final = 1
 COUNTERS_KIND: Final = 2
 FEATURE_LEVEL_KIND: Final = 3
+DESCRIPTION_KIND: Final = 4
 
 _ONE = struct.Struct(">Q")
 _TWO = struct.Struct(">QQ")
@@ -71,7 +72,7 @@ class WindowRow:
 
 # What an entity of a section says.
 SessionsValue: TypeAlias = Session | Minimum | WindowRow | RequestReply
-CatalogValue: TypeAlias = Snapshot | CatalogCounters | FeatureLevel
+CatalogValue: TypeAlias = Snapshot | CatalogCounters | FeatureLevel | Description
 
 
 def number_key(number: int) -> bytes:
@@ -106,3 +107,5 @@ def kind_and_key(value: SessionsValue | CatalogValue) -> tuple[int, bytes]:
             return COUNTERS_KIND, counters_key(None)
         case FeatureLevel():
             return FEATURE_LEVEL_KIND, counters_key(None)
+        case Description():
+            return DESCRIPTION_KIND, counters_key(None)

@@ -12,6 +12,7 @@ from typing import TypeVar
 from coordinator.mux.catalog_decisions import ROOT_BYTES
 from coordinator.mux.catalog_types import (
     CatalogCounters,
+    Description,
     Entity,
     FeatureLevel,
     Restored,
@@ -72,6 +73,7 @@ def checked_catalog(restored: Restored, codec: Codec) -> list[CatalogValue]:
             before = cut
     _check_own_cut(restored, snapshots)
     _check_level(restored, values)
+    _check_description(restored, values)
     return values
 
 
@@ -194,4 +196,22 @@ def _check_level(restored: Restored, values: Iterable[CatalogValue]) -> None:
         if isinstance(value, FeatureLevel) and value.level < restored.feature_level:
             raise RestoreError(
                 f"level {value.level} was decided, and the cut is of level {restored.feature_level}"
+            )
+
+
+def _check_description(restored: Restored, values: Iterable[CatalogValue]) -> None:
+    """Check that a description says something, and that a command before the cut set it."""
+    for value in values:
+        if not isinstance(value, Description):
+            continue
+        size = len(value.text.encode())
+        if not 1 <= size <= limits.DESCRIPTION_BYTES_MAX:
+            raise RestoreError(
+                f"the description has {size} bytes; it must have 1 to"
+                f" {limits.DESCRIPTION_BYTES_MAX}"
+            )
+        if not 1 <= value.modified_revision <= restored.revision:
+            raise RestoreError(
+                f"the description was set at revision {value.modified_revision}, outside of"
+                f" 1..{restored.revision}"
             )

@@ -85,6 +85,11 @@ LOCAL_LIMITS: Final = frozenset(
         "SERVICE_THREADS_MAX",
         "DEFERRED_QUERIES_MAX",
         "UNIX_SOCKET_PATH_BYTES_MAX",
+        # Came with FEATURE_LEVEL_DESCRIPTION: builds that do not know that level lack it, must run
+        # beside those that do, and never apply a command of the level: they end when it is raised.
+        # All that know the level have one value, since it is part of what the level means: another
+        # value needs another level, as everything does that changes what a command comes to.
+        "DESCRIPTION_BYTES_MAX",
         # Files of one replica: what is compared is digests, whatever the layering.
         "SNAPSHOT_COPIES",
         "ENCODE_SLICE_US",

@@ -35,6 +35,7 @@ TASKS_BY_FEATURE_LEVEL: Final[Mapping[int, tuple[Stage, ...]]] = MappingProxyTyp
     {
         1: _FIRST_TASKS,
         limits.FEATURE_LEVEL_BOUNDED: _FIRST_TASKS,
+        limits.FEATURE_LEVEL_DESCRIPTION: _FIRST_TASKS,
     }
 )
 

@@ -12,11 +12,13 @@ from typing import Final
 
 from coordinator.mux import types as mux
 from coordinator.stages.entities import task_message, tasks_of
+from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
+from viewstamp.names import check_name
 
 CREATE_SNAPSHOT_CODE: Final = 401
 DELETE_SNAPSHOT_CODE: Final = 402
@@ -26,6 +28,7 @@ BEGIN_SNAPSHOT_CODE: Final = mux.BEGIN_SNAPSHOT_CODE
 COMPLETE_SNAPSHOT_CODE: Final = 406
 FAIL_SNAPSHOT_CODE: Final = 407
 RAISE_FEATURE_LEVEL_CODE: Final = 408
+SET_DESCRIPTION_CODE: Final = 409
 
 _STAGES: Final = frozenset(int(stage) for stage in mux.Stage)
 
@@ -119,6 +122,20 @@ def _raise_level(item: bytes) -> mux.RaiseFeatureLevel:
     return mux.RaiseFeatureLevel(request.level, request.expected, request.validate_only)
 
 
+def _set_description(item: bytes) -> mux.SetDescription:
+    request = cluster_pb2.SetClusterDescriptionRequest.FromString(item)
+    check_name(
+        request.description,
+        reason=Reason.REASON_INVALID_OPTION,
+        bytes_min=0,
+        bytes_max=limits.DESCRIPTION_BYTES_MAX,
+        field="description",
+    )
+    is_expected = request.HasField("expected_revision")
+    expected = request.expected_revision if is_expected else None
+    return mux.SetDescription(request.description, expected, request.validate_only)
+
+
 def _retention(number: int) -> mux.Retention:
     """Return a retention class; the unspecified one is that of most snapshots."""
     if number == snapshots_pb2.RETENTION_CLASS_UNSPECIFIED:
@@ -139,5 +156,6 @@ CATALOG_PARSERS: Final[Mapping[int, Callable[[bytes], mux.CatalogCommand]]] = Ma
         COMPLETE_SNAPSHOT_CODE: _complete,
         FAIL_SNAPSHOT_CODE: _fail,
         RAISE_FEATURE_LEVEL_CODE: _raise_level,
+        SET_DESCRIPTION_CODE: _set_description,
     }
 )

@@ -140,6 +140,12 @@ def _feature_level(value: mux.FeatureLevel) -> Message:
     return cluster_pb2.FeatureLevelEntity(feature_level=value.level)
 
 
+def _description(value: mux.Description) -> Message:
+    return cluster_pb2.DescriptionEntity(
+        description=value.text, modified_revision=value.modified_revision
+    )
+
+
 _ENCODERS: Final[Mapping[type[Any], Callable[[Any], Message]]] = MappingProxyType(
     {
         mux_entities.Session: _session,
@@ -149,6 +155,7 @@ _ENCODERS: Final[Mapping[type[Any], Callable[[Any], Message]]] = MappingProxyTyp
         mux.Snapshot: _snapshot,
         mux.CatalogCounters: _counters,
         mux.FeatureLevel: _feature_level,
+        mux.Description: _description,
     }
 )
 
@@ -235,6 +242,11 @@ def _feature_level_of(canonical: bytes) -> mux.FeatureLevel:
     return mux.FeatureLevel(entity.feature_level)
 
 
+def _description_of(canonical: bytes) -> mux.Description:
+    entity = cluster_pb2.DescriptionEntity.FromString(canonical)
+    return mux.Description(entity.description, entity.modified_revision)
+
+
 _SESSIONS: Final[Mapping[int, Callable[[bytes], SessionsValue]]] = MappingProxyType(
     {
         mux_entities.SESSION_KIND: _session_of,
@@ -248,5 +260,6 @@ _CATALOG: Final[Mapping[int, Callable[[bytes], CatalogValue]]] = MappingProxyTyp
         mux_entities.SNAPSHOT_KIND: _snapshot_entity_of,
         mux_entities.COUNTERS_KIND: _counters_of,
         mux_entities.FEATURE_LEVEL_KIND: _feature_level_of,
+        mux_entities.DESCRIPTION_KIND: _description_of,
     }
 )

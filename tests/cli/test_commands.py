@@ -216,6 +216,20 @@ def test_raw_token_is_shown_once(viewstamp: CommandLine) -> None:
     assert viewstamp("token", "delete", "deploy", "--yes").code == 0
 
 
+def test_a_description_is_set_and_shown(viewstamp: CommandLine) -> None:
+    """It stands in the status once it is set, and a dry run only asks."""
+    dry = viewstamp("cluster", "describe", "staging of Berlin", "--dry-run")
+    assert "it could be set now" in dry.out
+    assert "staging" not in viewstamp("status").out
+    said = viewstamp("cluster", "describe", "staging of Berlin", "--expected-revision", "0")
+    assert "set at revision 7" in said.out
+    assert "staging of Berlin   (set at revision 7)" in viewstamp("status").out
+    assert viewstamp("cluster", "describe", "", "--json").data == {
+        "description": "",
+        "description_revision": 0,
+    }
+
+
 def test_status_shows_services_and_digests(viewstamp: CommandLine) -> None:
     """Status is a table for people and a document for programs; digests only when asked for."""
     shown = viewstamp("status").out

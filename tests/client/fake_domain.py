@@ -36,6 +36,7 @@ class Domain:
         self.users = {"root": users_pb2.User(id=0, username="root", status=active)}
         self.tokens: dict[str, users_pb2.PersonalAccessToken] = {}
         self.requests: list[Any] = []
+        self.description = ""
 
     def call(self, method: Method, encoded: bytes) -> tuple[Message, bytes]:
         """Return response (without header) and secret suffix. Raises Refusal."""
@@ -177,7 +178,14 @@ class Domain:
             services=[service],
             sessions=1,
             feature_level=1,
+            description=self.description,
+            description_revision=7 if self.description else 0,
         )
+
+    def _SetClusterDescription(self, request: Any) -> Any:  # noqa: N802 - named as the RPC
+        if not request.validate_only:
+            self.description = request.description
+        return cluster_pb2.SetClusterDescriptionResponse()
 
 
 def _by_id(entity_id: int) -> common_pb2.Identifier:

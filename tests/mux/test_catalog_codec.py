@@ -9,6 +9,7 @@ from coordinator.mux.types import CatalogCommand, Retention
 from coordinator.stages import catalog_codec as codes
 from coordinator.stages.codec import ProtobufCodec, decode_requests, encode_batch
 from tests.mux.chains import ROOT, TASKS
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as pb
@@ -19,6 +20,7 @@ from viewstamp.framing import frame
 BEGIN = mux.BeginSnapshot(3, 5, 7)
 COMPLETE = mux.CompleteSnapshot(3, ROOT, TASKS)
 FAIL = mux.FailSnapshot(3, "late")
+_described = cluster_pb2.SetClusterDescriptionRequest
 PARSED: list[tuple[int, bytes, CatalogCommand]] = [
     (401, b"", mux.CreateSnapshot(Retention.LAST)),
     (
@@ -42,6 +44,14 @@ PARSED: list[tuple[int, bytes, CatalogCommand]] = [
     (405, codes.begin_snapshot_request(BEGIN), BEGIN),
     (406, codes.complete_snapshot_request(COMPLETE), COMPLETE),
     (407, codes.fail_snapshot_request(FAIL), FAIL),
+    (409, _described().SerializeToString(), mux.SetDescription("")),
+    (
+        409,
+        _described(
+            description="x" * 256, expected_revision=0, validate_only=True
+        ).SerializeToString(),
+        mux.SetDescription("x" * 256, 0, validate_only=True),
+    ),
 ]
 
 
@@ -59,6 +69,18 @@ def test_commands_are_parsed(code: int, item: bytes, command: CatalogCommand) ->
     part = submit_pb2.TransactRequest(parts=[submit_pb2.TransactionPart(code=code, request=item)])
     (parts,) = _decoded(mux.TRANSACT_CODE, part.SerializeToString()).parts
     assert parts[0].catalog_commands == (command,)
+
+
+@pytest.mark.parametrize(
+    ("text", "case"), [("x" * 257, "length"), ("é" * 129, "length"), ("a\nb", "control_character")]
+)
+def test_a_description_that_is_long_or_not_clean_is_refused(text: str, case: str) -> None:
+    """What a terminal would act on, or what fills a screen, never becomes state."""
+    span = _decoded(409, _described(description=text).SerializeToString())
+    error = errors_pb2.Error.FromString(span.refused[0].error)
+    assert span.catalog_commands == (None,)
+    assert (error.reason, error.case) == (errors_pb2.REASON_INVALID_OPTION, case)
+    assert ("field", "description") in {(each.key, each.value) for each in error.details}
 
 
 @pytest.mark.parametrize(

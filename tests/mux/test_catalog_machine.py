@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.mux.catalog import CatalogMachine
 from coordinator.mux.catalog_decisions import DECISIONS, Decided, Standing
-from coordinator.mux.catalog_types import GENERATION_ZERO
+from coordinator.mux.catalog_types import GENERATION_ZERO, NO_DESCRIPTION
 from coordinator.mux.retention import expired
 from coordinator.mux.sessions import Applied, Refused
 from coordinator.mux.types import (
@@ -18,10 +18,12 @@ from coordinator.mux.types import (
     CompleteSnapshot,
     CreateSnapshot,
     DeleteSnapshot,
+    Description,
     FailSnapshot,
     PruneSnapshots,
     RaiseFeatureLevel,
     Retention,
+    SetDescription,
     SetRetention,
     Snapshot,
     SnapshotState,
@@ -249,3 +251,44 @@ def test_a_raise_that_is_taken_back_leaves_no_level() -> None:
     assert list(catalog.machine.entities()) == []
     catalog.do(RaiseFeatureLevel(3, 2))
     assert [kind for kind, _, _ in catalog.machine.entities()] == [3]
+
+
+def test_a_description_is_set_changed_and_taken_away() -> None:
+    """It has the revision that set it last, is an entity while there is one, and none before."""
+    catalog = Catalog()
+    assert catalog.machine.description == NO_DESCRIPTION
+    catalog.do(SetDescription("staging"), SetDescription("production"))
+    assert catalog.machine.description == Description("production", 2)
+    assert [kind for kind, _, _ in catalog.machine.entities()] == [4]
+    catalog.do(SetDescription(""), SetDescription(""))
+    assert catalog.machine.description == NO_DESCRIPTION
+    assert list(catalog.machine.entities()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "is_applied", "text"),
+    [
+        (SetDescription("b", expected_revision=1), True, "b"),
+        (SetDescription("b", expected_revision=0), False, "a"),
+        (SetDescription("b", expected_revision=2), False, "a"),
+        (SetDescription("b", expected_revision=1, validate_only=True), True, "a"),
+        (SetDescription("b", expected_revision=2, validate_only=True), False, "a"),
+    ],
+)
+def test_a_description_is_set_over_the_one_that_was_expected(
+    command: SetDescription, is_applied: bool, text: str
+) -> None:
+    """Whoever looked before another changed it is refused, and who only asks changes nothing."""
+    catalog = Catalog()
+    catalog.do(SetDescription("a"))
+    assert isinstance(catalog.do(command), Applied) is is_applied
+    assert catalog.machine.description.text == text
+
+
+def test_a_description_that_is_taken_back_leaves_none() -> None:
+    """As a part of a transaction that fails it is undone like every other row."""
+    catalog = Catalog()
+    catalog.machine.savepoint()
+    catalog.do(SetDescription("staging"))
+    catalog.machine.revert()
+    assert catalog.machine.description == NO_DESCRIPTION

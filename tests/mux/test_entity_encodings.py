@@ -16,6 +16,7 @@ from coordinator.mux.entities import (
 )
 from coordinator.mux.types import (
     CatalogCounters,
+    Description,
     FeatureLevel,
     IndexedError,
     RequestReply,
@@ -106,6 +107,7 @@ GOLDEN: list[tuple[str, SessionsValue | CatalogValue, str, str]] = [
     ),
     ("counters", CatalogCounters(9), "", "0809"),
     ("feature level", FeatureLevel(3), "", "0803"),
+    ("description", Description("staging", 300), "", "0a07 73746167696e67 10ac02"),
 ]
 
 NO_ENTITY: list[tuple[str, Callable[[int, bytes], object], int, bytes, str]] = [

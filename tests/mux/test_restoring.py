@@ -19,6 +19,7 @@ from coordinator.mux.entities import (
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import (
     CatalogCounters,
+    Description,
     Entity,
     RequestReply,
     Restored,
@@ -93,6 +94,9 @@ CATALOG_REFUSED: list[tuple[str, tuple[CatalogValue, ...], str]] = [
     ("half a cut", (replace(OLD, cut_revision=0), *CATALOG[1:]), "a cut has op, revision and time"),
     ("cuts out of order", (replace(OLD, cut_op=11), *CATALOG[1:]), "must lie behind"),
     ("not its own section", (OLD, CatalogCounters(2)), "2 must be under way in its own"),
+    ("a description of nothing", (*CATALOG, Description("", 1)), "has 0 bytes; it must have 1"),
+    ("a long description", (*CATALOG, Description("x" * 257, 1)), "has 257 bytes; .* 1 to 256"),
+    ("a description of the future", (*CATALOG, Description("x", 21)), "set at revision 21, outsi"),
     ("another cut", (OLD, replace(OWN, cut_op=9), CatalogCounters(2)), "was cut at op 9"),
 ]
 

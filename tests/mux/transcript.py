@@ -21,6 +21,7 @@ from coordinator.mux.types import (
     CommandItem,
     CutItem,
     CutTaken,
+    Description,
     EffectItem,
     EndSession,
     ExpireSession,
@@ -443,6 +444,8 @@ def _entity(value: SessionsValue | CatalogValue) -> str:
             return f"last generation {value.last_generation}"
         case FeatureLevel():
             return f"feature level {value.level}"
+        case Description():
+            return f"description {value.text!r} of revision {value.modified_revision}"
 
 
 def _read(words: list[str]) -> Read:

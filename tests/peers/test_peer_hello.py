@@ -139,6 +139,12 @@ def test_limits_that_decide_commands_are_agreed_upon() -> None:
     assert list(agreed) == sorted(agreed)
 
 
+def test_limits_that_came_with_a_level_keep_their_values() -> None:
+    """Nobody compares them between replicas, so another value needs another feature level."""
+    assert {"DESCRIPTION_BYTES_MAX"} <= agreement.LOCAL_LIMITS
+    assert limits.DESCRIPTION_BYTES_MAX == 256
+
+
 def test_local_limits_exist() -> None:
     """A limit that was renamed or removed must leave the list, or its successor is not judged."""
     names = {name for name, value in vars(limits).items() if isinstance(value, int)}

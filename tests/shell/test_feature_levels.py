@@ -23,7 +23,7 @@ from viewstamp.framing import frame
 from viewstamp.routing import Method, MethodKind
 from viewstamp.tokens import AccessToken
 
-TRANSACT, CREATE_STREAM, GET_STATUS, RAISE = 10, 200, 450, 408
+TRANSACT, CREATE_STREAM, GET_STATUS, RAISE, DESCRIBE = 10, 200, 450, 408, 409
 ROOT: Final = AccessToken(0, 1, 0)
 NEEDED: Final = Reason.REASON_FEATURE_LEVEL_REQUIRED
 
@@ -76,6 +76,16 @@ async def test_a_part_of_a_transaction_above_the_level_is_refused(
     with pytest.raises(Refusal) as caught:
         await Normalizer(routes, {}).normalize(method, span, Origin(0, 0, 0, 0, b"", 0))
     assert caught.value.reason == (reason or Reason.REASON_MALFORMED_REQUEST)
+
+
+def test_a_description_needs_its_level() -> None:
+    """The coordinator serves it itself, from the level on that it came with."""
+    routes = Routes()
+    routes.level_in_force = lambda: 2
+    with pytest.raises(Refusal, match="SetClusterDescription needs feature level 3, and 2 is"):
+        routes.public_code(DESCRIBE, MethodKind.COMMAND)
+    routes.level_in_force = lambda: 3
+    assert routes.public_code(DESCRIBE, MethodKind.COMMAND).name == "SetClusterDescription"
 
 
 async def test_a_read_above_the_level_is_refused() -> None:

@@ -273,6 +273,37 @@ def feature_level(
     _show_levels(settings, run(context, looked), could_be_raised=dry_run)
 
 
+@app.command()
+def describe(
+    context: typer.Context,
+    text: Annotated[str, typer.Argument(help="Up to 256 bytes; '' for no description.")],
+    expected_revision: Annotated[
+        int | None,
+        typer.Option(min=0, help="Only if it was last set at this revision; 0: if there is none."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say whether it could be done.")
+    ] = False,
+) -> None:
+    """Say what the cluster is there for; `viewstamp status` shows it."""
+    settings = settings_of(context)
+
+    async def described(client: Client) -> cluster_pb2.GetStatusResponse:
+        await client.describe_cluster(
+            text, expected_revision=expected_revision, validate_only=dry_run
+        )
+        return await client.status()
+
+    found = run(context, described)
+    if settings.as_json:
+        dry = {"could_be_set": True} if dry_run else {}
+        revision = found.description_revision
+        print_json({"description": found.description, "description_revision": revision, **dry})
+    else:
+        now = f"set at revision {found.description_revision}" if found.description else "removed"
+        typer.echo("it could be set now" if dry_run else f"the description of the cluster is {now}")
+
+
 def _show_levels(
     settings: Settings, found: cluster_pb2.GetStatusResponse, *, could_be_raised: bool
 ) -> None:
@@ -295,6 +326,8 @@ def _show_status(found: cluster_pb2.GetStatusResponse, digests: bool) -> None:
         f"revision {found.header.revision}   sessions {found.sessions}   "
         f"feature level {found.feature_level}"
     )
+    if found.description:
+        typer.echo(f"{found.description}   (set at revision {found.description_revision})")
     print_table(REPLICA_COLUMNS, values["replicas"], "replicas")
     print_table(SERVICE_COLUMNS, values["services"], "services")
     if digests:

@@ -266,6 +266,25 @@ class Client:
         )
         return response
 
+    async def describe_cluster(
+        self,
+        description: str,
+        *,
+        expected_revision: int | None = None,
+        validate_only: bool = False,
+    ) -> cluster_pb2.SetClusterDescriptionResponse:
+        """Say what the cluster is there for, which its status shows; "" for nothing.
+
+        Raises Refusal, ClientError.
+        """
+        request = cluster_pb2.SetClusterDescriptionRequest(
+            description=description,
+            expected_revision=expected_revision,
+            validate_only=validate_only,
+        )
+        response: cluster_pb2.SetClusterDescriptionResponse = await self.call(request)
+        return response
+
     async def close(self, *, end_session: bool = True) -> None:
         """Finish what is outstanding, end the session, close the connection.
 

@@ -94,6 +94,9 @@ KINDS: Final[Mapping[tuple[int, int], KindInfo]] = {
     (routing_pb2.STAGE_CATALOG, 3): KindInfo(
         "feature_level", cluster_service_pb2.FeatureLevelEntity, ()
     ),
+    (routing_pb2.STAGE_CATALOG, 4): KindInfo(
+        "cluster_description", cluster_service_pb2.DescriptionEntity, ()
+    ),
 }
 
 

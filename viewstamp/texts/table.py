@@ -358,6 +358,10 @@ MUX: Final[Texts] = {
     (Reason.REASON_SNAPSHOT_IN_USE, ""): (
         "snapshot {generation} is the last good one or under way; it must stay"
     ),
+    (Reason.REASON_REVISION_MISMATCH, "description"): (
+        "the description of the cluster was set at revision {modified_revision}, not "
+        "{expected_revision}; read it again"
+    ),
     (Reason.REASON_FEATURE_LEVEL_MISMATCH, ""): (
         "level {level} was asked for, above {expected}; {in_force} is in force, and the next one "
         "alone can be raised to"

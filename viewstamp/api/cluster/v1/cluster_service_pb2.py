@@ -26,7 +26,7 @@ from viewstamp.api.common.v1 import common_pb2 as viewstamp_dot_api_dot_common_d
 from viewstamp.api.routing.v1 import routing_pb2 as viewstamp_dot_api_dot_routing_dot_v1_dot_routing__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.viewstamp/api/cluster/v1/cluster_service.proto\x12\x18viewstamp.api.cluster.v1\x1a$viewstamp/api/common/v1/common.proto\x1a&viewstamp/api/routing/v1/routing.proto\"\xc2\x02\n\x07Replica\x12\x12\n\nreplica_id\x18\x01 \x01(\r\x12\x37\n\x06status\x18\x02 \x01(\x0e\x32\'.viewstamp.api.cluster.v1.ReplicaStatus\x12\x0c\n\x04view\x18\x03 \x01(\x04\x12\n\n\x02op\x18\x04 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x05 \x01(\x04\x12\x0f\n\x07retired\x18\x06 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x07 \x01(\t\x12\x12\n\ngeneration\x18\x08 \x01(\x04\x12\x10\n\x08heard_ms\x18\t \x01(\x04\x12\x0c\n\x04link\x18\n \x01(\t\x12\x33\n\x04role\x18\x0b \x01(\x0e\x32%.viewstamp.api.cluster.v1.ReplicaRole\x12\x0b\n\x03lag\x18\x0c \x01(\x04\x12\r\n\x05unfit\x18\r \x01(\t\x12\x19\n\x11\x66\x65\x61ture_level_max\x18\x0e \x01(\r\"\xac\x01\n\rServiceStatus\x12.\n\x05stage\x18\x01 \x01(\x0e\x32\x1f.viewstamp.api.routing.v1.Stage\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\x18\n\x10settled_revision\x18\x03 \x01(\x04\x12\x14\n\x0cstate_digest\x18\x04 \x01(\t\x12\x16\n\x0eitem_log_bytes\x18\x05 \x01(\x04\x12\x10\n\x08restarts\x18\x06 \x01(\x04\"Z\n\x05\x41larm\x12\x31\n\x04kind\x18\x01 \x01(\x0e\x32#.viewstamp.api.cluster.v1.AlarmKind\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05since\x18\x03 \x01(\x04\"+\n\x10GetStatusRequest\x12\x17\n\x0finclude_digests\x18\x03 \x01(\x08\"\xd1\x02\n\x11GetStatusResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x0f\n\x07primary\x18\x03 \x01(\r\x12\x33\n\x08replicas\x18\x04 \x03(\x0b\x32!.viewstamp.api.cluster.v1.Replica\x12\x39\n\x08services\x18\x05 \x03(\x0b\x32\'.viewstamp.api.cluster.v1.ServiceStatus\x12/\n\x06\x61larms\x18\x06 \x03(\x0b\x32\x1f.viewstamp.api.cluster.v1.Alarm\x12\x10\n\x08sessions\x18\x07 \x01(\x04\x12\x15\n\rfeature_level\x18\x08 \x01(\r\x12\x17\n\x0fsessions_digest\x18\t \x01(\t\"\x13\n\x11ListAlarmsRequest\"~\n\x12ListAlarmsResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12/\n\x06\x61larms\x18\x02 \x03(\x0b\x32\x1f.viewstamp.api.cluster.v1.Alarm\"\x11\n\x0fStepDownRequest\"K\n\x10StepDownResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\"R\n\x18RaiseFeatureLevelRequest\x12\r\n\x05level\x18\x01 \x01(\r\x12\x10\n\x08\x65xpected\x18\x02 \x01(\r\x12\x15\n\rvalidate_only\x18\x0f \x01(\x08\"k\n\x19RaiseFeatureLevelResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x15\n\rfeature_level\x18\x02 \x01(\r\"+\n\x12\x46\x65\x61tureLevelEntity\x12\x15\n\rfeature_level\x18\x01 \x01(\r*\xbe\x01\n\rReplicaStatus\x12\x1e\n\x1aREPLICA_STATUS_UNSPECIFIED\x10\x00\x12\x18\n\x14REPLICA_STATUS_BLANK\x10\x01\x12\x1d\n\x19REPLICA_STATUS_RECOVERING\x10\x02\x12\x1e\n\x1aREPLICA_STATUS_VIEW_CHANGE\x10\x03\x12\x19\n\x15REPLICA_STATUS_NORMAL\x10\x04\x12\x19\n\x15REPLICA_STATUS_HALTED\x10\x05*x\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x18\n\x14REPLICA_ROLE_PRIMARY\x10\x01\x12\x17\n\x13REPLICA_ROLE_BACKUP\x10\x02\x12\x18\n\x14REPLICA_ROLE_STANDBY\x10\x03*\xe7\x03\n\tAlarmKind\x12\x1a\n\x16\x41LARM_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41LARM_KIND_NO_SPACE\x10\x01\x12\x1f\n\x1b\x41LARM_KIND_COMMAND_REVERTED\x10\x02\x12\x1b\n\x17\x41LARM_KIND_SERVICE_DOWN\x10\x03\x12\x1e\n\x1a\x41LARM_KIND_REPLAY_DIVERGED\x10\x04\x12\x1f\n\x1b\x41LARM_KIND_ITEM_LOG_DROPPED\x10\x05\x12\x1e\n\x1a\x41LARM_KIND_SNAPSHOT_FAILED\x10\x06\x12 \n\x1c\x41LARM_KIND_SNAPSHOT_COPY_BAD\x10\x07\x12!\n\x1d\x41LARM_KIND_CATALOG_VIEW_STALE\x10\x08\x12\x14\n\x10\x41LARM_KIND_STUCK\x10\t\x12\x1b\n\x17\x41LARM_KIND_PEER_REFUSED\x10\n\x12\x1f\n\x1b\x41LARM_KIND_REPLICA_DIVERGED\x10\x0b\x12\x1d\n\x19\x41LARM_KIND_STATE_TRANSFER\x10\x0c\x12\x14\n\x10\x41LARM_KIND_UNFIT\x10\r\x12\x1b\n\x17\x41LARM_KIND_PEER_MENDING\x10\x0e\x12\x1b\n\x17\x41LARM_KIND_SERVICE_BUSY\x10\x0f\x32\x87\x04\n\x0e\x43lusterService\x12u\n\tGetStatus\x12*.viewstamp.api.cluster.v1.GetStatusRequest\x1a+.viewstamp.api.cluster.v1.GetStatusResponse\"\x0f\xb2\xed\x18\x0b\x08\xc2\x03\x10\x05\x1a\x04\x08\x03\x10\x01\x12x\n\nListAlarms\x12+.viewstamp.api.cluster.v1.ListAlarmsRequest\x1a,.viewstamp.api.cluster.v1.ListAlarmsResponse\"\x0f\xb2\xed\x18\x0b\x08\xc3\x03\x10\x05\x1a\x04\x08\x03\x10\x01\x12r\n\x08StepDown\x12).viewstamp.api.cluster.v1.StepDownRequest\x1a*.viewstamp.api.cluster.v1.StepDownResponse\"\x0f\xaa\xed\x18\x0b\x08\x90\x03\x10\x05\x1a\x04\x08\x03\x10\x02\x12\x8f\x01\n\x11RaiseFeatureLevel\x12\x32.viewstamp.api.cluster.v1.RaiseFeatureLevelRequest\x1a\x33.viewstamp.api.cluster.v1.RaiseFeatureLevelResponse\"\x11\xaa\xed\x18\r\x08\x98\x03\x10\x05\x1a\x04\x08\x03\x10\x02H\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.viewstamp/api/cluster/v1/cluster_service.proto\x12\x18viewstamp.api.cluster.v1\x1a$viewstamp/api/common/v1/common.proto\x1a&viewstamp/api/routing/v1/routing.proto\"\xc2\x02\n\x07Replica\x12\x12\n\nreplica_id\x18\x01 \x01(\r\x12\x37\n\x06status\x18\x02 \x01(\x0e\x32\'.viewstamp.api.cluster.v1.ReplicaStatus\x12\x0c\n\x04view\x18\x03 \x01(\x04\x12\n\n\x02op\x18\x04 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x05 \x01(\x04\x12\x0f\n\x07retired\x18\x06 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x07 \x01(\t\x12\x12\n\ngeneration\x18\x08 \x01(\x04\x12\x10\n\x08heard_ms\x18\t \x01(\x04\x12\x0c\n\x04link\x18\n \x01(\t\x12\x33\n\x04role\x18\x0b \x01(\x0e\x32%.viewstamp.api.cluster.v1.ReplicaRole\x12\x0b\n\x03lag\x18\x0c \x01(\x04\x12\r\n\x05unfit\x18\r \x01(\t\x12\x19\n\x11\x66\x65\x61ture_level_max\x18\x0e \x01(\r\"\xac\x01\n\rServiceStatus\x12.\n\x05stage\x18\x01 \x01(\x0e\x32\x1f.viewstamp.api.routing.v1.Stage\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\x18\n\x10settled_revision\x18\x03 \x01(\x04\x12\x14\n\x0cstate_digest\x18\x04 \x01(\t\x12\x16\n\x0eitem_log_bytes\x18\x05 \x01(\x04\x12\x10\n\x08restarts\x18\x06 \x01(\x04\"Z\n\x05\x41larm\x12\x31\n\x04kind\x18\x01 \x01(\x0e\x32#.viewstamp.api.cluster.v1.AlarmKind\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05since\x18\x03 \x01(\x04\"+\n\x10GetStatusRequest\x12\x17\n\x0finclude_digests\x18\x03 \x01(\x08\"\x84\x03\n\x11GetStatusResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x0f\n\x07primary\x18\x03 \x01(\r\x12\x33\n\x08replicas\x18\x04 \x03(\x0b\x32!.viewstamp.api.cluster.v1.Replica\x12\x39\n\x08services\x18\x05 \x03(\x0b\x32\'.viewstamp.api.cluster.v1.ServiceStatus\x12/\n\x06\x61larms\x18\x06 \x03(\x0b\x32\x1f.viewstamp.api.cluster.v1.Alarm\x12\x10\n\x08sessions\x18\x07 \x01(\x04\x12\x15\n\rfeature_level\x18\x08 \x01(\r\x12\x17\n\x0fsessions_digest\x18\t \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\n \x01(\t\x12\x1c\n\x14\x64\x65scription_revision\x18\x0b \x01(\x04\"\x13\n\x11ListAlarmsRequest\"~\n\x12ListAlarmsResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12/\n\x06\x61larms\x18\x02 \x03(\x0b\x32\x1f.viewstamp.api.cluster.v1.Alarm\"\x11\n\x0fStepDownRequest\"K\n\x10StepDownResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\"R\n\x18RaiseFeatureLevelRequest\x12\r\n\x05level\x18\x01 \x01(\r\x12\x10\n\x08\x65xpected\x18\x02 \x01(\r\x12\x15\n\rvalidate_only\x18\x0f \x01(\x08\"k\n\x19RaiseFeatureLevelResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\x12\x15\n\rfeature_level\x18\x02 \x01(\r\"+\n\x12\x46\x65\x61tureLevelEntity\x12\x15\n\rfeature_level\x18\x01 \x01(\r\"\x80\x01\n\x1cSetClusterDescriptionRequest\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\t\x12\x1e\n\x11\x65xpected_revision\x18\x0e \x01(\x04H\x00\x88\x01\x01\x12\x15\n\rvalidate_only\x18\x0f \x01(\x08\x42\x14\n\x12_expected_revision\"X\n\x1dSetClusterDescriptionResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\'.viewstamp.api.common.v1.ResponseHeader\"C\n\x11\x44\x65scriptionEntity\x12\x13\n\x0b\x64\x65scription\x18\x01 \x01(\t\x12\x19\n\x11modified_revision\x18\x02 \x01(\x04*\xbe\x01\n\rReplicaStatus\x12\x1e\n\x1aREPLICA_STATUS_UNSPECIFIED\x10\x00\x12\x18\n\x14REPLICA_STATUS_BLANK\x10\x01\x12\x1d\n\x19REPLICA_STATUS_RECOVERING\x10\x02\x12\x1e\n\x1aREPLICA_STATUS_VIEW_CHANGE\x10\x03\x12\x19\n\x15REPLICA_STATUS_NORMAL\x10\x04\x12\x19\n\x15REPLICA_STATUS_HALTED\x10\x05*x\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x18\n\x14REPLICA_ROLE_PRIMARY\x10\x01\x12\x17\n\x13REPLICA_ROLE_BACKUP\x10\x02\x12\x18\n\x14REPLICA_ROLE_STANDBY\x10\x03*\xe7\x03\n\tAlarmKind\x12\x1a\n\x16\x41LARM_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41LARM_KIND_NO_SPACE\x10\x01\x12\x1f\n\x1b\x41LARM_KIND_COMMAND_REVERTED\x10\x02\x12\x1b\n\x17\x41LARM_KIND_SERVICE_DOWN\x10\x03\x12\x1e\n\x1a\x41LARM_KIND_REPLAY_DIVERGED\x10\x04\x12\x1f\n\x1b\x41LARM_KIND_ITEM_LOG_DROPPED\x10\x05\x12\x1e\n\x1a\x41LARM_KIND_SNAPSHOT_FAILED\x10\x06\x12 \n\x1c\x41LARM_KIND_SNAPSHOT_COPY_BAD\x10\x07\x12!\n\x1d\x41LARM_KIND_CATALOG_VIEW_STALE\x10\x08\x12\x14\n\x10\x41LARM_KIND_STUCK\x10\t\x12\x1b\n\x17\x41LARM_KIND_PEER_REFUSED\x10\n\x12\x1f\n\x1b\x41LARM_KIND_REPLICA_DIVERGED\x10\x0b\x12\x1d\n\x19\x41LARM_KIND_STATE_TRANSFER\x10\x0c\x12\x14\n\x10\x41LARM_KIND_UNFIT\x10\r\x12\x1b\n\x17\x41LARM_KIND_PEER_MENDING\x10\x0e\x12\x1b\n\x17\x41LARM_KIND_SERVICE_BUSY\x10\x0f\x32\xa5\x05\n\x0e\x43lusterService\x12u\n\tGetStatus\x12*.viewstamp.api.cluster.v1.GetStatusRequest\x1a+.viewstamp.api.cluster.v1.GetStatusResponse\"\x0f\xb2\xed\x18\x0b\x08\xc2\x03\x10\x05\x1a\x04\x08\x03\x10\x01\x12x\n\nListAlarms\x12+.viewstamp.api.cluster.v1.ListAlarmsRequest\x1a,.viewstamp.api.cluster.v1.ListAlarmsResponse\"\x0f\xb2\xed\x18\x0b\x08\xc3\x03\x10\x05\x1a\x04\x08\x03\x10\x01\x12r\n\x08StepDown\x12).viewstamp.api.cluster.v1.StepDownRequest\x1a*.viewstamp.api.cluster.v1.StepDownResponse\"\x0f\xaa\xed\x18\x0b\x08\x90\x03\x10\x05\x1a\x04\x08\x03\x10\x02\x12\x8f\x01\n\x11RaiseFeatureLevel\x12\x32.viewstamp.api.cluster.v1.RaiseFeatureLevelRequest\x1a\x33.viewstamp.api.cluster.v1.RaiseFeatureLevelResponse\"\x11\xaa\xed\x18\r\x08\x98\x03\x10\x05\x1a\x04\x08\x03\x10\x02H\x01\x12\x9b\x01\n\x15SetClusterDescription\x12\x36.viewstamp.api.cluster.v1.SetClusterDescriptionRequest\x1a\x37.viewstamp.api.cluster.v1.SetClusterDescriptionResponse\"\x11\xaa\xed\x18\r\x08\x99\x03\x10\x05\x1a\x04\x08\x03\x10\x02@\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,12 +41,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CLUSTERSERVICE'].methods_by_name['StepDown']._serialized_options = b'\252\355\030\013\010\220\003\020\005\032\004\010\003\020\002'
   _globals['_CLUSTERSERVICE'].methods_by_name['RaiseFeatureLevel']._loaded_options = None
   _globals['_CLUSTERSERVICE'].methods_by_name['RaiseFeatureLevel']._serialized_options = b'\252\355\030\r\010\230\003\020\005\032\004\010\003\020\002H\001'
-  _globals['_REPLICASTATUS']._serialized_start=1615
-  _globals['_REPLICASTATUS']._serialized_end=1805
-  _globals['_REPLICAROLE']._serialized_start=1807
-  _globals['_REPLICAROLE']._serialized_end=1927
-  _globals['_ALARMKIND']._serialized_start=1930
-  _globals['_ALARMKIND']._serialized_end=2417
+  _globals['_CLUSTERSERVICE'].methods_by_name['SetClusterDescription']._loaded_options = None
+  _globals['_CLUSTERSERVICE'].methods_by_name['SetClusterDescription']._serialized_options = b'\252\355\030\r\010\231\003\020\005\032\004\010\003\020\002@\003'
+  _globals['_REPLICASTATUS']._serialized_start=1956
+  _globals['_REPLICASTATUS']._serialized_end=2146
+  _globals['_REPLICAROLE']._serialized_start=2148
+  _globals['_REPLICAROLE']._serialized_end=2268
+  _globals['_ALARMKIND']._serialized_start=2271
+  _globals['_ALARMKIND']._serialized_end=2758
   _globals['_REPLICA']._serialized_start=155
   _globals['_REPLICA']._serialized_end=477
   _globals['_SERVICESTATUS']._serialized_start=480
@@ -56,21 +58,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSTATUSREQUEST']._serialized_start=746
   _globals['_GETSTATUSREQUEST']._serialized_end=789
   _globals['_GETSTATUSRESPONSE']._serialized_start=792
-  _globals['_GETSTATUSRESPONSE']._serialized_end=1129
-  _globals['_LISTALARMSREQUEST']._serialized_start=1131
-  _globals['_LISTALARMSREQUEST']._serialized_end=1150
-  _globals['_LISTALARMSRESPONSE']._serialized_start=1152
-  _globals['_LISTALARMSRESPONSE']._serialized_end=1278
-  _globals['_STEPDOWNREQUEST']._serialized_start=1280
-  _globals['_STEPDOWNREQUEST']._serialized_end=1297
-  _globals['_STEPDOWNRESPONSE']._serialized_start=1299
-  _globals['_STEPDOWNRESPONSE']._serialized_end=1374
-  _globals['_RAISEFEATURELEVELREQUEST']._serialized_start=1376
-  _globals['_RAISEFEATURELEVELREQUEST']._serialized_end=1458
-  _globals['_RAISEFEATURELEVELRESPONSE']._serialized_start=1460
-  _globals['_RAISEFEATURELEVELRESPONSE']._serialized_end=1567
-  _globals['_FEATURELEVELENTITY']._serialized_start=1569
-  _globals['_FEATURELEVELENTITY']._serialized_end=1612
-  _globals['_CLUSTERSERVICE']._serialized_start=2420
-  _globals['_CLUSTERSERVICE']._serialized_end=2939
+  _globals['_GETSTATUSRESPONSE']._serialized_end=1180
+  _globals['_LISTALARMSREQUEST']._serialized_start=1182
+  _globals['_LISTALARMSREQUEST']._serialized_end=1201
+  _globals['_LISTALARMSRESPONSE']._serialized_start=1203
+  _globals['_LISTALARMSRESPONSE']._serialized_end=1329
+  _globals['_STEPDOWNREQUEST']._serialized_start=1331
+  _globals['_STEPDOWNREQUEST']._serialized_end=1348
+  _globals['_STEPDOWNRESPONSE']._serialized_start=1350
+  _globals['_STEPDOWNRESPONSE']._serialized_end=1425
+  _globals['_RAISEFEATURELEVELREQUEST']._serialized_start=1427
+  _globals['_RAISEFEATURELEVELREQUEST']._serialized_end=1509
+  _globals['_RAISEFEATURELEVELRESPONSE']._serialized_start=1511
+  _globals['_RAISEFEATURELEVELRESPONSE']._serialized_end=1618
+  _globals['_FEATURELEVELENTITY']._serialized_start=1620
+  _globals['_FEATURELEVELENTITY']._serialized_end=1663
+  _globals['_SETCLUSTERDESCRIPTIONREQUEST']._serialized_start=1666
+  _globals['_SETCLUSTERDESCRIPTIONREQUEST']._serialized_end=1794
+  _globals['_SETCLUSTERDESCRIPTIONRESPONSE']._serialized_start=1796
+  _globals['_SETCLUSTERDESCRIPTIONRESPONSE']._serialized_end=1884
+  _globals['_DESCRIPTIONENTITY']._serialized_start=1886
+  _globals['_DESCRIPTIONENTITY']._serialized_end=1953
+  _globals['_CLUSTERSERVICE']._serialized_start=2761
+  _globals['_CLUSTERSERVICE']._serialized_end=3438
 # @@protoc_insertion_point(module_scope)

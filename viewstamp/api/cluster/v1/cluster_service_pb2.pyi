@@ -366,6 +366,8 @@ class GetStatusResponse(_message.Message):
     SESSIONS_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
     SESSIONS_DIGEST_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_REVISION_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     """The cluster's id in hexadecimal."""
     primary: _builtins.int
@@ -376,6 +378,10 @@ class GetStatusResponse(_message.Message):
     """The feature level in force, at the revision of the answer."""
     sessions_digest: _builtins.str
     """Hexadecimal digest over the session table; only when digests are asked for."""
+    description: _builtins.str
+    """What the cluster is there for, as SetClusterDescription was told; empty if nobody said."""
+    description_revision: _builtins.int
+    """The revision at which that was said; 0 for an empty one."""
     @_builtins.property
     def header(self) -> _common_pb2.ResponseHeader:
         """Where and when."""
@@ -404,10 +410,12 @@ class GetStatusResponse(_message.Message):
         sessions: _builtins.int = ...,
         feature_level: _builtins.int = ...,
         sessions_digest: _builtins.str = ...,
+        description: _builtins.str = ...,
+        description_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "cluster", b"cluster", "feature_level", b"feature_level", "header", b"header", "primary", b"primary", "replicas", b"replicas", "services", b"services", "sessions", b"sessions", "sessions_digest", b"sessions_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "cluster", b"cluster", "description", b"description", "description_revision", b"description_revision", "feature_level", b"feature_level", "header", b"header", "primary", b"primary", "replicas", b"replicas", "services", b"services", "sessions", b"sessions", "sessions_digest", b"sessions_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -580,3 +588,85 @@ class FeatureLevelEntity(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FeatureLevelEntity: _TypeAlias = FeatureLevelEntity  # noqa: Y015
+
+@_typing.final
+class SetClusterDescriptionRequest(_message.Message):
+    """Request of SetClusterDescription."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    description: _builtins.str
+    """Up to 256 bytes without control characters; empty for none."""
+    expected_revision: _builtins.int
+    """Refused unless the description was last set at this revision; 0 for none."""
+    validate_only: _builtins.bool
+    """Only say whether it could be done."""
+    def __init__(
+        self,
+        *,
+        description: _builtins.str = ...,
+        expected_revision: _builtins.int | None = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "description", b"description", "expected_revision", b"expected_revision", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
+
+Global___SetClusterDescriptionRequest: _TypeAlias = SetClusterDescriptionRequest  # noqa: Y015
+
+@_typing.final
+class SetClusterDescriptionResponse(_message.Message):
+    """Response of SetClusterDescription."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _common_pb2.ResponseHeader:
+        """Where and when."""
+
+    def __init__(
+        self,
+        *,
+        header: _common_pb2.ResponseHeader | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetClusterDescriptionResponse: _TypeAlias = SetClusterDescriptionResponse  # noqa: Y015
+
+@_typing.final
+class DescriptionEntity(_message.Message):
+    """What the catalog's section holds once the cluster was described, kind 4; key empty."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    MODIFIED_REVISION_FIELD_NUMBER: _builtins.int
+    description: _builtins.str
+    """Never empty."""
+    modified_revision: _builtins.int
+    """The revision that set it."""
+    def __init__(
+        self,
+        *,
+        description: _builtins.str = ...,
+        modified_revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "modified_revision", b"modified_revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescriptionEntity: _TypeAlias = DescriptionEntity  # noqa: Y015

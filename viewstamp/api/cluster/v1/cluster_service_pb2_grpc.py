@@ -55,6 +55,11 @@ class ClusterServiceStub:
                 request_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RaiseFeatureLevelRequest.SerializeToString,
                 response_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RaiseFeatureLevelResponse.FromString,
                 _registered_method=True)
+        self.SetClusterDescription = channel.unary_unary(
+                '/viewstamp.api.cluster.v1.ClusterService/SetClusterDescription',
+                request_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.SetClusterDescriptionRequest.SerializeToString,
+                response_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.SetClusterDescriptionResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -96,6 +101,15 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetClusterDescription(self, request, context):
+        """Says what the cluster is there for, in words of its own that GetStatus shows; empty takes them
+        away. Needs manage_servers, and feature level 3.
+        Errors: INVALID_OPTION, REVISION_MISMATCH.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -118,6 +132,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.RaiseFeatureLevel,
                     request_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RaiseFeatureLevelRequest.FromString,
                     response_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RaiseFeatureLevelResponse.SerializeToString,
+            ),
+            'SetClusterDescription': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetClusterDescription,
+                    request_deserializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.SetClusterDescriptionRequest.FromString,
+                    response_serializer=viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.SetClusterDescriptionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -229,6 +248,33 @@ class ClusterService:
             '/viewstamp.api.cluster.v1.ClusterService/RaiseFeatureLevel',
             viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RaiseFeatureLevelRequest.SerializeToString,
             viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.RaiseFeatureLevelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetClusterDescription(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/viewstamp.api.cluster.v1.ClusterService/SetClusterDescription',
+            viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.SetClusterDescriptionRequest.SerializeToString,
+            viewstamp_dot_api_dot_cluster_dot_v1_dot_cluster__service__pb2.SetClusterDescriptionResponse.FromString,
             options,
             channel_credentials,
             insecure,

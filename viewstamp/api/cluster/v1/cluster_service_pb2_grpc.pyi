@@ -51,6 +51,11 @@ class ClusterServiceStub:
     services. Called alone, never in a request or transaction of several.
     Errors: FEATURE_LEVEL_UNSUPPORTED, FEATURE_LEVEL_MISMATCH.
     """
+    SetClusterDescription: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.SetClusterDescriptionRequest, _cluster_service_pb2.SetClusterDescriptionResponse]
+    """Says what the cluster is there for, in words of its own that GetStatus shows; empty takes them
+    away. Needs manage_servers, and feature level 3.
+    Errors: INVALID_OPTION, REVISION_MISMATCH.
+    """
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
@@ -74,6 +79,11 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     replica, standbys included, was heard a moment ago and supports the level with all its
     services. Called alone, never in a request or transaction of several.
     Errors: FEATURE_LEVEL_UNSUPPORTED, FEATURE_LEVEL_MISMATCH.
+    """
+    SetClusterDescription: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.SetClusterDescriptionRequest, _cluster_service_pb2.SetClusterDescriptionResponse]  # type: ignore[assignment]
+    """Says what the cluster is there for, in words of its own that GetStatus shows; empty takes them
+    away. Needs manage_servers, and feature level 3.
+    Errors: INVALID_OPTION, REVISION_MISMATCH.
     """
 
 class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -119,6 +129,17 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         replica, standbys included, was heard a moment ago and supports the level with all its
         services. Called alone, never in a request or transaction of several.
         Errors: FEATURE_LEVEL_UNSUPPORTED, FEATURE_LEVEL_MISMATCH.
+        """
+
+    @_abc_1.abstractmethod
+    def SetClusterDescription(
+        self,
+        request: _cluster_service_pb2.SetClusterDescriptionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_service_pb2.SetClusterDescriptionResponse, _abc.Awaitable[_cluster_service_pb2.SetClusterDescriptionResponse]]:
+        """Says what the cluster is there for, in words of its own that GetStatus shows; empty takes them
+        away. Needs manage_servers, and feature level 3.
+        Errors: INVALID_OPTION, REVISION_MISMATCH.
         """
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

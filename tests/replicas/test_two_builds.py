@@ -1,0 +1,160 @@
+"""Two real builds side by side: a commit that adds an RPC, and the commit before it.
+
+Nothing is made up here: both are the whole trees of their commits, as they were. The old one knows
+feature level 2 and nothing of SetClusterDescription, which is of level 3. Later builds have agreed
+limits of their own, so they do not run beside these two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import subprocess
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.replicas.snapshotting import DEADLINE_S, snapshot
+from tests.replicas.test_upgrades import (
+    OPERATIONS,
+    REPLICAS,
+    levels_in_force,
+    link_is,
+    raise_level,
+    restarted,
+)
+from tests.replicas.trial import Trial, agree, lead, trial, under_load
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.cluster import ClusterFailed, Program
+from viewstamp.errors import Refusal
+from viewstamp.limits import FEATURE_LEVEL_DESCRIPTION
+
+pytestmark = pytest.mark.long
+
+# "Let a cluster be described", and the commit before it, each with its highest feature level.
+NEW_COMMIT: Final = "8f35a692ffbb92913b02342e200f795af3e2436a"
+NEW_LEVEL: Final = FEATURE_LEVEL_DESCRIPTION
+OLD_COMMIT: Final = "cf19397c9df53de222878ed210b9a8186024892a"
+OLD_LEVEL: Final = FEATURE_LEVEL_DESCRIPTION - 1
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+ARCHIVED: Final = ("coordinator", "services", "viewstamp")
+TEXT: Final = "staging, may be wiped"
+LAST: Final = REPLICAS - 1
+
+
+def tree_of(commit: str, directory: Path) -> Path:
+    """Write the packages of a commit into a directory that is not there; return it."""
+    archive = subprocess.run(
+        ["git", "-C", str(REPOSITORY), "archive", commit, *ARCHIVED],
+        capture_output=True,
+        check=False,
+    )
+    if archive.returncode != 0:
+        said = archive.stderr.decode(errors="replace").strip()
+        pytest.fail(
+            f"commit {commit}, the build to run beside this one, is not to be had: {said}; run the"
+            " test in a git clone with its whole history (`git fetch --unshallow`)"
+        )
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as packed:
+        packed.extractall(directory, filter="data")
+    return directory
+
+
+class OldBuild:
+    """Which replicas run the old build from their next start on: all, to begin with."""
+
+    def __init__(self, tree: Path, new_tree: Path) -> None:
+        self.replicas = set(range(REPLICAS))
+        self._tree = tree
+        self._new_tree = new_tree
+
+    def adapt(self, replica: int, program: Program) -> Program:
+        """Return the program that a replica is to run now, from the tree that it is to run."""
+        tree = self._tree if replica in self.replicas else self._new_tree
+        # Safe path: the working directory, which has this build's packages, comes before all else.
+        variables = (f"PYTHONPATH={tree}", "PYTHONSAFEPATH=1")
+        assert program.command[0] == sys.executable
+        return replace(program, command=("/usr/bin/env", *variables, *program.command))
+
+
+async def test_a_real_upgrade_up_and_down_under_load(tmp_path: Path) -> None:
+    """One replica after the other, back again, all, then the level: callers and state go on."""
+    old = OldBuild(tree_of(OLD_COMMIT, tmp_path / "old"), tree_of(NEW_COMMIT, tmp_path / "new"))
+    async with trial(tmp_path / "data", callers=3, adapt=old.adapt) as made:
+        assert await supported(made) == [OLD_LEVEL] * REPLICAS
+        async with under_load(made):
+            for replica in range(REPLICAS):
+                await moved(made, old, replica, is_old=False)
+                if replica == 0:
+                    await whoever_leads_refuses(made)
+                # Both builds make the same of one cut.
+                await snapshot(made.admin)
+            # Down again, for one.
+            await moved(made, old, 0, is_old=True)
+            await snapshot(made.admin)
+        assert await supported(made) == [OLD_LEVEL, *[NEW_LEVEL] * (REPLICAS - 1)]
+        with pytest.raises(Refusal, match=f"replica 0 up to {OLD_LEVEL}"):
+            await raise_level(made)
+        async with under_load(made):
+            await moved(made, old, 0, is_old=False)
+            await raise_level(made)
+            await made.admin.describe_cluster(TEXT, expected_revision=0)
+            await an_old_one_is_told(made, old)
+            await snapshot(made.admin)
+        await agree(made)
+        assert await levels_in_force(made) == {FEATURE_LEVEL_DESCRIPTION}
+        assert {status.description for status in await made.settled()} == {TEXT}
+
+
+async def moved(made: Trial, old: OldBuild, replica: int, *, is_old: bool) -> None:
+    """Give one replica the old build, or the new one, by a restart in good order."""
+    (old.replicas.add if is_old else old.replicas.discard)(replica)
+    await restarted(made, replica)
+
+
+async def whoever_leads_refuses(made: Trial) -> None:
+    """The one new replica knows the command and may not let it in; the old ones do not know it."""
+    for replica, reason in (
+        (0, Reason.REASON_FEATURE_LEVEL_REQUIRED),
+        (LAST, Reason.REASON_UNIMPLEMENTED),
+    ):
+        await lead(made, replica, leads=True)
+        await refused(made, reason)
+
+
+async def refused(made: Trial, reason: Reason.ValueType) -> None:
+    """The cluster cannot be described, for a reason."""
+    with pytest.raises(Refusal) as caught:
+        await made.admin.describe_cluster(TEXT)
+    assert caught.value.reason == reason
+
+
+async def an_old_one_is_told(made: Trial, old: OldBuild) -> None:
+    """A replica that gets the old build ends and says why; the others go on, and later it does."""
+    odd = made.replicas.replicas[LAST]
+    await odd.stop()
+    old.replicas.add(LAST)
+    await odd.start()
+    says = f"level {FEATURE_LEVEL_DESCRIPTION}, and this build knows levels up to {OLD_LEVEL}"
+    with pytest.raises(ClusterFailed, match=says):
+        await odd.wait_ready()
+    await made.until_answered(OPERATIONS)
+    await odd.stop()
+    old.replicas.discard(LAST)
+    await odd.start()
+    await made.replicas.wait_ready()
+    await link_is(made, LAST, "connected")
+
+
+async def supported(made: Trial) -> list[int]:
+    """Return the highest level that each replica says it supports, once all have said it."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            levels = [each.feature_level_max for each in (await made.admin.status()).replicas]
+            if all(levels):
+                return levels
+            await asyncio.sleep(0.1)
