@@ -40,12 +40,12 @@ from coordinator.replica.ports import (
 )
 from coordinator.replica.reads import ReplicaReads
 from coordinator.replica.refusals import not_read_here, not_serving
+from coordinator.replica.ticker import Ticker
 from coordinator.replica.writer import Writer
 from coordinator.stages import codec
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.format.prepare import Prepare
-from viewstamp.limits import TICK_MS
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Driver:
         self._carrying_out = False
         self._has_failed = False
         self._is_guarding = False
-        self._tick_timer: asyncio.TimerHandle | None = None
+        self._ticker = Ticker(self._tick, hears_first=lambda: not self.is_serving)
         self._background: set[asyncio.Task[None]] = set()
         self._handover = Handover(
             HandoverPorts(
@@ -378,13 +378,7 @@ class Driver:
         self.progress.dropped[name] = self.progress.dropped.get(name, 0) + 1
 
     def _arm(self, effect: vsr.Arm) -> None:
-        if self._tick_timer is not None:
-            self._tick_timer.cancel()
-            self._tick_timer = None
-        if effect.at_ticks is not None:
-            delay = max(0, effect.at_ticks - now_ticks()) * TICK_MS / 1000
-            loop = asyncio.get_running_loop()
-            self._tick_timer = loop.call_later(delay, self._tick)
+        self._ticker.arm(effect.at_ticks)
 
     def _tick(self) -> None:
         self.step(vsr.Tick())
