@@ -76,6 +76,10 @@ class Allowance:
         self.left -= rows
         return True
 
+    def spend(self, rows: int) -> None:
+        """Count what the last step has cost beyond what it took: the next one may have to wait."""
+        self.left -= rows
+
 
 class Budget:
     """What is left to the commands and effects of one prepare at one stage."""

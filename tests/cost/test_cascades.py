@@ -139,6 +139,24 @@ def test_deleted_partitions_are_told_to_nobody(narrow: None) -> None:
     assert owned(fed, 20) == owned(fed, 1) == list(range(8))
 
 
+def test_long_assignments_are_cut_a_few_times() -> None:
+    """Partitions deleted one by one cut a member that has a million a few times, not each time."""
+    fed = groups(limits.PARTITIONS_PER_TOPIC_MAX)
+    create(fed, 1)
+    join(fed, [1])
+    left = limits.PARTITIONS_PER_TOPIC_MAX - limits.TRANSACTION_PARTS_MAX
+    deleted = [
+        effects_pb2.PartitionsChanged(stream_id=STREAM, topic_id=TOPIC, partitions_count=count)
+        for count in range(limits.PARTITIONS_PER_TOPIC_MAX - 1, left - 1, -1)
+    ]
+    fed.prepare(*(fed.effect(partitions_changed=effect) for effect in deleted))
+    state = fed.machine.state
+    cut = limits.PARTITIONS_PER_TOPIC_MAX - len(state.members.rows[1, SESSION].owned)
+    assert 0 < cut < limits.TRANSACTION_PARTS_MAX // 8
+    assert run(fed, fed.reply.proposals) == 1
+    assert len(state.members.rows[1, SESSION].owned) == left
+
+
 def test_who_goes_on_changing_keeps_nobody_waiting(narrow: None) -> None:
     """Between changes of partitions one step each: all groups hear, and other chores are done."""
     fed = groups(10)
