@@ -13,7 +13,8 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.cli.options import PasswordFile, secret
 from viewstamp.cli.output import moment, print_json
-from viewstamp.cli.session import Settings, fail, guarded, settings_of
+from viewstamp.cli.session import guarded
+from viewstamp.cli.settings import Settings, fail, settings_of
 from viewstamp.cli.store import StoredToken, TokenStore
 from viewstamp.client import Endpoint, unary
 from viewstamp.errors import Refusal

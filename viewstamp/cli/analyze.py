@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from viewstamp.cli.session import fail, settings_of
+from viewstamp.cli.settings import fail, settings_of
 
 TELEMETRY_DIRECTORY: Final = "telemetry"
 SNAPSHOTS_DIRECTORY: Final = "snapshots"

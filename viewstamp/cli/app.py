@@ -8,21 +8,8 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from viewstamp.cli import (
-    access,
-    analyze,
-    audit,
-    client_sessions,
-    cluster,
-    groups,
-    imports,
-    snapshots,
-    streams,
-    tokens,
-    topics,
-    users,
-)
-from viewstamp.cli.session import DEFAULT_ADDRESS, Settings
+from viewstamp.cli.commands import placeholders, with_loaded
+from viewstamp.cli.settings import DEFAULT_ADDRESS, Settings
 
 # Understood before and after the command; the second value says whether a value follows.
 GLOBAL_OPTIONS: Final = {"--json": False, "--address": True, "--tls-ca": True, "--timeout": True}
@@ -39,8 +26,21 @@ a login).
 """
 
 
-class GlobalOptionsGroup(TyperGroup):
-    """Takes the global options wherever they stand: `viewstamp stream list --json` works too."""
+class RootGroup(TyperGroup):
+    """Loads the command that is called, and takes the global options wherever they stand.
+
+    `viewstamp stream list --json` works, too.
+    """
+
+    def __init__(self, **attributes: Any) -> None:
+        """Know every command by its name and its help; none is loaded yet."""
+        super().__init__(**attributes)
+        self.commands.update(placeholders())
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Load the command that is called, or completed, and find it."""
+        self.commands.update(with_loaded(args[0]))
+        return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Move the global options to the front, then parse as usual."""
@@ -68,7 +68,7 @@ def hoist(arguments: list[str]) -> list[str]:
 
 
 app = typer.Typer(
-    cls=GlobalOptionsGroup,
+    cls=RootGroup,
     help=HELP,
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -98,21 +98,3 @@ def root(
 ) -> None:
     """Keep the global options for the command."""
     context.obj = Settings(address=address, as_json=as_json, tls_ca=tls_ca, timeout_s=timeout)
-
-
-app.command("up")(cluster.up)
-app.command("keygen")(cluster.keygen)
-app.command("login")(access.login)
-app.command("logout")(access.logout)
-app.command("status")(cluster.status)
-app.command("audit")(audit.audit)
-app.command("analyze")(analyze.analyze)
-app.add_typer(users.app, name="user")
-app.add_typer(tokens.app, name="token")
-app.add_typer(client_sessions.app, name="session")
-app.add_typer(streams.app, name="stream")
-app.add_typer(topics.app, name="topic")
-app.add_typer(groups.app, name="group")
-app.add_typer(snapshots.app, name="snapshot")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(imports.app, name="import")

@@ -12,7 +12,7 @@ import typer
 
 from viewstamp.audit.files import DIRECTORY, read
 from viewstamp.cli.output import moment
-from viewstamp.cli.session import fail, settings_of
+from viewstamp.cli.settings import fail, settings_of
 
 Record = dict[str, Any]
 

@@ -10,7 +10,8 @@ from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.cli.grammar import entity
 from viewstamp.cli.options import DryRun, Yes, confirm
 from viewstamp.cli.output import done, show_list
-from viewstamp.cli.session import run, settings_of
+from viewstamp.cli.session import run
+from viewstamp.cli.settings import settings_of
 from viewstamp.client import Client
 
 app = typer.Typer(

@@ -13,15 +13,8 @@ import typer
 from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.cli.output import plain, print_json, print_table
-from viewstamp.cli.session import (
-    EXIT_REFUSED,
-    EXIT_USAGE,
-    Settings,
-    ask_here,
-    fail,
-    run,
-    settings_of,
-)
+from viewstamp.cli.session import ask_here, run
+from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, Settings, fail, settings_of
 from viewstamp.client import Client
 from viewstamp.cluster import (
     ClusterFailed,

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 
 from viewstamp.cli.output import console, print_json
-from viewstamp.cli.session import EXIT_REFUSED, fail, run, settings_of
+from viewstamp.cli.session import run
+from viewstamp.cli.settings import EXIT_REFUSED, fail, settings_of
 from viewstamp.client import Client
 from viewstamp.importer import (
     CatalogueError,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from viewstamp.cli.session import EXIT_USAGE, Settings, fail
+from viewstamp.cli.settings import EXIT_USAGE, Settings, fail
 
 StreamArgument = Annotated[str, typer.Argument(help="Id or name.", metavar="STREAM")]
 TopicArgument = Annotated[str, typer.Argument(help="Id or name.", metavar="TOPIC")]

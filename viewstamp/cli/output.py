@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from viewstamp.cli.session import Settings
+from viewstamp.cli.settings import Settings
 
 _CAMEL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 

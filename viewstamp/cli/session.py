@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc.aio
 import typer
 from google.protobuf.message import Message
 
 from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.cli.settings import EXIT_REFUSED, Settings, fail, settings_of
 from viewstamp.cli.store import TokenStore
 from viewstamp.client import (
     CannotConnect,
@@ -27,11 +25,6 @@ from viewstamp.client import (
 )
 from viewstamp.client.transport import Credentials, Identity
 from viewstamp.errors import Refusal
-
-DEFAULT_ADDRESS: Final = "localhost:7400"
-EXIT_REFUSED: Final = 1
-EXIT_USAGE: Final = 2
-CONNECT_TIMEOUT_MAX_S: Final = 5.0
 
 T = TypeVar("T")
 
@@ -61,32 +54,6 @@ NEXT_STEPS: Final = {
     Reason.REASON_NO_SPACE: "free disk space on the cluster's machines (`viewstamp status`)",
     Reason.REASON_INTERNAL: "this is a defect: report it with the coordinator's log",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the global options say."""
-
-    address: str = DEFAULT_ADDRESS
-    as_json: bool = False
-    tls_ca: Path | None = None
-    timeout_s: float = 30.0
-
-    @property
-    def addresses(self) -> list[str]:
-        """The replicas that `address` lists, separated by commas."""
-        return [address.strip() for address in self.address.split(",") if address.strip()]
-
-    @property
-    def connect_timeout_s(self) -> float:
-        """How long to try to reach the cluster."""
-        return min(self.timeout_s, CONNECT_TIMEOUT_MAX_S)
-
-
-def settings_of(context: typer.Context) -> Settings:
-    """Return the global options."""
-    settings: Settings = context.obj
-    return settings
 
 
 def run(context: typer.Context, action: Callable[[Client], Awaitable[T]]) -> T:
@@ -156,27 +123,6 @@ def guarded(settings: Settings, action: Callable[[], Awaitable[T]]) -> T:
         fail(settings, "CANNOT_CONNECT", text, "start a cluster with `viewstamp up`")
     except OSError as error:
         fail(settings, "CANNOT_CONNECT", str(error), "check --tls-ca and --address")
-
-
-def fail(
-    settings: Settings,
-    reason: str,
-    message: str,
-    next_step: str = "",
-    *,
-    exit_code: int = EXIT_USAGE,
-    details: dict[str, str] | None = None,
-) -> NoReturn:
-    """Tell an error on stderr, as one line or as JSON, and exit."""
-    if settings.as_json:
-        error: dict[str, Any] = {"reason": reason, "message": message, "next_step": next_step}
-        typer.echo(json.dumps({"error": {**error, "details": details or {}}}), err=True)
-    else:
-        hint = f" Next: {next_step}." if next_step else ""
-        sentence = " ".join(message.split())
-        ended = sentence if sentence.endswith((".", "!", "?")) else sentence + "."
-        typer.echo(f"error: {reason}: {ended}{hint}", err=True)
-    raise typer.Exit(exit_code)
 
 
 def _identity(settings: Settings) -> dict[str, Any]:

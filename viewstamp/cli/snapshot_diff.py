@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from viewstamp.cli.output import print_json, print_table
-from viewstamp.cli.session import EXIT_REFUSED, EXIT_USAGE, settings_of
+from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, settings_of
 from viewstamp.cli.snapshot_files import ENTITIES_SHOWN, fetch
 from viewstamp.cli.snapshot_options import DirectoryOption, telling, warn_of_bad_copies
 from viewstamp.format.manifest import section_of, sections

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from viewstamp.cli.output import moment, print_json, print_table
-from viewstamp.cli.session import EXIT_REFUSED, Settings, run, settings_of
+from viewstamp.cli.session import run
+from viewstamp.cli.settings import EXIT_REFUSED, Settings, settings_of
 from viewstamp.cli.snapshot_options import (
     CopiesOption,
     DirectoryOption,

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from viewstamp.cli.session import EXIT_REFUSED, EXIT_USAGE, Settings, fail
+from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, Settings, fail
 from viewstamp.snapshots.copies import Copies, copy_directories
 from viewstamp.snapshots.errors import SnapshotFilesError
 

@@ -12,7 +12,8 @@ from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.cli import snapshot_diff, snapshot_files
 from viewstamp.cli.options import Yes, confirm
 from viewstamp.cli.output import done, moment, plain, print_json, print_table, show
-from viewstamp.cli.session import EXIT_REFUSED, fail, run, settings_of
+from viewstamp.cli.session import run
+from viewstamp.cli.settings import EXIT_REFUSED, fail, settings_of
 from viewstamp.cli.snapshot_options import (
     CopiesOption,
     DirectoryOption,

@@ -11,7 +11,8 @@ from viewstamp.api.users.v1 import users_pb2
 from viewstamp.cli.grammar import duration_us, entity
 from viewstamp.cli.options import DryRun, UserArgument, Yes, confirm
 from viewstamp.cli.output import done, show_list
-from viewstamp.cli.session import run, settings_of
+from viewstamp.cli.session import run
+from viewstamp.cli.settings import settings_of
 from viewstamp.client import Client
 
 app = typer.Typer(

@@ -19,7 +19,8 @@ from viewstamp.cli.options import (
     confirm,
 )
 from viewstamp.cli.output import done, plain, print_json, print_table, show, show_list
-from viewstamp.cli.session import run, settings_of
+from viewstamp.cli.session import run
+from viewstamp.cli.settings import settings_of
 from viewstamp.client import Client
 
 app = typer.Typer(help="Topics of streams.", no_args_is_help=True, rich_markup_mode="markdown")

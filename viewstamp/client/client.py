@@ -8,7 +8,7 @@ import math
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
@@ -30,7 +30,10 @@ from viewstamp.client.transport import Credentials, Endpoints, Identity
 from viewstamp.client.users import Tokens, Users
 from viewstamp.errors import Refusal
 from viewstamp.routing import MethodKind
-from viewstamp.telemetry.settings import Telemetry
+
+if TYPE_CHECKING:
+    # The settings bring the Prometheus page along, which no caller without telemetry needs.
+    from viewstamp.telemetry.settings import Telemetry
 
 logger = logging.getLogger(__name__)
 

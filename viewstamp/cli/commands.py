@@ -1,0 +1,94 @@
+"""Which module has which command. A command is loaded when it is called.
+
+Loading them all takes longer than most commands do, and a shell that completes a name would wait
+for it at every TAB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+import typer
+from typer.core import TyperCommand
+
+GROUP: Final = "app"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a command is: a module of this package, and a function of it, or its `app`.
+
+    `help` is the first sentence of what the command says of itself.
+    """
+
+    module: str
+    attribute: str
+    help: str
+
+
+# In the order in which help lists them.
+PLACES: Final = {
+    "up": Place("cluster", "up", "Run a cluster on this machine until Ctrl-C."),
+    "keygen": Place(
+        "cluster",
+        "keygen",
+        "Write a new cluster key: 64 hexadecimal digits, the same file for every replica.",
+    ),
+    "login": Place("access", "login", "Log in and keep the access token for this address."),
+    "logout": Place(
+        "access", "logout", "End the access token kept for this address, and forget it."
+    ),
+    "status": Place("cluster", "status", "Show replicas, services and alarms."),
+    "audit": Place(
+        "audit",
+        "audit",
+        "Show the audit log of a replica: changes, logins and denials, oldest first.",
+    ),
+    "analyze": Place(
+        "analyze",
+        "analyze",
+        "Turn traces and snapshots into tables and one page to read, with Spark.",
+    ),
+    "user": Place("users", GROUP, "Users and what they may do."),
+    "token": Place("tokens", GROUP, "Your personal access tokens."),
+    "session": Place("client_sessions", GROUP, "Client sessions: list and end them."),
+    "stream": Place("streams", GROUP, "Streams: what holds topics."),
+    "topic": Place("topics", GROUP, "Topics of streams."),
+    "group": Place("groups", GROUP, "Consumer groups of topics."),
+    "snapshot": Place(
+        "snapshots",
+        GROUP,
+        "Snapshots: atomic pictures of everything at one revision, on a cluster or on disk.",
+    ),
+    "cluster": Place("cluster", GROUP, "The replicas of a cluster."),
+    "import": Place("imports", GROUP, "Catalogues of other platforms, brought in."),
+}
+
+
+def placeholders() -> dict[str, Any]:
+    """Return a command for each name that can be listed and helped with, and not called."""
+    return {name: TyperCommand(name, help=place.help) for name, place in PLACES.items()}
+
+
+def with_loaded(name: str) -> dict[str, Any]:
+    """Return the command of a name under its name; nothing if there is none."""
+    place = PLACES.get(name)
+    if place is None:
+        return {}
+    found = getattr(import_module(f"viewstamp.cli.{place.module}"), place.attribute)
+    return {name: _command(name, found)}
+
+
+def _command(name: str, found: typer.Typer | Callable[..., Any]) -> Any:
+    holder = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+    # With a callback it is a group, whatever it holds.
+    holder.callback()(lambda: None)
+    if isinstance(found, typer.Typer):
+        holder.add_typer(found, name=name)
+    else:
+        holder.command(name)(found)
+    group: Any = typer.main.get_command(holder)
+    return group.commands[name]

@@ -1,0 +1,62 @@
+"""The global options, and how a command that cannot do its work says so."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import typer
+
+DEFAULT_ADDRESS: Final = "localhost:7400"
+EXIT_REFUSED: Final = 1
+EXIT_USAGE: Final = 2
+CONNECT_TIMEOUT_MAX_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the global options say."""
+
+    address: str = DEFAULT_ADDRESS
+    as_json: bool = False
+    tls_ca: Path | None = None
+    timeout_s: float = 30.0
+
+    @property
+    def addresses(self) -> list[str]:
+        """The replicas that `address` lists, separated by commas."""
+        return [address.strip() for address in self.address.split(",") if address.strip()]
+
+    @property
+    def connect_timeout_s(self) -> float:
+        """How long to try to reach the cluster."""
+        return min(self.timeout_s, CONNECT_TIMEOUT_MAX_S)
+
+
+def settings_of(context: typer.Context) -> Settings:
+    """Return the global options."""
+    settings: Settings = context.obj
+    return settings
+
+
+def fail(
+    settings: Settings,
+    reason: str,
+    message: str,
+    next_step: str = "",
+    *,
+    exit_code: int = EXIT_USAGE,
+    details: dict[str, str] | None = None,
+) -> NoReturn:
+    """Tell an error on stderr, as one line or as JSON, and exit."""
+    if settings.as_json:
+        error: dict[str, Any] = {"reason": reason, "message": message, "next_step": next_step}
+        typer.echo(json.dumps({"error": {**error, "details": details or {}}}), err=True)
+    else:
+        hint = f" Next: {next_step}." if next_step else ""
+        sentence = " ".join(message.split())
+        ended = sentence if sentence.endswith((".", "!", "?")) else sentence + "."
+        typer.echo(f"error: {reason}: {ended}{hint}", err=True)
+    raise typer.Exit(exit_code)
