@@ -60,9 +60,9 @@ $(DEV): requirements-dev.lock pyproject.toml | preflight-dev
 	$(PYTHON) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-up: $(RUNTIME) ## Start a cluster on this machine
+up: $(RUNTIME) ## Start a cluster on this machine: UP_PORT=port
 	@$(PYTHON3) tools/preflight.py runtime --port $(UP_PORT)
-	$(VENV)/bin/viewstamp up
+	$(VENV)/bin/viewstamp up --listen 127.0.0.1:$(UP_PORT)
 
 demo: $(DEMO) ## Run the guided demonstration, with a report at its end
 	$(PYTHON) examples/demo.py

@@ -16,7 +16,13 @@ import psutil
 import pytest
 
 from coordinator import __main__ as coordinator_main
-from viewstamp.cluster import ClusterFailed, LocalCluster, PreflightError, Program
+from viewstamp.cluster import (
+    ClusterFailed,
+    LocalCluster,
+    LocalReplicas,
+    PreflightError,
+    Program,
+)
 from viewstamp.cluster.precedence import Precedence
 from viewstamp.cluster.process import EXIT_DIVERGED, EXIT_RESTART, FAILED_STARTS_MAX
 
@@ -285,3 +291,27 @@ def _runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+async def test_a_directory_never_holds_two_clusters(tmp_path: Path) -> None:
+    """Where one replica lives no cluster of several is founded, nor the other way round."""
+    lone, several = tmp_path / "lone", tmp_path / "several"
+    for directory in (lone, several):
+        directory.mkdir()
+    (lone / "superblock").touch()
+    (several / "cluster.id").touch()
+    with pytest.raises(PreflightError, match="holds a cluster of one replica"):
+        await LocalReplicas(lone, 3, "127.0.0.1:0").start()
+    with pytest.raises(PreflightError, match="holds a cluster of several replicas"):
+        await LocalCluster(several, "127.0.0.1:0").start()
+    assert {path.name for path in tmp_path.glob("*/*")} == {"superblock", "cluster.id"}
+
+
+async def test_nothing_runs_from_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules that lie where the command is called are not those that the processes load."""
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+    monkeypatch.chdir(tmp_path)
+    async with cluster(tmp_path, users=SERVE):
+        pass  # SERVE imports json

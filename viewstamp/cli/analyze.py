@@ -15,7 +15,7 @@ from viewstamp.cli.settings import fail, settings_of
 TELEMETRY_DIRECTORY: Final = "telemetry"
 SNAPSHOTS_DIRECTORY: Final = "snapshots"
 OUTPUT_DIRECTORY: Final = "analysis"
-ANALYTICS: Final = (sys.executable, "-m", "analytics")
+ANALYTICS: Final = (sys.executable, "-P", "-m", "analytics")
 REMEDY: Final = "install the extra `analytics`: pip install 'viewstamp[analytics]'"
 
 HeapMb = Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -77,6 +78,13 @@ app = typer.Typer(
 )
 
 
+def tell_version(wanted: bool) -> None:
+    """Print the version and exit, if that is wanted."""
+    if wanted:
+        typer.echo(f"viewstamp {metadata.version('viewstamp')}")
+        raise typer.Exit
+
+
 @app.callback()
 def root(
     context: typer.Context,
@@ -95,6 +103,10 @@ def root(
         typer.Option(help="Authority of the cluster's certificate (PEM); without it, no TLS."),
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 30.0,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=tell_version, is_eager=True, help="Print the version."),
+    ] = False,
 ) -> None:
     """Keep the global options for the command."""
     context.obj = Settings(address=address, as_json=as_json, tls_ca=tls_ca, timeout_s=timeout)

@@ -18,6 +18,7 @@ from viewstamp.cluster.precedence import Precedence
 from viewstamp.cluster.preflight import (
     KEY_FILE,
     DirectoryLock,
+    check_holds_no_replicas,
     ensure_cluster_key,
     free_address,
     prepare_directory,
@@ -102,6 +103,7 @@ class LocalCluster(Lifecycle):
 
         A stopped cluster may be started again; it keeps its address.
         """
+        check_holds_no_replicas(self.data_directory)
         prepare_directory(self.data_directory)
         self._lock = DirectoryLock(self.data_directory)
         try:
@@ -181,6 +183,8 @@ class LocalCluster(Lifecycle):
         # The programs come from where this package came from, installed or not.
         paths = [str(_PACKAGES), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        # And from nowhere else: the current directory may have a `services`, or a `json.py`.
+        environment["PYTHONSAFEPATH"] = "1"
         return environment
 
     def _tell_changed(self) -> None:

@@ -21,6 +21,9 @@ SECRET_MODE: Final = 0o600
 SUPERVISOR_LOCK: Final = "SUPERVISOR"
 COORDINATOR_LOCK: Final = "LOCK"
 KEY_FILE: Final = "cluster.key"
+# Of a lone replica, in the data directory itself; of several, beside a directory for each.
+SUPERBLOCK_FILE: Final = "superblock"
+CLUSTER_ID_FILE: Final = "cluster.id"
 
 
 def prepare_directory(directory: Path) -> None:
@@ -36,6 +39,24 @@ def prepare_directory(directory: Path) -> None:
             f"data directory {directory} cannot be used ({error.strerror}): make it a writable "
             "directory, or choose another with --data-directory"
         ) from error
+
+
+def check_holds_no_lone_replica(directory: Path) -> None:
+    """Raise PreflightError where a cluster of one replica lives, running or not."""
+    if (directory / SUPERBLOCK_FILE).exists():
+        raise PreflightError(
+            f"{directory} holds a cluster of one replica, and would hold two clusters: start that"
+            " one without --replicas, or choose another --data-directory"
+        )
+
+
+def check_holds_no_replicas(directory: Path) -> None:
+    """Raise PreflightError where a cluster of several replicas lives, running or not."""
+    if (directory / CLUSTER_ID_FILE).exists():
+        raise PreflightError(
+            f"{directory} holds a cluster of several replicas, and would hold two clusters: start"
+            " that one with --replicas, or choose another --data-directory"
+        )
 
 
 class DirectoryLock:

@@ -16,7 +16,9 @@ from viewstamp.cluster.errors import PreflightError
 from viewstamp.cluster.lifecycle import READY_TIMEOUT_S, Lifecycle
 from viewstamp.cluster.local import DEFAULT_LISTEN, LocalCluster
 from viewstamp.cluster.preflight import (
+    CLUSTER_ID_FILE,
     KEY_FILE,
+    check_holds_no_lone_replica,
     ensure_cluster_key,
     free_address,
     prepare_directory,
@@ -25,7 +27,6 @@ from viewstamp.cluster.preflight import (
 from viewstamp.cluster.process import Program
 from viewstamp.telemetry.settings import TelemetrySettings
 
-CLUSTER_ID_FILE: Final = "cluster.id"
 # Replicas talk to each other so many ports above those where they listen for clients.
 PEER_PORT_OFFSET: Final = 100
 
@@ -108,6 +109,7 @@ class LocalReplicas(Lifecycle):
         await asyncio.gather(*(replica.stop() for replica in self.replicas))
 
     def _make_replicas(self) -> list[LocalCluster]:
+        check_holds_no_lone_replica(self.data_directory)
         prepare_directory(self.data_directory)
         ensure_cluster_key(self.data_directory / KEY_FILE)
         cluster_id = self._ensure_cluster_id()
