@@ -129,7 +129,9 @@ class Coordinator:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises whatever makes going on impossible."""
-        self._standing.address = self._cluster.address = await self._face.start()
+        self._standing.address = await self._face.start()
+        # What it tells others is where they reach it, which need not be where it listens.
+        self._cluster.address = self._config.advertise or self._standing.address
         self._start(self._start_replica())
         stopped = asyncio.create_task(self._wait_for(stop))
         grace_ms = 0  # after a failure nothing that is under way can be finished
@@ -304,7 +306,7 @@ class Coordinator:
         ports = MemberPorts(
             entries=self._writer,
             position=self._position,
-            client_address=lambda: config.advertise or self._cluster.address,
+            client_address=lambda: self._cluster.address,
             durable_elsewhere=self._durable_elsewhere,
             adopted_elsewhere=self._adopted_elsewhere,
             files=files,

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from tests.processes.callers import Caller, SubmitStream, named, refused
-from tests.processes.processes import Replica, unique
+from tests.processes.processes import Replica, replica, unique
 from viewstamp.api.common.v1.common_pb2 import Consistency
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
@@ -91,6 +91,15 @@ def test_status(root: Caller, shared: Replica) -> None:
     assert len(status.sessions_digest) == 64
     assert not status.alarms and not root.alarms()
     assert not any(service.state_digest for service in root.status().services)
+
+
+def test_status_tells_where_others_reach_it() -> None:
+    """A replica that is told how clients reach it says that, and not where it listens."""
+    flags = ("--advertise", "metadata.example:7400")
+    with replica(flags=flags) as running, running.root() as root:
+        (found,) = root.status().replicas
+        assert found.address == "metadata.example:7400"
+        assert running.address.startswith("127.0.0.1:")
 
 
 @pytest.mark.parametrize("service", ["", "liveness", "readiness"])

@@ -27,7 +27,9 @@ from viewstamp.cluster.local import DEFAULT_LISTEN
 from viewstamp.cluster.preflight import write_secret
 from viewstamp.telemetry.settings import TELEMETRY_DIRECTORY, TRACE_RATIO, TelemetrySettings
 
-REPLICA_COLUMNS = (
+# These fit into 80 columns.
+REPLICA_COLUMNS = ("replica_id", "role", "status", "commit", "lag", "link", "address")
+WIDE_REPLICA_COLUMNS = (
     *("replica_id", "role", "status", "view", "op", "commit", "retired", "lag", "generation"),
     *("address", "heard_ms", "link", "feature_level_max", "unfit"),
 )
@@ -197,6 +199,9 @@ def status(
         bool,
         typer.Option("--here", help="What the replica at --address holds, however old."),
     ] = False,
+    wide: Annotated[
+        bool, typer.Option("--wide", "-w", help="All there is to say of each replica.")
+    ] = False,
 ) -> None:
     """Show replicas, services and alarms.
 
@@ -212,7 +217,7 @@ def status(
         header = {"view": found.header.view, "revision": found.header.revision}
         print_json({**plain(found), **header})
         return
-    _show_status(found, digests)
+    _show_status(found, digests=digests, wide=wide)
 
 
 app = typer.Typer(help="The replicas of a cluster.", no_args_is_help=True)
@@ -312,16 +317,17 @@ def _show_levels(
         typer.echo(f"it could be raised to {found.feature_level + 1} now")
 
 
-def _show_status(found: cluster_pb2.GetStatusResponse, digests: bool) -> None:
+def _show_status(found: cluster_pb2.GetStatusResponse, *, digests: bool, wide: bool) -> None:
     values = plain(found)
+    typer.echo(f"cluster {found.cluster}   primary {found.primary}   view {found.header.view}")
     typer.echo(
-        f"cluster {found.cluster}   view {found.header.view}   primary {found.primary}   "
         f"revision {found.header.revision}   sessions {found.sessions}   "
         f"feature level {found.feature_level}"
     )
     if found.description:
         typer.echo(f"{found.description}   (set at revision {found.description_revision})")
-    print_table(REPLICA_COLUMNS, values["replicas"], "replicas")
+    columns = WIDE_REPLICA_COLUMNS if wide else REPLICA_COLUMNS
+    print_table(columns, values["replicas"], "replicas")
     print_table(SERVICE_COLUMNS, values["services"], "services")
     if digests:
         for service in values["services"]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from viewstamp.cli.output import console, print_json
+from viewstamp.cli.output import print_json
 from viewstamp.cli.session import run
 from viewstamp.cli.settings import EXIT_REFUSED, fail, settings_of
 from viewstamp.client import Client
@@ -73,7 +73,7 @@ def wikimedia(
     if settings.as_json:
         print_json(report.to_json())
     else:
-        print_report(console(), report)
+        print_report(Console(highlight=False), report)
         if not dry_run and passwords.exists():
             typer.echo(f"passwords of imported users are in {passwords}: keep it safe")
     if not report.succeeded:

@@ -1,9 +1,13 @@
-"""What commands print: JSON with stable keys for programs, tables and sentences for people."""
+"""What commands print: JSON with stable keys for programs, tables and sentences for people.
+
+A table in a pipe is plain: no frame, no colour, no line cut or folded, one row for each line.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -11,10 +15,8 @@ from typing import Any, Final
 import typer
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from viewstamp.cli import framed
 from viewstamp.cli.settings import Settings
 
 _CAMEL: Final = re.compile(r"(?<!^)(?=[A-Z])")
@@ -52,15 +54,15 @@ def show(settings: Settings, message: Message, title: str, without: Sequence[str
     if settings.as_json:
         print_json(values)
         return
-    table = Table(title=title, title_justify="left", show_header=False, box=None)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
+    rows = []
     for name, value in values.items():
-        if name in without:
-            continue
-        text = _permissions(value) if name == "permissions" and value else _text(name, value)
-        table.add_row(name, escape(text))
-    console().print(table)
+        if name not in without:
+            text = _permissions(value) if name == "permissions" and value else _text(name, value)
+            rows.append((name, text))
+    if sys.stdout.isatty():
+        framed.show_fields(title, rows)
+    else:
+        _print_plain(rows)
 
 
 def show_list(
@@ -79,12 +81,13 @@ def show_list(
 
 def print_table(columns: Sequence[str], rows: Iterable[dict[str, Any]], title: str = "") -> None:
     """Print rows as a table; a column's title is its key."""
-    table = Table(title=title or None, title_justify="left")
-    for column in columns:
-        table.add_column(column.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(_text(column, row[column])) for column in columns))
-    console().print(table)
+    cells = [[_text(column, row[column]) for column in columns] for row in rows]
+    if sys.stdout.isatty():
+        framed.show_table([column.replace("_", " ") for column in columns], cells, title)
+    else:
+        if title:
+            typer.echo(title)
+        _print_plain([columns, *cells])
 
 
 def done(
@@ -105,15 +108,19 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def console() -> Console:
-    """Return a console on stdout."""
-    return Console(highlight=False)
-
-
 def moment(microseconds: int) -> str:
     """Return log time as text: UTC, to the second."""
     at = datetime.fromtimestamp(microseconds // 1_000_000, UTC)
     return at.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _print_plain(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of cells, aligned, two spaces apart."""
+    lines = [[" ".join(cell.splitlines()) for cell in row] for row in rows]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    for cells in lines:
+        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        typer.echo("  ".join(padded).rstrip())
 
 
 def _plain_field(message: Message, field: FieldDescriptor) -> Any:

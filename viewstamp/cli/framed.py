@@ -1,0 +1,34 @@
+"""Tables for a terminal. Rich is loaded when one is printed: in a pipe nobody waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def show_fields(title: str, rows: Iterable[tuple[str, str]]) -> None:
+    """Print the fields of one entity, below its title."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=False, box=None)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, text in rows:
+        table.add_row(name, escape(text))
+    Console(highlight=False).print(table)
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+    """Print a table; what does not fit into a column is folded."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    Console(highlight=False).print(table)
