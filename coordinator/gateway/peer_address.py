@@ -6,13 +6,17 @@ Addresses of IPv6 count by their first 64 bits: whoever has one has 2^64.
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
 IPV6_PREFIX_BITS: Final = 64
+# Of so many connections the address is known by heart: each has many calls.
+PEERS_KNOWN_MAX: Final = 4_096
 _LOCAL: Final = "local"
 
 
+@lru_cache(PEERS_KNOWN_MAX)
 def address_of(peer: str) -> str:
     """Return the address in what gRPC says of a peer, for example `ipv4:10.0.0.7:51234`.
 

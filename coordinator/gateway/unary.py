@@ -11,7 +11,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from coordinator.gateway.audit import Audit
+from coordinator.gateway.audit import Audit, Caller
 from coordinator.gateway.cluster import STATUS_CODES
 from coordinator.gateway.commands import Commands
 from coordinator.gateway.forwarding import Forwarding
@@ -114,7 +114,7 @@ class UnaryCalls:
         metadata: Metadata,
         trace: CommandTrace | None,
     ) -> bytes:
-        peer = context.peer()
+        caller = Caller(context, context.peer())
         try:
             forwarding = self._forwarding_of(path, metadata)
             if forwarding is not None:
@@ -123,17 +123,16 @@ class UnaryCalls:
                 return await forwarding.forward(path, payload, context, changes=changes)
             method = self._routes.public(path)
             if method.kind is MethodKind.QUERY:
-                address = address_of(peer)
-                reply, suffix = await self._query(method, payload, metadata, address), b""
+                reply, suffix = await self._query(method, payload, metadata, caller), b""
                 self._check_knows_caller(reply)
             else:
-                reply, suffix = await self._command(method, payload, metadata, trace)
+                reply, suffix = await self._command(method, payload, metadata, trace, caller)
         except Refusal as refusal:
             if self._watch is not None:
                 self._watch.refused(() if trace is None else (trace,), refusal)
-            self._tell(path, payload, context, peer, refusal)
+            self._tell(path, payload, caller, refusal)
             await abort(context, refusal)
-        self._tell(path, payload, context, peer, reply)
+        self._tell(path, payload, caller, reply)
         if self._watch is not None and trace is not None:
             self._watch.answered((trace,), reply)
         header = header_of(reply, self._cluster_id)
@@ -142,11 +141,9 @@ class UnaryCalls:
         except Refusal as refusal:
             await abort(context, refusal, header)
 
-    def _tell(
-        self, path: str, payload: bytes, context: Context, peer: str, outcome: Reply | Refusal
-    ) -> None:
+    def _tell(self, path: str, payload: bytes, caller: Caller, outcome: Reply | Refusal) -> None:
         if self._audit is not None:
-            self._audit.unary(path, payload, context, peer, outcome)
+            self._audit.unary(path, payload, caller, outcome)
 
     def _forwarding_of(self, path: str, metadata: Metadata) -> Forwarding | None:
         """Return what passes a call on; None if it is answered here. Raises Refusal."""
@@ -208,10 +205,16 @@ class UnaryCalls:
         return consistency_of_metadata(metadata) == STALE
 
     async def _command(
-        self, method: Method, payload: bytes, metadata: Metadata, trace: CommandTrace | None
+        self,
+        method: Method,
+        payload: bytes,
+        metadata: Metadata,
+        trace: CommandTrace | None,
+        caller: Caller,
     ) -> tuple[Reply, bytes]:
         """Return the reply and what only the caller may see of it."""
         principal = self._authenticator.principal(metadata)
+        caller.user_id = principal.user_id
         if trace is not None:
             trace.user_id = principal.user_id
         entries = {key: value for key, value in metadata if key in _SESSION_KEYS}
@@ -285,9 +288,11 @@ class UnaryCalls:
         return reply, admitted.suffixes[0].get(0, b"")
 
     async def _query(
-        self, method: Method, payload: bytes, metadata: Metadata, address: str
+        self, method: Method, payload: bytes, metadata: Metadata, caller: Caller
     ) -> Reply:
         principal = None if method.public else self._authenticator.principal(metadata)
+        if principal is not None:
+            caller.user_id = principal.user_id
         entries = {key: value for key, value in metadata if key == SESSION_KEY}
         session_id = GATEWAY_SESSION_ID
         if entries and principal is not None:
@@ -297,7 +302,9 @@ class UnaryCalls:
         # Who asks for credentials must not choose a replica, or a moment, that does not know yet
         # that they were revoked.
         consistency = LINEARIZABLE if method.public else consistency_of_metadata(metadata)
-        return await self._reads.start_spans([span], principal, session_id, consistency, address)
+        return await self._reads.start_spans(
+            [span], principal, session_id, consistency, address_of(caller.peer)
+        )
 
 
 async def _in_time(future: asyncio.Future[Reply]) -> Reply:

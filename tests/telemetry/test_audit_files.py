@@ -71,12 +71,13 @@ def test_strangers_displace_nothing(tmp_path: Path) -> None:
     """However much callers without a name are refused, what others did stays, and both are read
     in order; all files together keep to their bytes."""
     kept = open_log(tmp_path, AUDIT_BYTES_MIN)
-    kept.add({"at": 0, "kind": "call", "user": 7, "outcome": "refused"})
+    add(kept, {"at": 0, "kind": "call", "user": 7, "outcome": "refused"})
     for number in range(1, 10_001):
         if number % 1_000 == 0:
-            kept.add({"at": number, "kind": "call", "user": 7, "outcome": "ok"})
+            add(kept, {"at": number, "kind": "call", "user": 7, "outcome": "ok"})
             drain(kept)
-        kept.add({"at": number, "kind": "login", "user": None, "outcome": "refused"})
+        record = {"at": number, "kind": "login", "user": None, "outcome": "refused"}
+        add(kept, record, is_strangers=True)
     kept.close()
     records = [record for record in read(tmp_path) if record["kind"] != log.LOST]
     assert [r["at"] for r in records if r["user"] == 7] == [0, *range(1_000, 10_001, 1_000)]
@@ -91,10 +92,15 @@ def test_strangers_leave_room_in_the_queue(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(AuditLog, "_run", lambda self: None)
     kept = open_log(tmp_path, AUDIT_BYTES_MIN)
     for _ in range(log.RECORDS_WAITING_MAX):
-        kept.add({"kind": "login", "user": None, "outcome": "refused"})
+        add(kept, {"kind": "login", "user": None, "outcome": "refused"}, is_strangers=True)
     assert kept.lost == log.RECORDS_WAITING_MAX - log.STRANGERS_WAITING_MAX
-    kept.add({"kind": "call", "user": 7, "outcome": "ok"})
+    add(kept, {"kind": "call", "user": 7, "outcome": "ok"})
     assert kept.lost == log.RECORDS_WAITING_MAX - log.STRANGERS_WAITING_MAX
+
+
+def add(kept: AuditLog, record: dict[str, Any], *, is_strangers: bool = False) -> None:
+    """Let a record be written that keeps nothing."""
+    kept.add(lambda: record, 0, is_strangers=is_strangers)
 
 
 def drain(kept: AuditLog) -> None:
@@ -141,8 +147,23 @@ def test_nobody_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     files: Any = FailingFiles()
     kept = AuditLog(files, AuditFiles(tmp_path, 1_000))
     for number in range(20):
-        kept.add({"at": number})
+        add(kept, {"at": number})
     assert kept.lost >= 20 - 4 - log.LINES_TOGETHER_MAX
     files.gate.set()
     kept.close()
     assert kept.lost == 20
+
+
+def test_record_that_cannot_be_made_is_counted(tmp_path: Path) -> None:
+    """A record whose making fails takes no other with it, and is told of as lost."""
+
+    def fail() -> dict[str, Any]:
+        raise ValueError("nobody knows how to tell this")
+
+    kept = open_log(tmp_path, AUDIT_BYTES_MIN)
+    add(kept, {"at": 1})
+    kept.add(fail, 0)
+    add(kept, {"at": 2})
+    kept.close()
+    assert list(read(tmp_path)) == [{"at": 1}, {"kind": log.LOST, "records": 1}, {"at": 2}]
+    assert kept.lost == 1

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from coordinator.gateway.audit import SPANS_MAX, Audit
+from coordinator.gateway import audit_records
+from coordinator.gateway.audit import Audit
+from coordinator.gateway.audit_records import KEPT_BYTES_MAX, SPANS_MAX
 from coordinator.replica.batcher import Reply
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as consumer_groups
@@ -23,7 +26,7 @@ from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
 from viewstamp.api.users.v1 import users_service_pb2 as users
-from viewstamp.audit import log
+from viewstamp.audit import log, requests
 from viewstamp.audit.files import read
 from viewstamp.audit.log import AuditLog, Record, open_log
 from viewstamp.framing import frame
@@ -167,13 +170,13 @@ def test_padding_hides_nothing(tmp_path: Path) -> None:
     told."""
     first = streams.CreateStreamRequest(name="mine")
     others = [streams.CreateStreamRequest(name="x" * 200)] * 100
-    long = streams.CreateStreamRequest(name="y" * (2 * log.REQUEST_BYTES_MAX))
+    long = streams.CreateStreamRequest(name="y" * (2 * KEPT_BYTES_MAX))
     records, _ = told(
         tmp_path, request_of(span("CreateStream", first, *others), span("CreateStream", long))
     )
     told_first, told_long = records[0]["methods"]
     assert told_first["request"] == {"name": "mine"}
-    assert told_long["request"] == {"name": "y" * log.TEXT_CHARACTERS_MAX}
+    assert told_long["request"] == {"name": "y" * requests.TEXT_CHARACTERS_MAX}
 
 
 def test_spans_past_the_limit_are_summed_up(tmp_path: Path) -> None:
@@ -204,25 +207,51 @@ def test_what_waits_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.Monk
     """Records keep no more of requests than is looked at, and all of them so many bytes."""
     monkeypatch.setattr(AuditLog, "_run", lambda self: None)
     kept = open_log(tmp_path, 8 * 1024 * 1024)
-    small = streams.CreateStreamRequest(name="x" * (log.REQUEST_BYTES_MAX - 100))
-    items = frame(small.SerializeToString()) * 100
-    for number in range(log.RECORDS_WAITING_MAX):
-        payload = streams.CreateStreamRequest, items
-        parts: list[Record] = [{"method": "m", "payload": payload} for _ in range(4)]
-        kept.add({"at": number, "methods": parts})
-    held = sum(len(part["payload"][1]) for record, _ in kept._waiting for part in record["methods"])
+    routes: Any = Routes()
+    audit = Audit(kept, routes, cast(Any, None))
+    small = streams.CreateStreamRequest(name="x" * (KEPT_BYTES_MAX - 100))
+    tell = request_of(*[span("CreateStream", *[small] * 100)] * 4)
+    for _ in range(log.RECORDS_WAITING_MAX):
+        tell(audit)
+    held = sum(len(items) for waiting in kept._waiting for items in kept_by(waiting[0]))
     assert log.WAITING_BYTES_MAX // 2 < held <= log.WAITING_BYTES_MAX
     assert kept.lost == log.RECORDS_WAITING_MAX - len(kept._waiting) > 0
 
 
+def kept_by(make: Any) -> Iterator[bytes]:
+    """Yield all bytes that the making of a record holds on to."""
+    if isinstance(make, bytes):
+        yield make
+    elif isinstance(make, partial):
+        yield from kept_by(make.args)
+    elif isinstance(make, tuple | list):
+        for each in make:
+            yield from kept_by(each)
+
+
+def test_omitted_spans_are_not_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many spans a request has, no more first commands are read than are told."""
+    read_ones: list[bytes] = []
+
+    def told_request(kind: Any, encoded: bytes) -> Record:
+        read_ones.append(encoded)
+        return {}
+
+    monkeypatch.setattr(audit_records, "told_request", told_request)
+    some = span("CreateStream", *[streams.CreateStreamRequest(name="x" * 5_000)] * 2)
+    records, _ = told(tmp_path, request_of(*[some] * (SPANS_MAX + 100)))
+    assert len(read_ones) == len(records[0]["methods"]) == SPANS_MAX
+    assert [each["count"] for each in records[0]["omitted"]] == [200]
+
+
 def test_one_request_is_told_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a request with many values so many are told, and no more."""
-    monkeypatch.setattr(log, "REQUEST_CHARACTERS_MAX", 4 * log.VALUE_CHARACTERS_MIN)
+    monkeypatch.setattr(requests, "REQUEST_CHARACTERS_MAX", 4 * requests.VALUE_CHARACTERS_MIN)
     names = streams.CreateStreamRequest(name="x" * 100)
     many = filled(users.UpdatePermissionsRequest.DESCRIPTOR)
     (record,), text = told(
         tmp_path, request_of(span("UpdatePermissions", many), span("CreateStream", names))
     )
     assert '"..."' in json.dumps(record["methods"][0]["request"])
-    assert record["methods"][1]["request"]["name"] == "x" * 3 * log.VALUE_CHARACTERS_MIN
+    assert record["methods"][1]["request"]["name"] == "x" * 3 * requests.VALUE_CHARACTERS_MIN
     assert len(text) < 1_000

@@ -1,0 +1,81 @@
+"""What the audit log tells of a request: the fields that are set, within bounds, no secrets."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+# What is told of a request: so much of one text, and of all, where every value counts a little.
+TEXT_CHARACTERS_MAX: Final = 256
+REQUEST_CHARACTERS_MAX: Final = 2_048
+VALUE_CHARACTERS_MIN: Final = 8
+LIST_ITEMS_MAX: Final = 8
+# Fields that are known by heart; all requests have fewer.
+FIELDS_KNOWN_MAX: Final = 4_096
+
+
+def told_request(kind: type[Message], encoded: bytes) -> dict[str, Any] | None:
+    """Return a request without its secrets; None if it cannot be read."""
+    try:
+        message = kind.FromString(encoded)
+    except DecodeError:
+        return None
+    return _Telling().plain(message)
+
+
+class _Field(NamedTuple):
+    """How a field is told."""
+
+    name: str
+    is_told: bool  # no secrets, and no bytes, which may hold anything
+    is_repeated: bool
+    is_message: bool
+
+
+@lru_cache(FIELDS_KNOWN_MAX)
+def _field(descriptor: FieldDescriptor) -> _Field:
+    is_bytes = descriptor.type == FieldDescriptor.TYPE_BYTES
+    return _Field(
+        descriptor.name,
+        not is_bytes and not descriptor.GetOptions().debug_redact,
+        descriptor.is_repeated,
+        descriptor.message_type is not None,
+    )
+
+
+class _Telling:
+    """Tells one request, as far as there is room."""
+
+    def __init__(self) -> None:
+        self._room = REQUEST_CHARACTERS_MAX
+
+    def plain(self, message: Message) -> dict[str, Any]:
+        """Return the fields that are set and may be told."""
+        told = {}
+        for descriptor, value in message.ListFields():
+            field = _field(descriptor)
+            if field.is_told:
+                one = self._list if field.is_repeated else self._single
+                told[field.name] = one(value, field.is_message)
+        return told
+
+    def _list(self, values: Any, is_message: bool) -> list[Any]:
+        told = [self._single(each, is_message) for each in islice(values, LIST_ITEMS_MAX)]
+        more = len(values) - len(told)
+        return [*told, f"and {more} more"] if more else told
+
+    def _single(self, value: Any, is_message: bool) -> Any:
+        if self._room <= 0:
+            return "..."
+        self._room -= VALUE_CHARACTERS_MIN
+        if is_message:
+            return self.plain(value)
+        if isinstance(value, str):
+            told = value[: max(0, min(TEXT_CHARACTERS_MAX, self._room))]
+            self._room -= len(told)
+            return told
+        return value
