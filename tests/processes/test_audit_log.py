@@ -79,7 +79,11 @@ def test_command_line_filters(root: Caller, shared: Replica) -> None:
     root.create_stream(stream)
     with refused():
         root.create_stream(stream)
-    recorded(shared.data, is_call("CreateStream", "refused"))
+    is_refused = is_call("CreateStream", "refused")
+    recorded(
+        shared.data,
+        lambda record: is_refused(record) and record["methods"][0]["request"] == {"name": stream},
+    )
     flags = ["audit", "--data-directory", str(shared.data), "--method", "CreateStream", "--denied"]
     lines = CliRunner().invoke(app, flags).output
     assert "STREAM_EXISTS" in lines and ": ok" not in lines
