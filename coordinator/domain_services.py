@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from coordinator.gateway.alarms import Alarms
-from coordinator.gateway.cluster import DOMAIN_STAGES
 from coordinator.gateway.routes import Routes
+from coordinator.gateway.status_digests import DOMAIN_STAGES
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
 from coordinator.replica.driver import Driver

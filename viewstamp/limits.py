@@ -218,6 +218,9 @@ CONNECTIONS_MAX: Final = 20_000
 OPEN_FILES_MAX: Final = 65_536
 # Downloads and verifications of snapshots by one user; fewer than there may be in all.
 SNAPSHOT_STREAMS_PER_USER_MAX: Final = 2
+# Calls of GetStatus that wait for the digests of all stages, which are found once for all of them.
+STATUS_DIGESTS_PER_USER_MAX: Final = 16
+STATUS_DIGESTS_MAX: Final = 256
 
 # --- Replication (coordinator.vsr) ---
 PREPARE_RESEND_MS: Final = 250

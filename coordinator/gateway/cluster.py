@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from google.protobuf.message import Message
 
 from coordinator.gateway.alarms import Alarms
 from coordinator.gateway.local_reads import LocalReads, parsed
+from coordinator.gateway.status_digests import DOMAIN_STAGES, Digests, StatusDigests
+from coordinator.gateway.status_digests import Replica as Walked
 from coordinator.mux import types as mux
 from coordinator.mux.catalog_types import NO_DESCRIPTION
-from coordinator.replica.batcher import Reply
 from coordinator.replica.ports import Progress
 from coordinator.vsr import Status
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.errors import Refusal
-from viewstamp.format.digest import StateDigest
-from viewstamp.framing import frame, unframe
+from viewstamp.framing import frame
 from viewstamp.routing import MethodKind, methods_of_file
 
-DOMAIN_STAGES: Final = (mux.Stage.USERS, mux.Stage.STREAMS, mux.Stage.CONSUMER_GROUPS)
 _METHODS: Final = {m.code: m for m in methods_of_file(cluster_pb2.DESCRIPTOR)}
 # What a replica says of itself, whatever its status is.
 STATUS_CODES: Final = frozenset(m.code for m in _METHODS.values() if m.kind is MethodKind.QUERY)
@@ -47,28 +46,43 @@ class Service(Protocol):
         ...
 
 
-class Replica(Protocol):
+class Replica(Walked, Protocol):
     """The driver as seen from here."""
 
     progress: Progress
-
-    def next_token(self) -> int:
-        """Return a new token for a read."""
-        ...
-
-    def read(self, read: mux.Read, *, linearizable: bool, revision: int) -> asyncio.Future[Reply]:
-        """Start a read."""
-        ...
 
     def read_followed(self, outcome: mux.QueryOutcome) -> None:
         """Deliver the answer to a deferred read."""
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A query without its requests: which are answered, and what is wrong with others."""
+
+    query_id: int
+    count: int
+    answered: frozenset[int]
+    errors: tuple[mux.IndexedError, ...]
+
+    def answer(self, response: Message) -> mux.QueryOutcome:
+        """Answer all with one response."""
+        encoded = frame(response.SerializeToString())
+        results = (encoded if i in self.answered else mux.EMPTY_FRAME for i in range(self.count))
+        return mux.QueryOutcome(self.query_id, b"".join(results), self.errors)
+
+    def refuse(self, refusal: Refusal) -> mux.QueryOutcome:
+        """Refuse all."""
+        error = refusal.to_answer().SerializeToString()
+        failed = (*self.errors, *(mux.IndexedError(index, error) for index in self.answered))
+        errors = tuple(sorted(failed, key=lambda each: each.index))
+        return mux.QueryOutcome(self.query_id, mux.EMPTY_FRAME * self.count, errors)
+
+
 class ClusterStage:
     """Answers GetStatus and ListAlarms, and leads other reads to whoever was added for them.
 
-    Digests take a walk over every stage, so they follow.
+    Digests take a walk over every stage, so they follow (`status_digests`).
     """
 
     def __init__(
@@ -94,7 +108,7 @@ class ClusterStage:
         self._alarms = alarms
         self._services = services
         self._session_count = session_count
-        self._session_entities = session_entities
+        self._digests = StatusDigests(replica, session_entities)
         self._replica_id = replica_id
         self._replica_count = replica_count
         self._cluster_id = cluster_id
@@ -118,67 +132,32 @@ class ClusterStage:
 
     def _query(self, item: mux.QueryItem) -> mux.QueryOutcome:
         requests, errors = parsed(item, _METHODS)
-        if any(getattr(request, "include_digests", False) for request in requests.values()):
-            self._follow_with_digests(item, requests.keys(), errors)
-            return mux.QueryOutcome(item.query_id, deferred=True)
-        return self._outcome(item, requests.keys(), errors, self._status({}))
-
-    def _outcome(
-        self,
-        item: mux.QueryItem,
-        answered: Collection[int],
-        errors: tuple[mux.IndexedError, ...],
-        status: cluster_pb2.GetStatusResponse,
-    ) -> mux.QueryOutcome:
-        response: Message = status
+        asked = _Asked(item.query_id, item.count, frozenset(requests), errors)
         if _METHODS[item.code].name == "ListAlarms":
-            response = cluster_pb2.ListAlarmsResponse(alarms=status.alarms)
-        encoded = frame(response.SerializeToString())
-        results = (encoded if index in answered else mux.EMPTY_FRAME for index in range(item.count))
-        return mux.QueryOutcome(item.query_id, b"".join(results), errors)
+            return asked.answer(cluster_pb2.ListAlarmsResponse(alarms=self._alarms.all()))
+        if any(request.include_digests for request in requests.values()):
+            return self._follow_with_digests(asked, item.user_id)
+        return asked.answer(self._status({}))
 
-    def _follow_with_digests(
-        self,
-        item: mux.QueryItem,
-        answered: Collection[int],
-        errors: tuple[mux.IndexedError, ...],
-    ) -> None:
-        spans = tuple(
-            mux.ReadSpan(mux.STATE_DIGEST_CODE, 1, b"", owner=stage) for stage in DOMAIN_STAGES
-        )
-        read = mux.Read(self._replica.next_token(), spans, None, 0)
-        future = self._replica.read(read, linearizable=False, revision=0)
-        future.add_done_callback(
-            lambda done: self._replica.read_followed(
-                self._with_digests(item, answered, errors, done)
-            )
-        )
+    def _follow_with_digests(self, asked: _Asked, user_id: int | None) -> mux.QueryOutcome:
+        """Answer once there are digests, or now if too many wait for them."""
 
-    def _with_digests(
-        self,
-        item: mux.QueryItem,
-        answered: Collection[int],
-        errors: tuple[mux.IndexedError, ...],
-        future: asyncio.Future[Reply],
-    ) -> mux.QueryOutcome:
+        def tell(found: Digests | Refusal) -> None:
+            if isinstance(found, Refusal):
+                self._replica.read_followed(asked.refuse(found))
+            else:
+                self._replica.read_followed(asked.answer(self._status(found)))
+
         try:
-            spans = future.result().spans
+            self._digests.ask(user_id, tell)
         except Refusal as refusal:
-            error = refusal.to_answer().SerializeToString()
-            failed = (*errors, *(mux.IndexedError(index, error) for index in answered))
-            return mux.QueryOutcome(
-                item.query_id,
-                mux.EMPTY_FRAME * item.count,
-                tuple(sorted(failed, key=lambda each: each.index)),
-            )
-        digests = [unframe(span.results)[0].hex() for span in spans]
-        status = self._status(dict(zip(DOMAIN_STAGES, digests, strict=True)))
-        return self._outcome(item, answered, errors, status)
+            return asked.refuse(refusal)
+        return mux.QueryOutcome(asked.query_id, deferred=True)
 
-    def _status(self, digests: dict[mux.Stage, str]) -> cluster_pb2.GetStatusResponse:
+    def _status(self, digests: Digests) -> cluster_pb2.GetStatusResponse:
         progress = self._replica.progress
         description = self.description()
-        response = cluster_pb2.GetStatusResponse(
+        return cluster_pb2.GetStatusResponse(
             cluster=self._cluster_id.hex(),
             primary=progress.primary,
             replicas=self._replicas(),
@@ -188,13 +167,8 @@ class ClusterStage:
             feature_level=self.level_in_force(),
             description=description.text,
             description_revision=description.modified_revision,
+            sessions_digest=digests.get(mux.Stage.SESSIONS, ""),
         )
-        if digests:
-            sessions = StateDigest()
-            for kind, key, canonical in self._session_entities():
-                sessions.add(kind, key, canonical)
-            response.sessions_digest = sessions.hexdigest()
-        return response
 
     def _replicas(self) -> list[cluster_pb2.Replica]:
         found = sorted(
@@ -228,9 +202,7 @@ class ClusterStage:
             feature_level_max=self.level_supported(),
         )
 
-    def _service_status(
-        self, stage: mux.Stage, digests: dict[mux.Stage, str]
-    ) -> cluster_pb2.ServiceStatus:
+    def _service_status(self, stage: mux.Stage, digests: Digests) -> cluster_pb2.ServiceStatus:
         service = self._services[stage]
         return cluster_pb2.ServiceStatus(
             stage=int(stage),  # type: ignore[arg-type]

@@ -123,9 +123,9 @@ class Shares:
         """Take reads in. Raises Refusal QUOTA_EXCEEDED."""
         held = self._held.get(user_id) or _Held()
         if held.reads and held.reads + count > limits.READS_UNDER_WAY_PER_USER_MAX:
-            raise _too_much(user_id, "reads", held.reads, limits.READS_UNDER_WAY_PER_USER_MAX)
+            raise too_much(user_id, "reads", held.reads, limits.READS_UNDER_WAY_PER_USER_MAX)
         if held.reads and self._reads + count > limits.READS_UNDER_WAY_MAX:
-            raise _full("reads", self._reads, limits.READS_UNDER_WAY_MAX)
+            raise full("reads", self._reads, limits.READS_UNDER_WAY_MAX)
         self._held[user_id] = held
         held.reads += count
         self._reads += count
@@ -143,10 +143,10 @@ class Shares:
         commands_max = limits.COMMANDS_UNDER_WAY_PER_USER_MAX
         bytes_max = limits.COMMAND_BYTES_UNDER_WAY_PER_USER_MAX
         if held.commands + commands > commands_max:
-            return _too_much(user_id, "commands", held.commands, commands_max)
+            return too_much(user_id, "commands", held.commands, commands_max)
         if held.command_bytes + size > bytes_max:
-            return _too_much(user_id, "bytes", held.command_bytes, bytes_max)
-        return _full("commands", self._commands, limits.COMMANDS_UNDER_WAY_MAX)
+            return too_much(user_id, "bytes", held.command_bytes, bytes_max)
+        return full("commands", self._commands, limits.COMMANDS_UNDER_WAY_MAX)
 
     def _check_replies(self, user_id: int, session_id: int, expected: int) -> None:
         replies = self._replies
@@ -175,7 +175,8 @@ class Shares:
             self._evict(worst)
 
 
-def _too_much(user_id: int, what: str, held: int, held_max: int) -> Refusal:
+def too_much(user_id: int, what: str, held: int, held_max: int) -> Refusal:
+    """Return the refusal of what is beyond the share of one user."""
     return Refusal(
         Reason.REASON_QUOTA_EXCEEDED,
         f"user {user_id} has {held} {what} under way, of {held_max} at most: await some answers",
@@ -187,7 +188,8 @@ def _too_much(user_id: int, what: str, held: int, held_max: int) -> Refusal:
     )
 
 
-def _full(what: str, held: int, held_max: int) -> Refusal:
+def full(what: str, held: int, held_max: int) -> Refusal:
+    """Return the refusal of what is beyond what all may have under way together."""
     return Refusal(
         Reason.REASON_QUOTA_EXCEEDED,
         f"the cluster has {held} {what} under way, of {held_max} at most: try again",

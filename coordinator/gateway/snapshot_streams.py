@@ -159,21 +159,23 @@ class SnapshotStreams:
 
     async def _verify(self, payload: bytes, context: Context) -> None:
         request = _parsed(snapshots_pb2.VerifySnapshotRequest, payload)
+        generation, header = await self._admit(request.generation, context)
         with self._place(context):
-            generation, header = await self._admit(request.generation, context)
             async with self._provider.pinned(generation) as pinned:
                 await _send_verdicts(pinned, header, context)
 
     async def _download(self, payload: bytes, context: Context) -> None:
         request = _parsed(snapshots_pb2.DownloadSnapshotRequest, payload)
+        generation, header = await self._admit(request.generation, context)
         with self._place(context):
-            generation, header = await self._admit(request.generation, context)
             async with self._provider.pinned(generation) as pinned:
                 await _send_files(pinned, header, context)
 
     @contextmanager
     def _place(self, context: Context) -> Iterator[None]:
         """Take one of the places for such streams; the caller has some of them at most.
+
+        After it was authorized: who may not have a stream takes no place from those who may.
 
         Raises Refusal OVERLOADED, QUOTA_EXCEEDED or UNAUTHENTICATED.
         """
@@ -192,6 +194,8 @@ class SnapshotStreams:
                 Reason.REASON_OVERLOADED,
                 f"{open_count} snapshots are being verified or downloaded: try again later",
                 streams=open_count,
+                share="snapshot_streams",
+                retry_delay_ms=REPLIES_RETRY_DELAY_MS,
             )
         self._open[user_id] += 1
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Final, TypeAlias
 
 from coordinator.mux.catalog import CatalogMachine
@@ -222,9 +223,11 @@ class Mux:
         self._catalog.release(generation)
 
     def entities(self) -> Iterator[Entity]:
-        """Yield what sessions holds, for a digest; replicas agree on it if nothing is unretired."""
-        yield from self.sessions.entities()
-        yield from self.replies.entities()
+        """Return what sessions holds now, in no order, for a digest that takes its time.
+
+        Replicas agree on it if nothing is unretired.
+        """
+        return chain(self.sessions.entities(), self.replies.entities())
 
     def _take_apart(self, prepare: Prepare) -> list[Run]:
         """Note the requests of a prepare and return its runs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 from coordinator.mux.catalog_types import Entity
@@ -126,9 +127,8 @@ class ReplyTable:
         self._count(window, weight(reply))
 
     def entities(self) -> Iterator[Entity]:
-        """Yield every entity of windows and replies in (kind, key) order."""
-        for kind in self.row_kinds():
-            yield from kind.entities()
+        """Return every entity of windows and replies as it is now, in no order."""
+        return chain.from_iterable([kind.held() for kind in self.row_kinds()])
 
     def row_kinds(self) -> tuple[RowKind[Any, Any], ...]:
         """Return the kinds of rows, ascending."""

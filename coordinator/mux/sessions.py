@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import Any
 
 from coordinator.mux.catalog_types import Entity
@@ -197,9 +198,8 @@ class SessionsMachine:
         return self._codec.encode_refusal("SESSION_EVICTED", {"session": str(session_id)})
 
     def entities(self) -> Iterator[Entity]:
-        """Yield every entity of sessions and minimums in (kind, key) order."""
-        for kind in self.row_kinds():
-            yield from kind.entities()
+        """Return every entity of sessions and minimums as it is now, in no order."""
+        return chain.from_iterable([kind.held() for kind in self.row_kinds()])
 
     def row_kinds(self) -> tuple[RowKind[Any, Any], ...]:
         """Return the kinds of rows, ascending."""

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from coordinator.gateway.alarms import Alarms
-from coordinator.gateway.cluster import DOMAIN_STAGES, ClusterStage
+from coordinator.gateway.cluster import ClusterStage
+from coordinator.gateway.status_digests import DOMAIN_STAGES
 from coordinator.mux import types as mux
 from coordinator.replica.batcher import Reply, SpanReply
 from coordinator.replica.ports import Progress

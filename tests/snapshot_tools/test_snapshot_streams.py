@@ -259,12 +259,32 @@ async def test_places_are_few_and_given_back(
     with pytest.raises(Refusal, match=why) as refused:
         await anext(gateway.stream(DOWNLOAD))
     assert refused.value.reason == reason
+    assert refused.value.details["share"] == "snapshot_streams"
+    assert int(refused.value.details["retry_delay_ms"]) > 0
     for stream in held:
         await stream.aclose()  # type: ignore[attr-defined]
     await gateway.provider.until_released()
     again = gateway.stream(DOWNLOAD)
     await anext(again)
     await again.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_place_is_of_whoever_has_it(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user at their share keeps no other out, and who may have no stream waits for no place."""
+    monkeypatch.setattr(snapshot_streams, "SNAPSHOT_STREAMS_PER_USER_MAX", 1)
+    monkeypatch.setattr(snapshot_streams, "SNAPSHOT_STREAMS_MAX", 2)
+    monkeypatch.setattr("tests.snapshot_tools.fake_snapshots.DirectoryGeneration", Held)
+    held = [gateway.stream(DOWNLOAD, user_id=user_id) for user_id in (ROOT, ANN)]
+    for stream in held:
+        await anext(stream)
+    gateway.stages.forbidden.add(ANN)
+    with pytest.raises(Refusal) as refused:
+        await anext(gateway.stream(VERIFY, user_id=ANN))
+    assert refused.value.name == "PERMISSION_DENIED"
+    for stream in held:
+        await stream.aclose()  # type: ignore[attr-defined]
 
 
 async def test_silent_streams_time_out(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:

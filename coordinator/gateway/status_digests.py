@@ -1,0 +1,141 @@
+"""Digests of all stages for GetStatus: one walk at a time, for all who ask.
+
+A walk over whole states costs what there is, so who asks while one is under way waits for the next,
+together with all others who do: each is told of states that are no older than the question. Domain
+services walk by themselves. What sessions holds, 256 MiB of replies in the worst case, is hashed
+here, in slices that everything else can wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Protocol, TypeAlias
+
+from coordinator.gateway.shares import full, too_much
+from coordinator.mux import types as mux
+from coordinator.mux.catalog_types import Entity
+from coordinator.replica.batcher import Reply
+from viewstamp.errors import Refusal
+from viewstamp.format.digest import StateDigest
+from viewstamp.framing import unframe
+from viewstamp.limits import (
+    ENCODE_SLICE_US,
+    STATUS_DIGESTS_MAX,
+    STATUS_DIGESTS_PER_USER_MAX,
+)
+
+DOMAIN_STAGES: Final = (mux.Stage.USERS, mux.Stage.STREAMS, mux.Stage.CONSUMER_GROUPS)
+_SLICE_NS: Final = ENCODE_SLICE_US * 1_000
+_SPANS: Final = tuple(
+    mux.ReadSpan(mux.STATE_DIGEST_CODE, 1, b"", owner=stage) for stage in DOMAIN_STAGES
+)
+
+# In hexadecimal, by stage; of sessions, too.
+Digests: TypeAlias = dict[mux.Stage, str]
+Waiter: TypeAlias = tuple[int | None, Callable[[Digests | Refusal], None]]
+
+
+class Replica(Protocol):
+    """The driver as seen from here."""
+
+    def next_token(self) -> int:
+        """Return a new token for a read."""
+        ...
+
+    def read(self, read: mux.Read, *, linearizable: bool, revision: int) -> asyncio.Future[Reply]:
+        """Start a read. Raises Refusal OVERLOADED."""
+        ...
+
+
+class StatusDigests:
+    """Who waits for digests, and the walk that is under way."""
+
+    def __init__(self, replica: Replica, session_entities: Callable[[], Iterable[Entity]]) -> None:
+        """Find none before somebody asks."""
+        self._replica = replica
+        self._session_entities = session_entities
+        self._waiting: list[Waiter] = []  # for the next walk
+        self._is_walking = False
+        # By user, those for whom the walk is under way included.
+        self._held: Counter[int | None] = Counter()
+
+    def ask(self, user_id: int | None, tell: Callable[[Digests | Refusal], None]) -> None:
+        """Have `tell` called once with the digests, or with why there are none, and never at once.
+
+        Raises Refusal QUOTA_EXCEEDED beyond the user's share, and OVERLOADED.
+        """
+        self._check_share(user_id)
+        if self._is_walking:
+            self._waiting.append((user_id, tell))
+        else:
+            self._begin([(user_id, tell)])
+        self._held[user_id] += 1
+
+    def _check_share(self, user_id: int | None) -> None:
+        held, in_all = self._held[user_id], self._held.total()
+        if held >= STATUS_DIGESTS_PER_USER_MAX:
+            raise too_much(user_id or 0, "status_digests", held, STATUS_DIGESTS_PER_USER_MAX)
+        if in_all >= STATUS_DIGESTS_MAX:
+            raise full("status_digests", in_all, STATUS_DIGESTS_MAX)
+
+    def _begin(self, waiters: Sequence[Waiter]) -> None:
+        """Begin a walk. Raises Refusal OVERLOADED."""
+        read = mux.Read(self._replica.next_token(), _SPANS, None, 0)
+        future = self._replica.read(read, linearizable=False, revision=0)
+        self._is_walking = True
+        future.add_done_callback(lambda done: self._domains_walked(waiters, done))
+
+    def _domains_walked(self, waiters: Sequence[Waiter], future: asyncio.Future[Reply]) -> None:
+        """Go on with sessions, unless a service did not answer."""
+        try:
+            digests = _digests_of(future.result())
+        except Refusal as refusal:
+            self._tell(waiters, refusal)
+        else:
+            entities = iter(self._session_entities())
+            self._walk_sessions(waiters, digests, entities, StateDigest())
+
+    def _walk_sessions(
+        self,
+        waiters: Sequence[Waiter],
+        digests: Digests,
+        entities: Iterator[Entity],
+        found: StateDigest,
+    ) -> None:
+        """Hash what sessions holds for a slice; the rest once others had their turn."""
+        until_ns = time.perf_counter_ns() + _SLICE_NS
+        for entity in entities:
+            found.add(*entity)
+            if time.perf_counter_ns() > until_ns:
+                loop = asyncio.get_running_loop()
+                loop.call_soon(self._walk_sessions, waiters, digests, entities, found)
+                return
+        self._tell(waiters, {**digests, mux.Stage.SESSIONS: found.hexdigest()})
+
+    def _tell(self, waiters: Sequence[Waiter], outcome: Digests | Refusal) -> None:
+        """Tell all who wait for this walk, and begin the next if somebody waits for it."""
+        self._is_walking = False
+        for user_id, tell in waiters:
+            self._held[user_id] -= 1
+            if not self._held[user_id]:
+                del self._held[user_id]
+            tell(outcome)
+        next_waiters, self._waiting = self._waiting, []
+        if not next_waiters:
+            return
+        try:
+            self._begin(next_waiters)
+        except Refusal as refusal:
+            self._tell(next_waiters, refusal)
+
+
+def _digests_of(reply: Reply) -> Digests:
+    """Return what the domain services answered. Raises Refusal if one of them refused."""
+    for span in reply.spans:
+        if span.errors:
+            raise Refusal.from_error(span.errors[0].error)
+    digests = (unframe(span.results)[0].hex() for span in reply.spans)
+    return dict(zip(DOMAIN_STAGES, digests, strict=True))

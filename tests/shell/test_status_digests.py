@@ -1,0 +1,179 @@
+"""Digests in GetStatus: found by one walk at a time, however many ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from coordinator.gateway import status_digests
+from coordinator.gateway.status_digests import DOMAIN_STAGES, Digests, StatusDigests
+from coordinator.mux import types as mux
+from coordinator.mux.catalog_types import Entity
+from coordinator.mux.replies import ReplyTable
+from coordinator.mux.types import RequestReply
+from coordinator.replica.batcher import Reply, SpanReply
+from coordinator.stages.codec import ProtobufCodec
+from viewstamp.api.errors.v1.errors_pb2 import IndexedError, Reason
+from viewstamp.errors import Refusal
+from viewstamp.format.digest import StateDigest
+from viewstamp.framing import EMPTY_FRAME, frame
+
+GREEDY, HONEST = 7, 8
+ENTITIES = [(1, b"k%d" % n, b"v") for n in range(5)]
+
+
+class World:
+    """Digests over services that the test answers for."""
+
+    def __init__(self, entities: Iterable[Entity] = ENTITIES) -> None:
+        self.walks: list[asyncio.Future[Reply]] = []
+        self.refusal: Refusal | None = None
+        self.told: list[tuple[str, Digests | Refusal]] = []
+        self.digests = StatusDigests(self, lambda: entities)
+
+    def next_token(self) -> int:
+        """Return a token."""
+        return len(self.walks)
+
+    def read(self, read: mux.Read, **_: object) -> asyncio.Future[Reply]:
+        """Begin a walk, unless too many wait already."""
+        assert [span.owner for span in read.spans] == list(DOMAIN_STAGES)
+        if self.refusal is not None:
+            raise self.refusal
+        self.walks.append(asyncio.get_running_loop().create_future())
+        return self.walks[-1]
+
+    def ask(self, name: str, user_id: int = GREEDY) -> None:
+        """Ask under a name."""
+        self.digests.ask(user_id, lambda found: self.told.append((name, found)))
+
+    async def answer(self, walk: int, *spans: SpanReply) -> None:
+        """Let every service answer a walk."""
+        digest = SpanReply(frame(bytes((walk,)) * 32), ())
+        self.walks[walk].set_result(Reply(1, 3, 3, spans or (digest, digest, digest)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    def names_told(self) -> str:
+        """Return who was told, in order."""
+        return "".join(name for name, _ in self.told)
+
+
+async def test_all_who_ask_meanwhile_share_the_next_walk() -> None:
+    """There is one walk at a time, and nobody is told of a state from before their question."""
+    world = World()
+    for name in "abc":
+        world.ask(name)
+    assert len(world.walks) == 1
+    await world.answer(0)
+    assert world.names_told() == "a"
+    assert len(world.walks) == 2
+    world.ask("d")
+    await world.answer(1)
+    assert world.names_told() == "abc"
+    await world.answer(2)
+    assert world.names_told() == "abcd"
+    assert len(world.walks) == 3
+    _, digests = world.told[-1]
+    assert isinstance(digests, dict)
+    assert digests[mux.Stage.USERS] == "02" * 32
+
+
+@pytest.mark.parametrize(
+    ("limit", "greedy", "other"),
+    [("STATUS_DIGESTS_PER_USER_MAX", GREEDY, None), ("STATUS_DIGESTS_MAX", GREEDY, HONEST)],
+)
+async def test_few_may_wait(
+    limit: str, greedy: int, other: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond their share, or that of all, callers are refused, and get in later."""
+    monkeypatch.setattr(status_digests, limit, 2)
+    world = World()
+    world.ask("a")
+    world.ask("b")
+    with pytest.raises(Refusal) as caught:
+        world.ask("c", other or greedy)
+    assert caught.value.reason == Reason.REASON_QUOTA_EXCEEDED
+    assert caught.value.details["share"] == "status_digests"
+    assert int(caught.value.details["retry_delay_ms"]) > 0
+    if other is None:
+        world.ask("h", HONEST)
+    await world.answer(0)
+    world.ask("d", other or greedy)
+    await world.answer(1)
+    await world.answer(2)
+    assert world.names_told() == ("abhd" if other is None else "abd")
+
+
+async def test_a_service_may_refuse() -> None:
+    """What a service answers instead of its digest is told to the caller, not left out."""
+    world = World()
+    refusal = Refusal(Reason.REASON_OVERLOADED, "too many walks")
+    refused = SpanReply(EMPTY_FRAME, (IndexedError(index=0, error=refusal.to_error()),))
+    world.ask("a")
+    await world.answer(0, SpanReply(frame(bytes(32)), ()), refused, refused)
+    ((_, found),) = world.told
+    assert isinstance(found, Refusal)
+    assert found.reason == Reason.REASON_OVERLOADED
+
+
+async def test_a_walk_that_cannot_begin_is_told() -> None:
+    """Whoever waits is told when the next walk is refused, and the one after it can begin."""
+    world = World()
+    world.ask("a")
+    world.ask("b")
+    world.refusal = Refusal(Reason.REASON_OVERLOADED, "too many reads")
+    await world.answer(0)
+    assert [type(found) for _, found in world.told] == [dict, Refusal]
+    with pytest.raises(Refusal, match="too many reads"):
+        world.ask("c")
+    world.refusal = None
+    world.ask("d")
+    await world.answer(1)
+    assert world.names_told() == "abd"
+
+
+async def test_sessions_are_walked_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop has its turn between slices, and the digest is that of all entities."""
+    monkeypatch.setattr(status_digests, "_SLICE_NS", 0)
+    taken: list[Entity] = []
+
+    def entities() -> Iterator[Entity]:
+        for entity in ENTITIES:
+            taken.append(entity)
+            yield entity
+
+    world = World(entities())
+    world.ask("a")
+    world.walks[0].set_result(Reply(1, 3, 3, (SpanReply(frame(bytes(32)), ()),) * 3))
+    seen = set()
+    while not world.told:
+        await asyncio.sleep(0)
+        seen.add(len(taken))
+    assert {1, 2, 3, 4} <= seen
+    expected = StateDigest()
+    for entity in ENTITIES:
+        expected.add(*entity)
+    found: Any = world.told[0][1]
+    assert found[mux.Stage.SESSIONS] == expected.hexdigest()
+
+
+def test_held_rows_do_not_change() -> None:
+    """Rows that a walk holds stay as they were, whatever is stored and forgotten meanwhile."""
+    table = ReplyTable(ProtobufCodec())
+
+    def held() -> list[Entity]:
+        return [entity for kind in table.row_kinds() for entity in kind.held()]
+
+    table.open(1, GREEDY)
+    table.store(RequestReply(1, 1, 1, 1, 1, ()))
+    before = held()
+    kept = [kind.held() for kind in table.row_kinds()]
+    table.store(RequestReply(1, 2, 1, 1, 1, ()))
+    table.acknowledge(1, 2)
+    table.close(1)
+    assert held() == []
+    assert [entity for rows in kept for entity in rows] == before
