@@ -12,17 +12,29 @@ from tests.cli.conftest import CommandLine
 
 
 def test_login_keeps_the_token_private(stranger: CommandLine) -> None:
-    """A login is kept by address in a file that only its owner may read; logout forgets it."""
+    """A login is kept in a file that only its owner may read; logout forgets it."""
     said = stranger.log_in()
     assert said.code == 0
     assert f"logged in at {stranger.address} as root until 20" in said.out
     file = stranger.home / "viewstamp" / "tokens.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert json.loads(file.read_text())[stranger.address]["access_token"] == "access-0"
+    (kept,) = json.loads(file.read_text())["logins"].values()
+    assert kept["access_token"] == "access-0"
     assert stranger("user", "whoami").code == 0
     ended = stranger("logout", "--json").data
     assert (ended["was_logged_in"], ended["ended"]) == (True, True)
     assert stranger("user", "whoami").code == 2
+
+
+def test_a_login_holds_however_the_cluster_is_spelled(stranger: CommandLine) -> None:
+    """Logged in by one spelling, all spellings of its addresses are; any other one is not."""
+    port = stranger.address.rpartition(":")[2]
+    assert stranger.log_in().code == 0
+    for spelling in (f"localhost:{port}", f"127.0.0.1:{port},127.0.0.1:1", f"LOCALHOST:{port}"):
+        assert stranger("user", "whoami", "--address", spelling).code == 0
+    assert "NOT_LOGGED_IN" in stranger("user", "whoami", "--address", f"127.0.0.2:{port}").err
+    assert stranger("logout", "--address", f"localhost:{port}", "--local").code == 0
+    assert "NOT_LOGGED_IN" in stranger("user", "whoami").err
 
 
 def test_login_asks_for_the_password(stranger: CommandLine) -> None:

@@ -13,7 +13,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.cli.options import PasswordFile, secret
 from viewstamp.cli.output import moment, print_json
-from viewstamp.cli.session import guarded
+from viewstamp.cli.session import as_logged_in, guarded
 from viewstamp.cli.settings import Settings, fail, settings_of
 from viewstamp.cli.store import StoredToken, TokenStore
 from viewstamp.client import Endpoint, unary
@@ -31,10 +31,11 @@ def login(
         typer.Option(help="Log in with the personal access token in this file.", metavar="FILE"),
     ] = None,
 ) -> None:
-    """Log in and keep the access token for this address.
+    """Log in and keep the access token for this cluster.
 
-    The token goes into $XDG_CONFIG_HOME/viewstamp/tokens.json, which only you may read. After
-    `viewstamp up`, root's password is in the file `root_password` of the data directory.
+    It holds at every address that was given, alone or in a list; the authority of --tls-ca is kept
+    with it, in $XDG_CONFIG_HOME/viewstamp/tokens.json, which only you may read. After `viewstamp
+    up`, root's password is in the file `root_password` of the data directory.
     """
     settings = settings_of(context)
     request: Message
@@ -55,13 +56,18 @@ def login(
         return await _ask(settings, settings.addresses[-1], request)
 
     response = guarded(settings, exchange)
-    stored = StoredToken(response.access_token, username, response.expires_at)
-    store = TokenStore()
-    store.put(settings.address, stored)
+    tls_ca = str(settings.tls_ca.resolve()) if settings.tls_ca is not None else None
+    stored = StoredToken(response.access_token, username, response.expires_at, tls_ca)
+    store, cluster = TokenStore(), response.header.cluster_id.hex()
+    try:
+        store.put(settings.addresses, cluster, stored)
+    except ValueError as error:
+        fail(settings, "CANNOT_KEEP", str(error))
     if settings.as_json:
         print_json(
             {
                 "address": settings.address,
+                "cluster": cluster,
                 "username": username,
                 "user_id": response.user_id,
                 "expires_at": response.expires_at,
@@ -84,19 +90,19 @@ def logout(
         bool, typer.Option("--local", help="Forget the login here alone; it stays valid.")
     ] = False,
 ) -> None:
-    """End the access token kept for this address, and forget it.
+    """End the access token kept for this cluster, and forget it.
 
     With it end all that were got in the same way: by the password, or by personal access tokens.
     """
     settings = settings_of(context)
     store = TokenStore()
     try:
-        stored = store.get(settings.address)
+        stored = store.get(settings.addresses)
     except ValueError as error:
         fail(settings, "NOT_LOGGED_IN", str(error))
     # Forgotten first: whatever the cluster says, nobody finds it here any more.
-    was_there = store.remove(settings.address)
-    is_ended = stored is not None and not local and _end(settings, stored.access_token)
+    was_there = store.remove(settings.addresses)
+    is_ended = stored is not None and not local and _end(as_logged_in(settings, stored), stored)
     if settings.as_json:
         values = {"address": settings.address, "was_logged_in": was_there, "ended": is_ended}
         print_json(values)
@@ -105,8 +111,8 @@ def logout(
     typer.echo(f"{did if was_there else 'no login is kept'} at {settings.address}")
 
 
-def _end(settings: Settings, access_token: str) -> bool:
-    """Have the cluster end an access token; return False if it was over already."""
+def _end(settings: Settings, stored: StoredToken) -> bool:
+    """Have the cluster end the access token of a login; return False if it was over already."""
 
     async def ask() -> bool:
         for address in settings.addresses:
@@ -115,7 +121,7 @@ def _end(settings: Settings, access_token: str) -> bool:
                     await unary(
                         channel,
                         users_pb2.LogoutRequest(),
-                        access_token=access_token,
+                        access_token=stored.access_token,
                         timeout_s=settings.connect_timeout_s,
                     )
                 except Refusal as refusal:

@@ -37,9 +37,9 @@ PLACES: Final = {
         "keygen",
         "Write a new cluster key: 64 hexadecimal digits, the same file for every replica.",
     ),
-    "login": Place("access", "login", "Log in and keep the access token for this address."),
+    "login": Place("access", "login", "Log in and keep the access token for this cluster."),
     "logout": Place(
-        "access", "logout", "End the access token kept for this address, and forget it."
+        "access", "logout", "End the access token kept for this cluster, and forget it."
     ),
     "status": Place("cluster", "status", "Show replicas, services and alarms."),
     "audit": Place(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import grpc.aio
@@ -13,7 +15,7 @@ from google.protobuf.message import Message
 
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.cli.settings import EXIT_REFUSED, Settings, fail, settings_of
-from viewstamp.cli.store import TokenStore
+from viewstamp.cli.store import StoredToken, TokenStore
 from viewstamp.client import (
     CannotConnect,
     Client,
@@ -61,8 +63,7 @@ def run(context: typer.Context, action: Callable[[Client], Awaitable[T]]) -> T:
 
     Tells errors and exits: 1 if the cluster refused, 2 if it could not be reached.
     """
-    settings = settings_of(context)
-    identity = _identity(settings)
+    settings, identity = _logged_in(settings_of(context))
 
     async def connected() -> T:
         async with await connect(
@@ -80,8 +81,8 @@ def run(context: typer.Context, action: Callable[[Client], Awaitable[T]]) -> T:
 
 def ask_here(context: typer.Context, request: Message) -> Any:
     """Have the first replica of the address answer out of what it holds itself, however old."""
-    settings = settings_of(context)
-    identity = Identity(Credentials(**_identity(settings)))
+    settings, credentials = _logged_in(settings_of(context))
+    identity = Identity(Credentials(**credentials))
 
     async def asked() -> Any:
         async with Endpoint(settings.addresses[0], settings.tls_ca).open() as channel:
@@ -125,18 +126,26 @@ def guarded(settings: Settings, action: Callable[[], Awaitable[T]]) -> T:
         fail(settings, "CANNOT_CONNECT", str(error), "check --tls-ca and --address")
 
 
-def _identity(settings: Settings) -> dict[str, Any]:
+def as_logged_in(settings: Settings, stored: StoredToken) -> Settings:
+    """Return the settings with the authority that the login used, unless another one is given."""
+    if settings.tls_ca is not None or stored.tls_ca is None:
+        return settings
+    return replace(settings, tls_ca=Path(stored.tls_ca))
+
+
+def _logged_in(settings: Settings) -> tuple[Settings, dict[str, Any]]:
+    """Return the settings and the credentials to connect with; tell how to get some, and exit."""
     for variable, parameter in (
         ("VIEWSTAMP_ACCESS_TOKEN", "access_token"),
         ("VIEWSTAMP_PERSONAL_ACCESS_TOKEN", "personal_access_token"),
     ):
         if os.environ.get(variable):
-            return {parameter: os.environ[variable]}
+            return settings, {parameter: os.environ[variable]}
     try:
-        stored = TokenStore().get(settings.address)
+        stored = TokenStore().get(settings.addresses)
     except ValueError as error:
         fail(settings, "NOT_LOGGED_IN", str(error))
     if stored is None:
         step = f"run `viewstamp login --address {settings.address}`"
         fail(settings, "NOT_LOGGED_IN", f"no login is stored for {settings.address}", step)
-    return {"access_token": stored.access_token}
+    return as_logged_in(settings, stored), {"access_token": stored.access_token}

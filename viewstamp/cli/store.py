@@ -1,25 +1,47 @@
-"""Access tokens of earlier logins, by address, in a file that only its owner may read."""
+"""Earlier logins, by cluster, in a file that only its owner may read.
+
+A login belongs to a cluster, however its replicas are spelled: the addresses that were logged in at
+lead to it, one by one. An address that none was made at gets no token, whoever may listen there.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 DIRECTORY_MODE: Final = 0o700
 FILE_NAME: Final = "tokens.json"
+# Names of this machine: a login at one of them is one at all of them.
+LOOPBACK: Final = "127.0.0.1"
+LOOPBACK_NAMES: Final = frozenset(("localhost", "[::1]", LOOPBACK))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredToken:
-    """One login. `expires_at` is in microseconds since 1970."""
+    """One login. `expires_at` is in microseconds since 1970; `tls_ca` is a path, if it used one."""
 
     access_token: str
     username: str
     expires_at: int
+    tls_ca: str | None = None
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What the file holds: logins by cluster id (hexadecimal), cluster ids by address."""
+
+    logins: dict[str, StoredToken] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+
+    def cluster_of(self, addresses: Iterable[str]) -> str | None:
+        """Return the cluster of the first address that was logged in at."""
+        known = (self.addresses.get(_canonical(address)) for address in addresses)
+        return next((cluster for cluster in known if cluster in self.logins), None)
 
 
 class TokenStore:
@@ -30,43 +52,61 @@ class TokenStore:
         root = Path(base) if base else Path.home() / ".config"
         self.path = root / "viewstamp" / FILE_NAME
 
-    def get(self, address: str) -> StoredToken | None:
-        """Return the login at an address, if any. Raises ValueError if the file is damaged."""
-        entry = self._load().get(address)
-        return StoredToken(**entry) if entry is not None else None
+    def get(self, addresses: Iterable[str]) -> StoredToken | None:
+        """Return the login at the cluster of these addresses, if any.
 
-    def put(self, address: str, token: StoredToken) -> None:
-        """Keep a login, in place of an earlier one at that address."""
-        self._save({**self._load(), address: asdict(token)})
+        Raises ValueError if the file is damaged.
+        """
+        kept = self._load()
+        cluster = kept.cluster_of(addresses)
+        return kept.logins[cluster] if cluster is not None else None
 
-    def remove(self, address: str) -> bool:
-        """Forget the login at an address; return whether there was one."""
-        entries = self._load()
-        if address not in entries:
+    def put(self, addresses: Iterable[str], cluster: str, token: StoredToken) -> None:
+        """Keep a login at a cluster, in place of an earlier one, for these addresses, too."""
+        kept = self._load()
+        kept.logins[cluster] = token
+        kept.addresses |= dict.fromkeys(map(_canonical, addresses), cluster)
+        self._save(kept)
+
+    def remove(self, addresses: Iterable[str]) -> bool:
+        """Forget the login at the cluster of these addresses; return whether there was one."""
+        kept = self._load()
+        cluster = kept.cluster_of(addresses)
+        if cluster is None:
             return False
-        del entries[address]
-        self._save(entries)
+        del kept.logins[cluster]
+        kept.addresses = {at: other for at, other in kept.addresses.items() if other != cluster}
+        self._save(kept)
         return True
 
-    def _load(self) -> dict[str, dict[str, Any]]:
+    def _load(self) -> _Kept:
         try:
-            entries = json.loads(self.path.read_text())
-            for entry in entries.values():
-                StoredToken(**entry)
+            document = json.loads(self.path.read_text())
+            logins = {cluster: StoredToken(**kept) for cluster, kept in document["logins"].items()}
+            return _Kept(logins, dict(document["addresses"]))
         except FileNotFoundError:
-            return {}
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ValueError(f"{self.path} is damaged: delete it and log in again") from error
-        return dict(entries)
+            return _Kept()
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            text = "is damaged, or of an earlier version: delete it and log in again"
+            raise ValueError(f"{self.path} {text}") from error
 
-    def _save(self, entries: dict[str, dict[str, Any]]) -> None:
+    def _save(self, kept: _Kept) -> None:
         self.path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         # mkstemp creates the file with mode 0600, and the rename never shows half of it.
         descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".tokens-")
         try:
             with open(descriptor, "w") as file:
-                json.dump(entries, file, indent=2)
+                json.dump(_document(kept), file, indent=2)
             Path(temporary).replace(self.path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+
+
+def _document(kept: _Kept) -> dict[str, Any]:
+    return {"logins": {c: asdict(t) for c, t in kept.logins.items()}, "addresses": kept.addresses}
+
+
+def _canonical(address: str) -> str:
+    host, separator, port = address.lower().rpartition(":")
+    return f"{LOOPBACK if host in LOOPBACK_NAMES else host}{separator}{port}"
