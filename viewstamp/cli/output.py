@@ -62,6 +62,7 @@ def show(settings: Settings, message: Message, title: str, without: Sequence[str
     if sys.stdout.isatty():
         framed.show_fields(title, rows)
     else:
+        typer.echo(title)
         _print_plain(rows)
 
 
