@@ -1,23 +1,22 @@
 """Two real builds side by side: a commit that adds an RPC, and the commit before it.
 
-Nothing is made up here: both are the whole trees of their commits, as they were. The old one knows
-feature level 2 and nothing of SetClusterDescription, which is of level 3. Later builds have agreed
-limits of their own, so they do not run beside these two.
+Nothing is made up here: both are the whole trees of their commits, as they were, found in the
+history by what they hold. The old one knows feature level 2 and nothing of SetClusterDescription,
+which is of level 3. Later builds have agreed limits of their own, so they do not run beside these
+two.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
-import subprocess
 import sys
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tests.replicas.real_builds import files_with, find_pair, write_tree
 from tests.replicas.snapshotting import DEADLINE_S, snapshot
 from tests.replicas.test_upgrades import (
     OPERATIONS,
@@ -31,37 +30,30 @@ from tests.replicas.trial import Trial, agree, lead, trial, under_load
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.cluster import ClusterFailed, Program
 from viewstamp.errors import Refusal
-from viewstamp.limits import FEATURE_LEVEL_DESCRIPTION
+from viewstamp.limits import FEATURE_LEVEL_BOUNDED, FEATURE_LEVEL_DESCRIPTION
 
 pytestmark = pytest.mark.long
 
-# "Let a cluster be described", and the commit before it, each with its highest feature level.
-NEW_COMMIT: Final = "8f35a692ffbb92913b02342e200f795af3e2436a"
+# What the new commit brought, what the old one had before, and the highest level of each.
+NEW_LINE: Final = "FEATURE_LEVEL_DESCRIPTION: Final"
 NEW_LEVEL: Final = FEATURE_LEVEL_DESCRIPTION
-OLD_COMMIT: Final = "cf19397c9df53de222878ed210b9a8186024892a"
-OLD_LEVEL: Final = FEATURE_LEVEL_DESCRIPTION - 1
+OLD_LINE: Final = "FEATURE_LEVEL_BOUNDED: Final"
+OLD_LEVEL: Final = FEATURE_LEVEL_BOUNDED
+NEW_RPC: Final = "SetClusterDescription"
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
-ARCHIVED: Final = ("coordinator", "services", "viewstamp")
 TEXT: Final = "staging, may be wiped"
 LAST: Final = REPLICAS - 1
 
 
-def tree_of(commit: str, directory: Path) -> Path:
-    """Write the packages of a commit into a directory that is not there; return it."""
-    archive = subprocess.run(
-        ["git", "-C", str(REPOSITORY), "archive", commit, *ARCHIVED],
-        capture_output=True,
-        check=False,
-    )
-    if archive.returncode != 0:
-        said = archive.stderr.decode(errors="replace").strip()
-        pytest.fail(
-            f"commit {commit}, the build to run beside this one, is not to be had: {said}; run the"
-            " test in a git clone with its whole history (`git fetch --unshallow`)"
-        )
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as packed:
-        packed.extractall(directory, filter="data")
-    return directory
+def both_trees(directory: Path) -> tuple[Path, Path]:
+    """Write the trees of the old and the new commit; the RPC must be in the new one alone."""
+    commits = find_pair(REPOSITORY, NEW_LINE, OLD_LINE)
+    old = write_tree(REPOSITORY, commits.old, directory / "old")
+    new = write_tree(REPOSITORY, commits.new, directory / "new")
+    known = files_with(old, NEW_RPC)
+    assert not known, f"commit {commits.old} must know nothing of {NEW_RPC}, which is in {known}"
+    assert files_with(new, NEW_RPC), f"commit {commits.new} must have {NEW_RPC}, which is nowhere"
+    return old, new
 
 
 class OldBuild:
@@ -83,7 +75,7 @@ class OldBuild:
 
 async def test_a_real_upgrade_up_and_down_under_load(tmp_path: Path) -> None:
     """One replica after the other, back again, all, then the level: callers and state go on."""
-    old = OldBuild(tree_of(OLD_COMMIT, tmp_path / "old"), tree_of(NEW_COMMIT, tmp_path / "new"))
+    old = OldBuild(*both_trees(tmp_path))
     async with trial(tmp_path / "data", callers=3, adapt=old.adapt) as made:
         assert await supported(made) == [OLD_LEVEL] * REPLICAS
         async with under_load(made):
