@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.processes.callers import Caller, named
+from tests.processes.callers import Caller, SubmitStream, named
+from tests.processes.poisoned.make_poison import TOPICS, changes, heartbeats
 from tests.processes.processes import Replica, short_directory
+from viewstamp import limits
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups
+from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit
+from viewstamp.framing import frame, unframe
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("processes-poisoned")]
 
-ARCHIVE = Path(__file__).parent / "poisoned" / "directory.tar.xz"
+ARCHIVES = Path(__file__).parent / "poisoned"
 # As the build before laid it out.
 SEGMENT_BYTES = 16 * 1024 * 1024
-PARTITIONS = 1_000
-GROUPS = 20
 CHANGES = 8_190
+# More than this many changes of partitions have no room in one prepare.
+CHANGES_WITH_ROOM = limits.PREPARE_ROWS_MAX // (
+    limits.PARTITIONS_CHANGED_ROWS - limits.COMMAND_FREE_ROWS
+)
 
 
-@pytest.fixture
-def poisoned() -> Iterator[Replica]:
-    """A running replica with the directory."""
+@contextmanager
+def started(kind: str) -> Iterator[Replica]:
+    """Run a replica with the directory of a kind."""
     with short_directory() as directory:
-        with tarfile.open(ARCHIVE) as archive:
+        with tarfile.open(ARCHIVES / f"{kind}.tar.xz") as archive:
             archive.extractall(directory / "data", filter="data")
         (directory / "data" / "cluster.key").rename(directory / "cluster.key")
         made = Replica(directory, flags=[f"--journal-segment-bytes={SEGMENT_BYTES}"])
@@ -39,31 +48,79 @@ def poisoned() -> Iterator[Replica]:
             made.stop()
 
 
-def test_the_poisoned_request_is_carried_out(poisoned: Replica) -> None:
+def test_changes_of_partitions_are_carried_out() -> None:
     """A directory that could not be started starts, and serves all that is in it.
 
     All 8,190 commands stand, since nobody knows which of such were acknowledged. Each group has
-    heard of them, of the last ones by steps, and follows what the same user does next.
+    heard of them, of the last ones by steps, and follows what the same user does next. At the
+    level of bounds the same request is refused.
     """
-    with poisoned.root() as root:
-        (stream,) = [
-            found
-            for found in root.call(root.streams.ListStreams, streams.ListStreamsRequest()).streams
-            if found.name.startswith("s")
-        ]
-        tag = stream.name[1:]
-        user = root.logged_in(f"u{tag}", "secret").with_session()
-        where: dict[str, Any] = {"stream": named(stream.name), "topic": named("t")}
-        _check_groups(user, where, PARTITIONS)
+    partitions, count = TOPICS["partitions"]
+    with started("partitions") as replica, replica.root() as root:
+        user, where = _found(root)
+        _check_groups(user, where, partitions, count)
         more = streams.CreatePartitionsRequest(partitions_count=1, **where)
         user.once(user.streams.CreatePartitions, more)
-        _check_groups(user, where, PARTITIONS + 1)
+        _check_groups(user, where, partitions + 1, count)
+        request = cluster.RaiseFeatureLevelRequest(
+            level=limits.FEATURE_LEVEL_BOUNDED, expected=limits.FEATURE_LEVEL_BOUNDED - 1
+        )
+        root.call(root.cluster.RaiseFeatureLevel, request)
+        root.create_stream("behind the level")
+        _check_refused(_reasons(SubmitStream(user).ask(2, *changes(where), acked=1)))
         root.create_stream("after")
 
 
-def _check_groups(user: Caller, where: dict[str, Any], partitions_count: int) -> None:
-    for number in range(GROUPS):
+def test_heartbeats_have_become_a_refusal() -> None:
+    """A request whose answer no message holds is a refusal now, also where it was logged before.
+
+    Its sender asks for the answer that never came, hears of the refusal, and goes on.
+    """
+    with started("heartbeats") as replica, replica.root() as root:
+        user, where = _found(root)
+        view = groups.GetConsumerGroupRequest(group=named("g0"), **where)
+        (member,) = user.call(user.groups.GetConsumerGroup, view).group.members
+        user.session = member.session_id
+        stream = SubmitStream(user)
+        beats = heartbeats(user, where)
+        error = stream.ask(2, *beats, acked=1).error
+        assert error.reason == Reason.REASON_ANSWER_TOO_LARGE
+        assert {detail.key: detail.value for detail in error.details}["applied"] == "true"
+        one = submit.Span(code=beats[0].code, count=1, items=frame(unframe(beats[0].items)[0]))
+        assert _reasons(stream.ask(3, one, acked=2)) == [""]
+        root.create_stream("after")
+
+
+def _found(root: Caller) -> tuple[Caller, dict[str, Any]]:
+    """Return the user who did it, with a new session, and how requests name the topic."""
+    listed = root.call(root.streams.ListStreams, streams.ListStreamsRequest()).streams
+    (stream,) = [found for found in listed if found.name.startswith("s")]
+    user = root.logged_in(f"u{stream.name[1:]}", "secret").with_session()
+    return user, {"stream": named(stream.name), "topic": named("t")}
+
+
+def _check_groups(user: Caller, where: dict[str, Any], partitions_count: int, count: int) -> None:
+    for number in range(count):
         request = groups.GetConsumerGroupRequest(group=named(f"g{number}"), **where)
         group = user.call(user.groups.GetConsumerGroup, request).group
         assert group.partitions_count == partitions_count and group.members_count == 1
         assert group.group_epoch > CHANGES
+
+
+def _reasons(reply: submit.CommandReply) -> list[str]:
+    """Return the reason of each command of a request, "" for success."""
+    assert not reply.HasField("error"), reply.error
+    reasons: list[str] = []
+    for answer in reply.spans:
+        own = [""] * len(unframe(answer.results))
+        for error in answer.errors:
+            own[error.index] = Reason.Name(error.error.reason).removeprefix("REASON_")
+        reasons += own
+    return reasons
+
+
+def _check_refused(reasons: Sequence[str]) -> None:
+    """Check that the first changes stand, and that none does once there is no room."""
+    stand = reasons.index("COST_EXCEEDED")
+    assert 0 < stand <= CHANGES_WITH_ROOM
+    assert not any(reasons[:stand]) and set(reasons[stand:]) == {"COST_EXCEEDED"}

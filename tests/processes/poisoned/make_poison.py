@@ -1,54 +1,79 @@
-"""Log a request that alternates partitions: see the README beside this file.
+"""Log a request that the build before could not get over: see the README beside this file.
 
-Usage: make_poison.py ADDRESS ROOT_PASSWORD_FILE
+Usage: make_poison.py partitions|heartbeats ADDRESS ROOT_PASSWORD_FILE
 """
 
 from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
-from tests.processes.callers import Caller, named
+from tests.processes.callers import Caller, SubmitStream, named, span
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as groups
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
-from viewstamp.api.submit.v1.submit_service_pb2_grpc import SubmitServiceStub
 from viewstamp.api.users.v1 import users_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users
-from viewstamp.framing import frame
-from viewstamp.limits import REQUEST_COMMANDS_MAX
+from viewstamp.limits import PARTITIONS_PER_REQUEST_MAX, REQUEST_COMMANDS_MAX
 from viewstamp.routing import methods_of_file
 
-PARTITIONS = 1_000
-GROUPS = 20
-PATIENCE_S = 60
+# By kind: partitions of the topic, and groups with one member each.
+TOPICS: Final = {"partitions": (1_000, 20), "heartbeats": (5_000, 1)}
+CODES: Final = {
+    method.name: method.code
+    for file in (groups.DESCRIPTOR, streams.DESCRIPTOR)
+    for method in methods_of_file(file)
+}
+ASSIGNED_S: Final = 2
 
 
-def main(address: str, password_file: str) -> None:
-    """Prepare a topic with groups, and send the request."""
+def main(kind: str, address: str, password_file: str) -> None:
+    """Prepare a topic with groups, and send the request; the build before never answers it."""
     tag = secrets.token_hex(3)
     with grpc.insecure_channel(address) as channel:
         root = Caller(channel).logged_in("root", Path(password_file).read_text().strip())
-        root.create_stream(f"s{tag}")
-        root.create_topic(f"s{tag}", "t", partitions=PARTITIONS)
         user = _manager_of(root, tag).with_session()
-        where: dict[str, Any] = {"stream": named(f"s{tag}"), "topic": named("t")}
-        for number in range(GROUPS):
-            group = f"g{number}"
-            made = groups.CreateConsumerGroupRequest(name=group, **where)
-            user.call(user.groups.CreateConsumerGroup, made)
-            joined = groups.JoinConsumerGroupRequest(group=named(group), **where)
-            user.once(user.groups.JoinConsumerGroup, joined)
-        _submit(channel, user, where)
+        where = _topic(root, tag, TOPICS[kind][0])
+        for number in range(TOPICS[kind][1]):
+            _join(user, where, f"g{number}")
+        time.sleep(ASSIGNED_S)
+        spans = changes(where) if kind == "partitions" else heartbeats(user, where)
+        try:
+            print(SubmitStream(user).ask(TOPICS[kind][1] + 1, *spans, acked=TOPICS[kind][1]))
+        except grpc.RpcError as error:
+            print(f"no answer: {error.code().name}")
+
+
+def changes(where: dict[str, Any]) -> Sequence[submit.Span]:
+    """Return a request full of DeletePartitions and CreatePartitions, of one partition each."""
+    fewer = streams.DeletePartitionsRequest(partitions_count=1, **where)
+    more = streams.CreatePartitionsRequest(partitions_count=1, **where)
+    pair = (span(CODES["DeletePartitions"], fewer), span(CODES["CreatePartitions"], more))
+    return pair * (REQUEST_COMMANDS_MAX // 2)
+
+
+def heartbeats(user: Caller, where: dict[str, Any]) -> Sequence[submit.Span]:
+    """Return a request full of heartbeats of the first group's member, at the epoch it has."""
+    group = named("g0")
+    found = user.call(
+        user.groups.GetConsumerGroup, groups.GetConsumerGroupRequest(group=group, **where)
+    )
+    beat = groups.HeartbeatConsumerGroupRequest(
+        group=group, member_epoch=found.group.members[0].member_epoch, **where
+    )
+    return [span(CODES["HeartbeatConsumerGroup"], *[beat] * REQUEST_COMMANDS_MAX)]
 
 
 def _manager_of(root: Caller, tag: str) -> Caller:
-    """Return a new user who may manage the one topic."""
+    """Return a new user who may manage the one topic, which there is from now on."""
+    root.create_stream(f"s{tag}")
+    root.create_topic(f"s{tag}", "t")
     topic = users_pb2.TopicPermissions(topic=named("t"), manage_topic=True)
     stream = users_pb2.StreamPermissions(stream=named(f"s{tag}"), topics=[topic])
     permissions = users_pb2.Permissions(streams=[stream])
@@ -59,27 +84,26 @@ def _manager_of(root: Caller, tag: str) -> Caller:
     return root.logged_in(f"u{tag}", "secret")
 
 
-def _submit(channel: grpc.Channel, user: Caller, where: dict[str, Any]) -> None:
-    codes = {method.name: method.code for method in methods_of_file(streams.DESCRIPTOR)}
-    fewer = streams.DeletePartitionsRequest(partitions_count=1, **where).SerializeToString()
-    more = streams.CreatePartitionsRequest(partitions_count=1, **where).SerializeToString()
-    spans = [
-        submit.Span(code=codes[name], count=1, items=frame(request))
-        for _ in range(REQUEST_COMMANDS_MAX // 2)
-        for name, request in (("DeletePartitions", fewer), ("CreatePartitions", more))
-    ]
-    acked = GROUPS
-    command = submit.CommandRequest(number=acked + 1, acked=acked, spans=spans)
+def _topic(root: Caller, tag: str, partitions_count: int) -> dict[str, Any]:
+    """Give the topic so many partitions, and return how requests name it."""
+    where: dict[str, Any] = {"stream": named(f"s{tag}"), "topic": named("t")}
+    left = partitions_count - 1
+    while left:
+        count = min(left, PARTITIONS_PER_REQUEST_MAX)
+        request = streams.CreatePartitionsRequest(partitions_count=count, **where)
+        root.call(root.streams.CreatePartitions, request)
+        left -= count
+    return where
 
-    def requests() -> Iterator[submit.SubmitRequest]:
-        yield submit.SubmitRequest(open=submit.OpenStream(session_id=user.session))
-        yield submit.SubmitRequest(command=command)
 
-    answers = SubmitServiceStub(channel).Submit(
-        requests(), metadata=user.metadata(), timeout=PATIENCE_S
+def _join(user: Caller, where: dict[str, Any], name: str) -> None:
+    """Create a group and join it by the next request of the session."""
+    user.call(
+        user.groups.CreateConsumerGroup, groups.CreateConsumerGroupRequest(name=name, **where)
     )
-    for answer in answers:
-        print(answer.WhichOneof("kind"))
+    user.once(
+        user.groups.JoinConsumerGroup, groups.JoinConsumerGroupRequest(group=named(name), **where)
+    )
 
 
 if __name__ == "__main__":
