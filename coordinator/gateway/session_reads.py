@@ -16,7 +16,8 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
-from viewstamp.limits import MESSAGE_BYTES_MAX, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
+from viewstamp.limits import MESSAGE_BYTES_MAX
+from viewstamp.paging import PagedList, page_size
 from viewstamp.routing import MethodKind, methods_of_file
 
 _METHODS: Final = {
@@ -25,7 +26,7 @@ _METHODS: Final = {
     if method.kind is MethodKind.QUERY
 }
 _OF_OTHERS: Final = next(m.code for m in _METHODS.values() if m.name == "ListUserSessions")
-_U64_DIGITS_MAX: Final = 20
+_OF_ALL: Final = PagedList("ListUserSessions")
 
 
 class SessionReads:
@@ -71,17 +72,17 @@ class SessionReads:
     def _page(
         self, request: sessions_pb2.ListUserSessionsRequest, everybody: Sequence[Session]
     ) -> sessions_pb2.ListUserSessionsResponse:
-        size, after = _page_size(request.page_size), _page_after(request.page_token)
+        size, sessions, pages = page_size(request.page_size), everybody, _OF_ALL
         if request.HasField("user_id"):
-            sessions: Sequence[Session] = self._of_user(request.user_id)
-        else:
-            sessions = everybody
+            sessions = self._of_user(request.user_id)
+            pages = PagedList("ListUserSessions", request.user_id)
+        after = pages.id_after(request.page_token)
         start = bisect_right(sessions, after, key=lambda session: session.session_id)
         # One more than asked for tells whether there is another page.
         rest = sessions[start : start + size + 1]
         return sessions_pb2.ListUserSessionsResponse(
             sessions=_infos(rest[:size]),
-            next_page_token=str(rest[size - 1].session_id) if len(rest) > size else "",
+            next_page_token=pages.next_id_token([each.session_id for each in rest], size),
         )
 
 
@@ -100,25 +101,3 @@ def _infos(sessions: Iterable[Session]) -> Iterator[sessions_pb2.SessionInfo]:
             user_id=session.user_id,
             last_request_number=session.last_number,
         )
-
-
-def _page_size(size: int) -> int:
-    if size > PAGE_SIZE_MAX:
-        raise Refusal(
-            Reason.REASON_MALFORMED_REQUEST,
-            f"page_size is {size}; at most {PAGE_SIZE_MAX} are allowed",
-            field="page_size",
-        )
-    return size or PAGE_SIZE_DEFAULT
-
-
-def _page_after(token: str) -> int:
-    if not token:
-        return 0
-    if len(token) > _U64_DIGITS_MAX or not (token.isascii() and token.isdecimal()):
-        raise Refusal(
-            Reason.REASON_MALFORMED_REQUEST,
-            "page_token is none that was returned: take it from the page before",
-            field="page_token",
-        )
-    return int(token)

@@ -7,8 +7,6 @@ under way is decided, from what was retired by then.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -26,11 +24,11 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as pb
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
+from viewstamp.paging import PagedList, page_size
 from viewstamp.routing import MethodKind, methods_of_file
 
 _METHODS: Final = {m.code: m for m in methods_of_file(pb.DESCRIPTOR) if m.kind is MethodKind.QUERY}
 _CODES: Final = {method.name: code for code, method in _METHODS.items()}
-_GENERATION_BYTES: Final = 8
 
 
 class Catalog(Protocol):
@@ -194,11 +192,12 @@ class SnapshotReads:
         return pb.GetSnapshotResponse(snapshot=snapshot_message(found))
 
     def _list(self, request: pb.ListSnapshotsRequest) -> Message:
-        size = _page_size(request.page_size)
-        found = self._catalog.list_after(_after(request.page_token), size + 1)
+        size, pages = page_size(request.page_size), PagedList("ListSnapshots")
+        after = pages.id_after(request.page_token) if request.page_token else 0
+        found = self._catalog.list_after(after, size + 1)
         return pb.ListSnapshotsResponse(
             snapshots=map(snapshot_message, found[:size]),
-            next_page_token=_token(found[size - 1].generation) if len(found) > size else "",
+            next_page_token=pages.next_id_token([each.generation for each in found], size),
         )
 
     def _lookup(self, request: pb.LookupGenerationRequest) -> Message:
@@ -260,41 +259,6 @@ def _undecided(generation: int) -> Refusal:
         generation=generation,
         deadline_ms=limits.READ_DEADLINE_MS,
     )
-
-
-def _page_size(requested: int) -> int:
-    if requested > limits.PAGE_SIZE_MAX:
-        raise Refusal(
-            Reason.REASON_MALFORMED_REQUEST,
-            f"the page size {requested} is too large; use 1 to {limits.PAGE_SIZE_MAX}, or 0 for"
-            f" {limits.PAGE_SIZE_DEFAULT}",
-            page_size=requested,
-            limit=limits.PAGE_SIZE_MAX,
-        )
-    return requested or limits.PAGE_SIZE_DEFAULT
-
-
-def _token(generation: int) -> str:
-    return base64.urlsafe_b64encode(generation.to_bytes(_GENERATION_BYTES, "big")).decode("ascii")
-
-
-def _after(token: str) -> int:
-    """Return the generation that the page before ended with, 0 for the first page."""
-    if not token:
-        return 0
-    try:
-        key = base64.b64decode(token, altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        key = b""
-    generation = int.from_bytes(key, "big")
-    if len(key) != _GENERATION_BYTES or _token(generation) != token:
-        raise Refusal(
-            Reason.REASON_MALFORMED_REQUEST,
-            "the page token is malformed; send `next_page_token` of the previous page as it is, or"
-            " nothing for the first page",
-            field="page_token",
-        )
-    return generation
 
 
 def _call_later(delay_ms: int, call: Callable[[], None]) -> Timer:

@@ -18,12 +18,12 @@ from services.consumer_groups.lookup import (
 )
 from services.consumer_groups.membership import is_assign_pending
 from services.consumer_groups.model import Group, Member, State
-from services.runtime import paging
 from services.runtime.domain import Call, QueryHandler
 from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as entities
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
 from viewstamp.api.domain.v1.effects_pb2 import TopicContext
+from viewstamp.paging import PagedList, page_size
 
 
 def get_consumer_group(state: State, request: api.GetConsumerGroupRequest, call: Call) -> Message:
@@ -31,8 +31,9 @@ def get_consumer_group(state: State, request: api.GetConsumerGroupRequest, call:
     group, topic = find_group(state, request, call), topic_of(call)
     kept = kept_partitions(state, topic)
     view = group_view(state, group, topic)
-    size = paging.page_size(request.page_size or limits.PAGE_SIZE_MAX)
-    after = paging.id_after(request.page_token)
+    size = page_size(request.page_size or limits.PAGE_SIZE_MAX)
+    pages = PagedList("GetConsumerGroup", group.id)
+    after = pages.id_after(request.page_token)
     sessions = state.group_members.rows.get(group.id)
     found = [] if sessions is None else sessions.keys_after(after, size + 1)
     room = limits.PARTITIONS_PAGE_MAX
@@ -40,7 +41,7 @@ def get_consumer_group(state: State, request: api.GetConsumerGroupRequest, call:
         member = state.members.rows[group.id, session_id]
         room -= _told(member)
         if position == size or (position and room < 0):
-            token = paging.id_token(found[position - 1])
+            token = pages.id_token(found[position - 1])
             return api.GetConsumerGroupResponse(group=view, next_page_token=token)
         view.members.append(member_view(member, kept))
     return api.GetConsumerGroupResponse(group=view)
@@ -50,34 +51,37 @@ def list_consumer_groups(
     state: State, request: api.ListConsumerGroupsRequest, call: Call
 ) -> Message:
     """Return a page of the topic's groups, without members."""
-    size = paging.page_size(request.page_size)
+    size = page_size(request.page_size)
     topic = topic_of(call)
-    after = paging.id_after(request.page_token)
+    pages = PagedList("ListConsumerGroups", topic.stream_id, topic.topic_id)
+    after = pages.id_after(request.page_token)
     ids = state.topic_groups.rows.get((topic.stream_id, topic.topic_id))
     found = [] if ids is None else ids.keys_after(after, size + 1)
     page = found[:size]
     return api.ListConsumerGroupsResponse(
         groups=[group_view(state, state.groups.rows[id_], topic) for id_ in page],
-        next_page_token=paging.next_id_token(found, size),
+        next_page_token=pages.next_id_token(found, size),
     )
 
 
 def sync_consumer_group(state: State, request: api.SyncConsumerGroupRequest, call: Call) -> Message:
     """Return a page of what the calling session owns in the group, and of what it must give up."""
     session_id = require_session(call)
-    member = find_member(state, find_group(state, request, call), session_id)
+    group = find_group(state, request, call)
+    member = find_member(state, group, session_id)
     kept = kept_partitions(state, topic_of(call))
     owned, revoking = below(member.owned, kept), below(member.revoking, kept)
     size = min(request.page_size or limits.PARTITIONS_PAGE_MAX, limits.PARTITIONS_PAGE_MAX)
     # So many were told on the pages before.
-    start = paging.id_after(request.page_token) if request.page_token else 0
+    pages = PagedList("SyncConsumerGroup", group.id, session_id)
+    start = pages.id_after(request.page_token) if request.page_token else 0
     stop, split = start + size, len(owned)
     return api.SyncConsumerGroupResponse(
         member_epoch=member.member_epoch,
         owned_partitions=owned[start:stop],
         revoking_partitions=revoking[max(0, start - split) : max(0, stop - split)],
         assignment=assignment_number(owned, revoking),
-        next_page_token=paging.id_token(stop) if stop < split + len(revoking) else "",
+        next_page_token=pages.id_token(stop) if stop < split + len(revoking) else "",
     )
 
 

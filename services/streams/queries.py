@@ -1,5 +1,5 @@
 """What callers may read. Lists are paged by id, so that a page is consistent and pages never
-repeat an entity; the page token is the last id seen, opaque to callers.
+repeat an entity; the page token has the last id seen, opaque to callers.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from services.runtime import paging
 from services.runtime.domain import Call, QueryHandler
 from services.streams import access as gates
 from services.streams.access import Access, Gate
@@ -17,6 +16,7 @@ from services.streams.options import to_message as options_message
 from services.streams.partitions import PartitionRun, expanded
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as api
+from viewstamp.paging import PagedList, page_size
 
 
 def get_stream(state: State, request: api.GetStreamRequest, call: Call) -> api.GetStreamResponse:
@@ -30,11 +30,11 @@ def list_streams(
 ) -> api.ListStreamsResponse:
     """Return a page of the streams."""
     demand_everywhere(authenticate(state, call), gates.LIST_STREAMS)
-    size = paging.page_size(request.page_size)
-    after = paging.id_after(request.page_token)
+    size, pages = page_size(request.page_size), PagedList("ListStreams")
+    after = pages.id_after(request.page_token)
     ids = state.streams.keys_after(after, size + 1)
     streams = [_stream_message(state, state.streams.rows[id_]) for id_ in ids[:size]]
-    return api.ListStreamsResponse(streams=streams, next_page_token=paging.next_id_token(ids, size))
+    return api.ListStreamsResponse(streams=streams, next_page_token=pages.next_id_token(ids, size))
 
 
 def get_topic(state: State, request: api.GetTopicRequest, call: Call) -> api.GetTopicResponse:
@@ -47,11 +47,11 @@ def get_topic(state: State, request: api.GetTopicRequest, call: Call) -> api.Get
 def list_topics(state: State, request: api.ListTopicsRequest, call: Call) -> api.ListTopicsResponse:
     """Return a page of a stream's topics."""
     stream = find_stream(state, authenticate(state, call), gates.LIST_TOPICS, request.stream)
-    size = paging.page_size(request.page_size)
-    after = paging.id_after(request.page_token)
+    size, pages = page_size(request.page_size), PagedList("ListTopics", stream.id)
+    after = pages.id_after(request.page_token)
     ids = state.topics.ids_after(stream.id, after, size + 1)
     topics = [_topic_message(state.topics.rows[stream.id, id_]) for id_ in ids[:size]]
-    return api.ListTopicsResponse(topics=topics, next_page_token=paging.next_id_token(ids, size))
+    return api.ListTopicsResponse(topics=topics, next_page_token=pages.next_id_token(ids, size))
 
 
 def list_partitions(

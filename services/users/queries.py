@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Final
 
-from services.runtime import paging
 from services.runtime.domain import Call, QueryHandler
 from services.users import permissions
 from services.users.access import (
@@ -19,6 +18,7 @@ from services.users.access import (
 )
 from services.users.model import State, Token, User
 from viewstamp.api.users.v1 import users_pb2, users_service_pb2
+from viewstamp.paging import PagedList, page_size
 
 
 def get_user(
@@ -38,13 +38,13 @@ def list_users(
 ) -> users_service_pb2.ListUsersResponse:
     """Return a page of users by ascending id."""
     authorize(authenticate(state, call), READ_USERS)
-    size = paging.page_size(request.page_size)
+    size, pages = page_size(request.page_size), PagedList("ListUsers")
     # One more than asked for tells whether there is another page.
-    ids = state.users.keys_after(paging.id_after(request.page_token), size + 1)
+    ids = state.users.keys_after(pages.id_after(request.page_token), size + 1)
     page = ids[:size]
     return users_service_pb2.ListUsersResponse(
         users=[user_message(state.users.rows[user_id]) for user_id in page],
-        next_page_token=paging.next_id_token(ids, size),
+        next_page_token=pages.next_id_token(ids, size),
     )
 
 
@@ -53,13 +53,13 @@ def list_tokens(
 ) -> users_service_pb2.ListPersonalAccessTokensResponse:
     """Return a page of a user's tokens by name."""
     user = whose_with(state, request, authenticate(state, call), READ_USERS)
-    size = paging.page_size(request.page_size)
+    size, pages = page_size(request.page_size), PagedList("ListPersonalAccessTokens", user.id)
     names = state.tokens_of(user.id)
-    start = bisect_right(names, paging.name_after(request.page_token))
+    start = bisect_right(names, pages.name_after(request.page_token))
     page = names[start : start + size]
     return users_service_pb2.ListPersonalAccessTokensResponse(
         tokens=[_token_message(state.tokens.rows[user.id, name]) for name in page],
-        next_page_token=paging.name_token(page[-1]) if len(names) > start + size else "",
+        next_page_token=pages.name_token(page[-1]) if len(names) > start + size else "",
     )
 
 

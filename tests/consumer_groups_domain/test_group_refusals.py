@@ -199,7 +199,34 @@ def test_groups_are_listed_in_pages() -> None:
     page = harness.query("ListConsumerGroups", request)
     assert [group.name for group in page.groups] == ["a"]
     assert page.next_page_token == ""
-    assert not harness.query("ListConsumerGroups", request, topic=10).groups
+    assert not harness.query("ListConsumerGroups", api.ListConsumerGroupsRequest(), topic=10).groups
+
+
+def test_tokens_belong_to_a_list() -> None:
+    """A page of groups does not go on in another topic, nor one of members in another group."""
+    harness = Harness()
+    for name in "ab":
+        harness.create(name)
+    for session_id in (11, 12):
+        harness.join(session_id, name="a")
+    groups = harness.query("ListConsumerGroups", api.ListConsumerGroupsRequest(page_size=1))
+    request = api.ListConsumerGroupsRequest(page_token=groups.next_page_token)
+    assert (
+        refused(lambda: harness.query("ListConsumerGroups", request, topic=10))
+        == "MALFORMED_REQUEST"
+    )
+    first = api.GetConsumerGroupRequest(page_size=1)
+    first.group.name = "a"
+    token = harness.query("GetConsumerGroup", first).next_page_token
+    for name, wrong in (("b", token), ("a", groups.next_page_token)):
+        members = api.GetConsumerGroupRequest(page_token=wrong)
+        members.group.name = name
+        with pytest.raises(Refusal) as caught:
+            harness.query("GetConsumerGroup", members)
+        assert caught.value.case == "page_token_of_another_list"
+    first.page_token = token
+    (member,) = harness.query("GetConsumerGroup", first).group.members
+    assert member.session_id == 12
 
 
 @pytest.mark.parametrize(

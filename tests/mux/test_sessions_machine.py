@@ -125,7 +125,7 @@ def _history(order: tuple[int, ...]) -> SessionsMachine:
 
 
 def test_entities_do_not_depend_on_insertion_order() -> None:
-    """Two replicas that came to the same state by other ways agree on every byte and the order."""
+    """Two replicas that came to the same state by other ways agree on every byte."""
     assert sorted(_history((1, 2, 3)).entities()) == sorted(_history((3, 1, 2)).entities())
 
 

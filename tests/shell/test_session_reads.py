@@ -61,6 +61,21 @@ def test_pages(reads: SessionReads) -> None:
     assert (first, page(reads, page_size=1, page_token=token, user_id=BOB)) == ([2], ([4], ""))
 
 
+def test_tokens_belong_to_a_filter(reads: SessionReads) -> None:
+    """A page of one user's sessions does not go on among those of all, or of another."""
+    _, of_bob = page(reads, page_size=1, user_id=BOB)
+    _, of_all = page(reads, page_size=1)
+    for fields in (
+        {"page_token": of_bob},
+        {"page_token": of_bob, "user_id": ALICE},
+        {"page_token": of_all, "user_id": BOB},
+    ):
+        outcome = ask(reads, OTHERS, pb.ListUserSessionsRequest(**fields))
+        (error,) = outcome.errors
+        case = errors_pb2.Error.FromString(error.error).case
+        assert case == "page_token_of_another_list"
+
+
 @pytest.mark.parametrize("fields", [{"page_size": 1001}, {"page_token": "x"}])
 def test_bad_pages_are_refused_alone(reads: SessionReads, fields: dict[str, Any]) -> None:
     """A page that cannot be is refused, and the reads beside it are answered."""

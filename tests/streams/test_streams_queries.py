@@ -104,6 +104,21 @@ def test_page_goes_on_where_its_entity_was_deleted(bench: Workbench) -> None:
     assert [topic.id for topic in bench.query("ListTopics", request).topics] == [3, 4, 5, 6]
 
 
+def test_tokens_belong_to_a_list(bench: Workbench) -> None:
+    """A page of one stream's topics goes on in no other list, whatever the stream is called."""
+    bench.create_topic("s1", "t1")
+    token = bench.query("ListTopics", api.ListTopicsRequest(stream=by("s2"), page_size=2))
+    token = token.next_page_token
+    for name, request in (
+        ("ListStreams", api.ListStreamsRequest(page_token=token)),
+        ("ListTopics", api.ListTopicsRequest(stream=by("s1"), page_token=token)),
+    ):
+        assert refusal_of(bench, name, request).case == "page_token_of_another_list"
+    bench.command("UpdateStream", api.UpdateStreamRequest(stream=by("s2"), name="renamed"))
+    request = api.ListTopicsRequest(stream=by("renamed"), page_token=token)
+    assert [topic.id for topic in bench.query("ListTopics", request).topics] == [3, 4, 5]
+
+
 @pytest.mark.parametrize(
     "fields", [{"page_size": 1001}, {"page_token": "1"}, {"page_token": "g" * 16}]
 )

@@ -116,11 +116,14 @@ def with_entries(users: Users, name: str, count: int) -> list[str]:
             users.create(username)
         return ["root", "alice", *names]
     for token in reversed(names):
-        request = CreatePersonalAccessTokenRequest(
-            name=token, token_hash=token.encode().ljust(32, b".")
-        )
-        users.command("CreatePersonalAccessToken", request, 0)
+        add_token(users, token)
     return names
+
+
+def add_token(users: Users, name: str) -> None:
+    """Give root a token."""
+    request = CreatePersonalAccessTokenRequest(name=name, token_hash=name.encode().ljust(32, b"."))
+    users.command("CreatePersonalAccessToken", request, 0)
 
 
 def entries(answer: Any) -> list[str]:
@@ -181,10 +184,8 @@ def encoded(key: bytes) -> str:
     [
         (name, request_class, token)
         for name, request_class in LISTS
-        for token in ["?", "é", "AAA", "AAA=AAA=", " ", encoded(b"\xff")]
-    ]
-    + [("ListUsers", ListUsersRequest, encoded(b"1234567"))]
-    + [("ListPersonalAccessTokens", ListPersonalAccessTokensRequest, "YWJ=")],
+        for token in ["?", "é", "AAA", "AAA=AAA=", " ", encoded(b"\xff"), "YWJ="]
+    ],
 )
 def test_malformed_page_token(users: Users, name: str, request_class: Any, page_token: str) -> None:
     """What no page ended with is refused as a page token."""
@@ -193,6 +194,27 @@ def test_malformed_page_token(users: Users, name: str, request_class: Any, page_
         lambda: users.query(name, request_class(page_token=page_token)),
     )
     assert error.details == {"field": "page_token"}
+
+
+def test_page_tokens_belong_to_a_list(users: Users) -> None:
+    """A page of users does not go on among tokens, nor one of a user's tokens among another's."""
+    for name in ("one", "two"):
+        add_token(users, name)
+    people = users.query("ListUsers", ListUsersRequest(page_size=1)).next_page_token
+    own = users.query("ListPersonalAccessTokens", ListPersonalAccessTokensRequest(page_size=1))
+    for name, request in (
+        ("ListUsers", ListUsersRequest(page_token=own.next_page_token)),
+        ("ListPersonalAccessTokens", ListPersonalAccessTokensRequest(page_token=people)),
+        (
+            "ListPersonalAccessTokens",
+            ListPersonalAccessTokensRequest(user=by_id(1), page_token=own.next_page_token),
+        ),
+    ):
+        error = refused(
+            Reason.REASON_MALFORMED_REQUEST,
+            lambda name=name, request=request: users.query(name, request),  # type: ignore[misc]
+        )
+        assert error.case == "page_token_of_another_list"
 
 
 def test_page_token_survives_a_delete(users: Users) -> None:

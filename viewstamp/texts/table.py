@@ -267,6 +267,10 @@ RUNTIME: Final[Texts] = {
         "The page token is malformed; send `next_page_token` of the previous page as it is, or "
         "nothing for the first page."
     ),
+    (Reason.REASON_MALFORMED_REQUEST, "page_token_of_another_list"): (
+        "The page token is not of this list: another method returned it, {method} for another "
+        "parent or filter, or an older build; begin again with an empty one."
+    ),
     (Reason.REASON_COMMAND_TOO_LARGE, "answers"): (
         "the answers exceed {limit} bytes together: ask for less at once"
     ),

@@ -416,7 +416,7 @@ class GetConsumerGroupRequest(_message.Message):
     page_size: _builtins.int
     """Of members: 1 to 1000; 0 means 1000. A page has fewer where they have many partitions."""
     page_token: _builtins.str
-    """From the previous page; empty for the first."""
+    """From the previous page of the same list; empty for the first."""
     @_builtins.property
     def stream(self) -> _common_pb2.Identifier:
         """The stream."""
@@ -493,7 +493,7 @@ class ListConsumerGroupsRequest(_message.Message):
     page_size: _builtins.int
     """1 to 1000; 0 means 100."""
     page_token: _builtins.str
-    """From the previous page; empty for the first."""
+    """From the previous page of the same list; empty for the first."""
     @_builtins.property
     def stream(self) -> _common_pb2.Identifier:
         """The stream."""
@@ -970,7 +970,7 @@ class SyncConsumerGroupRequest(_message.Message):
     page_size: _builtins.int
     """Partitions in a page: 1 to 100000; 0 means 100000."""
     page_token: _builtins.str
-    """From the previous page; empty for the first."""
+    """From the previous page of the same list; empty for the first."""
     @_builtins.property
     def stream(self) -> _common_pb2.Identifier:
         """The stream."""

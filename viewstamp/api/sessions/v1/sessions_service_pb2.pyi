@@ -169,7 +169,7 @@ class ListUserSessionsRequest(_message.Message):
     page_size: _builtins.int
     """1 to 1000; 0 means 100."""
     page_token: _builtins.str
-    """From the previous page; empty for the first."""
+    """From the previous page of the same list; empty for the first."""
     user_id: _builtins.int
     """Whose; everybody's if absent."""
     def __init__(

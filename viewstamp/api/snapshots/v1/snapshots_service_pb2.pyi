@@ -712,7 +712,7 @@ class ListSnapshotsRequest(_message.Message):
     page_size: _builtins.int
     """1 to 1000; 0 means 100."""
     page_token: _builtins.str
-    """From the previous page; empty for the first."""
+    """From the previous page of the same list; empty for the first."""
     def __init__(
         self,
         *,

@@ -870,7 +870,7 @@ class ListStreamsRequest(_message.Message):
     page_size: _builtins.int
     """1 to 1000; 0 means 100."""
     page_token: _builtins.str
-    """From the previous page; empty for the first."""
+    """From the previous page of the same list; empty for the first."""
     def __init__(
         self,
         *,
@@ -991,7 +991,7 @@ class ListTopicsRequest(_message.Message):
     page_size: _builtins.int
     """1 to 1000; 0 means 100."""
     page_token: _builtins.str
-    """From the previous page; empty for the first."""
+    """From the previous page of the same list; empty for the first."""
     @_builtins.property
     def stream(self) -> _common_pb2.Identifier:
         """The stream."""

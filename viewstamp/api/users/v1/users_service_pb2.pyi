@@ -826,7 +826,7 @@ class ListUsersRequest(_message.Message):
     page_size: _builtins.int
     """1 to 1000; 0 means 100."""
     page_token: _builtins.str
-    """From the previous page; empty for the first."""
+    """From the previous page of the same list; empty for the first."""
     def __init__(
         self,
         *,
@@ -887,7 +887,7 @@ class ListPersonalAccessTokensRequest(_message.Message):
     page_size: _builtins.int
     """1 to 1000; 0 means 100."""
     page_token: _builtins.str
-    """From the previous page; empty for the first."""
+    """From the previous page of the same list; empty for the first."""
     @_builtins.property
     def user(self) -> _common_pb2.Identifier:
         """Whose; the caller's own if absent."""
