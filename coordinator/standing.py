@@ -96,6 +96,8 @@ class Standing:
         self._look_at_level()
         for session_id in retired.ended_sessions:
             self._ports.face.submit.session_ended(session_id)
+        for user_id in retired.users_with_ended_credentials:
+            self._ports.face.submit.credentials_ended(user_id)
 
     def _look_at_level(self) -> None:
         """Once the feature level is raised, have the stages tell what it kept from the log."""

@@ -125,7 +125,8 @@ class Commands:
     async def open_session(self, session_id: int, principal: AccessToken) -> int:
         """Return the last request number of the caller's session, for a stream to go on from.
 
-        Raises Refusal SESSION_EVICTED, also for another user's session: ids must not be probed.
+        Raises Refusal SESSION_EVICTED, also for another user's session: ids must not be probed; and
+        UNAUTHENTICATED if the caller's credentials have ended.
         """
         await self._confirm_leading()
         return self._session_of(session_id, principal).last_number
@@ -140,8 +141,25 @@ class Commands:
         session = self.check_session(session_id)
         if session.user_id != principal.user_id:
             raise _evicted(session_id)
+        self.check_credentials(principal)
         self._used(session_id)
         return session
+
+    def check_credentials(self, principal: AccessToken) -> None:
+        """Raise Refusal UNAUTHENTICATED if this replica knows that a caller's credentials ended.
+
+        What they may do is decided at log order. But with what has ended nobody is to take places
+        of the user, make room among the user's sessions, or fence streams of them.
+        """
+        stamp = principal.credential_revision
+        minimum = self._sessions.minimum_above(principal.user_id, stamp)
+        if minimum is not None:
+            raise Refusal.of(
+                Reason.REASON_UNAUTHENTICATED,
+                "credentials_changed",
+                user=principal.user_id,
+                minimum=minimum,
+            )
 
     def check_session(self, session_id: int) -> Session:
         """Return a live session that was known here before. Raises Refusal SESSION_EVICTED."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import grpc.aio
@@ -23,6 +22,7 @@ from coordinator.gateway.replies import (
     refused_read,
 )
 from coordinator.gateway.slow_readers import end_in_time, write_in_time
+from coordinator.gateway.stream_places import StreamPlaces
 from coordinator.gateway.timers import SessionTimers
 from coordinator.replica.batcher import Reply
 from coordinator.tasks import first_to_end
@@ -71,7 +71,7 @@ class SubmitStreams:
         self._open: dict[int, set[_Stream]] = {}
         # The stream of each session that was opened last: nothing new is taken from its elders.
         self._newest: dict[int, _Stream] = {}
-        self._of_user: Counter[int] = Counter()
+        self._places = StreamPlaces()
 
     async def serve(self, context: Context) -> None:
         """Serve one stream until either side ends it."""
@@ -79,7 +79,7 @@ class SubmitStreams:
         try:
             self._check_serving()
             principal = self.authenticator.principal(context.invocation_metadata())
-            with self._place(principal.user_id):
+            with self._places.place(principal.user_id):
                 await self._serve(context, principal)
         except Refusal as refusal:
             if self.audit is not None:
@@ -92,6 +92,13 @@ class SubmitStreams:
         asyncio.get_running_loop().call_soon(self._end_streams, session_id)
         if self.audit is not None and session_id in self._open:
             self.audit.session_ended(session_id)
+
+    def credentials_ended(self, user_id: int) -> None:
+        """End the streams that were opened with what has ended, after the answers they have got.
+
+        Nothing could be done over them any more, but they would keep places of the user for ever.
+        """
+        asyncio.get_running_loop().call_soon(self._places.check_credentials, user_id)
 
     def end_all(self, refusal: Refusal) -> None:
         """End every stream of a session, after the answers it has got: they go on elsewhere."""
@@ -133,24 +140,11 @@ class SubmitStreams:
         if opening.session_id:
             await self._serve_session(context, principal, opening)
         else:
-            await self._write_opened(context, 0)
-            await _Stream(self, context, principal, opening).run()
-
-    @contextmanager
-    def _place(self, user_id: int) -> Iterator[None]:
-        """Take a place of the user's. Raises Refusal QUOTA_EXCEEDED."""
-        open_count = self._of_user[user_id]
-        if open_count >= limits.SUBMIT_STREAMS_PER_USER_MAX:
-            raise _too_many(f"user {user_id} has", open_count)
-        if self._of_user.total() >= limits.SUBMIT_STREAMS_MAX:
-            raise _too_many("this replica has", self._of_user.total())
-        self._of_user[user_id] += 1
-        try:
-            yield
-        finally:
-            self._of_user[user_id] -= 1
-            if not self._of_user[user_id]:
-                del self._of_user[user_id]
+            self.commands.check_credentials(principal)
+            stream = _Stream(self, context, principal, opening)
+            with self._places.serving(principal.user_id, stream):
+                await self._write_opened(context, 0)
+                await stream.run()
 
     async def _write_opened(self, context: Context, last_number: int) -> None:
         opened = submit_pb2.StreamOpened(
@@ -169,10 +163,11 @@ class SubmitStreams:
         self._fence_elders(session_id, stream)
         self.timers.stream_opened(session_id)
         try:
-            await self._write_opened(context, last_number)
-            # It may have ended while `opened` was written.
-            self.commands.check_session(session_id)
-            await stream.run()
+            with self._places.serving(principal.user_id, stream):
+                await self._write_opened(context, last_number)
+                # It may have ended while `opened` was written.
+                self.commands.check_session(session_id)
+                await stream.run()
         finally:
             self.timers.stream_closed(session_id)
             self._closed(session_id, stream)
@@ -190,16 +185,6 @@ class SubmitStreams:
         streams.remove(stream)
         if not streams:
             del self._open[session_id]
-
-
-def _too_many(who: str, count: int) -> Refusal:
-    return Refusal(
-        Reason.REASON_QUOTA_EXCEEDED,
-        f"{who} {count} Submit streams open, as many as may be: end some",
-        share="submit_streams",
-        held=count,
-        retry_delay_ms=limits.REPLIES_RETRY_DELAY_MS,
-    )
 
 
 async def _opening(context: Context) -> submit_pb2.OpenStream:
@@ -269,6 +254,13 @@ class _Stream:
         """End the stream once the answers that are ready were written."""
         self._end = self._end or refusal
         self._wake.set()
+
+    def check_credentials(self) -> None:
+        """End the stream if the credentials that it was opened with have ended."""
+        try:
+            self._streams.commands.check_credentials(self._principal)
+        except Refusal as refusal:
+            self.end(refusal)
 
     async def _read(self) -> None:
         while True:

@@ -234,6 +234,7 @@ class UnaryCalls:
         self, method: Method, payload: bytes, principal: AccessToken, trace: CommandTrace | None
     ) -> tuple[Reply, bytes]:
         suffix = b""
+        self._commands.check_credentials(principal)
         if method.code == REGISTER_SESSION_CODE and self._room is not None:
             await self._room.make(principal.user_id, payload)
         if self._normalizer.needed(method):

@@ -76,13 +76,15 @@ class PrepareWork:
         self.cut: CutTaken | None = None
         self._registered: list[Session] = []
         self._ended: list[int] = []
+        self._users: dict[int, None] = {}
         # Generations that have changed; None: deleted.
         self._catalog: dict[int, Snapshot | None] = {}
 
     def note(self, changes: SessionChanges) -> None:
-        """Remember sessions that begin or end when this prepare retires."""
+        """Remember sessions, and whose credentials, begin or end when this prepare retires."""
         self._registered.extend(changes.registered)
         self._ended.extend(changes.ended)
+        self._users |= dict.fromkeys(changes.users)
 
     def note_catalog(self, changes: dict[int, Snapshot | None]) -> None:
         """Remember generations that have changed."""
@@ -104,8 +106,8 @@ class PrepareWork:
         for session_id in self._ended:
             sessions.replies.close(session_id)
         prepare = self.prepare
-        ended = tuple(self._ended)
-        return Retired(prepare.op, prepare.view, self.last_revision, replies, ended)
+        ended, users = tuple(self._ended), tuple(self._users)
+        return Retired(prepare.op, prepare.view, self.last_revision, replies, ended, users)
 
 
 class SessionsStage:

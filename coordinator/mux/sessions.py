@@ -70,10 +70,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class SessionChanges:
-    """Which sessions began and ended, in the order in which they did."""
+    """Which sessions began and ended, and whose credentials, in the order in which they did."""
 
     registered: tuple[Session, ...]
     ended: tuple[int, ...]
+    users: tuple[int, ...]
 
 
 class SessionsMachine:
@@ -89,6 +90,7 @@ class SessionsMachine:
         self._minimums: EntityTable[int, Minimum] = EntityTable(self._undo)
         self._registered: list[Session] = []
         self._ended: list[int] = []
+        self._users: list[int] = []
 
     def get(self, session_id: int) -> Session | None:
         """Return a live session."""
@@ -135,17 +137,23 @@ class SessionsMachine:
 
     def check_principal(self, span: LoggedSpan) -> Error | None:
         """Return why the span's principal is refused: its credentials have changed since."""
-        known = self._minimums.get(span.user_id)
-        if known is None or not known.refuses(span.credential_revision):
+        minimum = self.minimum_above(span.user_id, span.credential_revision)
+        if minimum is None:
             return None
-        minimum = known.minimum
-        if span.credential_revision & limits.TOKEN_STAMP:
-            minimum = max(minimum, known.minimum_token)
         return self._codec.encode_refusal(
             "UNAUTHENTICATED",
             {"user": str(span.user_id), "minimum": str(minimum)},
             "credentials_changed",
         )
+
+    def minimum_above(self, user_id: int, stamp: int) -> int | None:
+        """Return the minimum that a stamp of a user lies below; None if it is in force."""
+        known = self._minimums.get(user_id)
+        if known is None or not known.refuses(stamp):
+            return None
+        if stamp & limits.TOKEN_STAMP:
+            return max(known.minimum, known.minimum_token)
+        return known.minimum
 
     def apply(
         self, command: SessionCommand, span: LoggedSpan, session_id: int, revision: int
@@ -187,10 +195,10 @@ class SessionsMachine:
         self._undo.revert()
 
     def take_changes(self) -> SessionChanges:
-        """Return which sessions began and ended since the last call."""
-        changes = SessionChanges(tuple(self._registered), tuple(self._ended))
-        self._registered.clear()
-        self._ended.clear()
+        """Return which sessions, and whose credentials, began and ended since the last call."""
+        changes = SessionChanges(tuple(self._registered), tuple(self._ended), tuple(self._users))
+        for told in (self._registered, self._ended, self._users):
+            told.clear()
         return changes
 
     def evicted(self, session_id: int) -> Error:
@@ -276,6 +284,8 @@ class SessionsMachine:
         )
         if raised != known:
             self._minimums.put(user_id, raised)
+            self._undo.record(self._users.pop)
+            self._users.append(user_id)
 
     def _existing(self, session_id: int) -> Session:
         """Return a session that an index names."""

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.mux.codec import CredentialsChanged, UserEnded, UserSessionsEnded
 from coordinator.mux.replies import ERROR_OVERHEAD_BYTES, REPLY_OVERHEAD_BYTES, ReplyTable
-from coordinator.mux.sessions import Applied, Refused, SessionsMachine
+from coordinator.mux.sessions import Applied, Refused, SessionChanges, SessionsMachine
 from coordinator.mux.types import (
     IndexedError,
     LoggedSpan,
@@ -70,11 +70,11 @@ def test_everything_a_savepoint_covers_is_taken_back() -> None:
     machine.apply_effect(CredentialsChanged(8, 9), 9)
     machine.revert()
     assert sorted(machine.entities()) == before
-    assert machine.take_changes().ended == ()
+    assert machine.take_changes() == SessionChanges((), (), ())
     machine.savepoint()
     machine.apply_effect(UserEnded(7), 9)
     machine.keep()
-    assert machine.take_changes().ended == (1, 2)
+    assert machine.take_changes() == SessionChanges((), (1, 2), (7,))
     assert [session.session_id for session in machine.live()] == [3]
 
 

@@ -76,11 +76,13 @@ class Wire:
 
 
 class Authenticator:
-    """Knows root."""
+    """Knows one caller: root."""
+
+    caller = ROOT
 
     def principal(self, _: object) -> Any:
-        """Return root."""
-        return ROOT
+        """Return who it knows."""
+        return self.caller
 
     def check_fresh(self, _: object) -> None:
         """Believe every token."""
@@ -91,10 +93,11 @@ class Face:
 
     def __init__(self) -> None:
         self.world = World()
+        self.authenticator = Authenticator()
         timers = SessionTimers(lambda: iter(()), self.world, lambda: 0)  # type: ignore[arg-type]
         self.streams = SubmitStreams(
             b"c" * 16,
-            Authenticator(),  # type: ignore[arg-type]
+            self.authenticator,  # type: ignore[arg-type]
             self.world.commands,
             None,  # type: ignore[arg-type]
             timers,
@@ -112,7 +115,7 @@ class Face:
         wire = Wire()
         opening = submit.SubmitRequest(open=submit.OpenStream(session_id=session_id))
         wire.arrived.put_nowait(opening.SerializeToString())
-        task = asyncio.create_task(self._serve(wire))
+        task = asyncio.create_task(self.serve(wire))
         opened = asyncio.ensure_future(wire.written.get())
         try:
             # A stream that could not be opened says so, where waiting for it would have no end.
@@ -125,7 +128,8 @@ class Face:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _serve(self, wire: Wire) -> None:
+    async def serve(self, wire: Wire) -> None:
+        """Serve a stream until it is ended."""
         with pytest.raises(grpc.aio.AbortError):
             await self.streams.serve(wire)  # type: ignore[arg-type]
 
