@@ -467,7 +467,6 @@ class Retired:
     last_revision: int
     replies: tuple[RequestReply, ...]
     ended_sessions: tuple[int, ...]
-    # Some of whose credentials have ended: each user once.
     users_with_ended_credentials: tuple[int, ...] = ()
 
 
