@@ -31,6 +31,11 @@ from viewstamp.errors import Refusal
 # it is a constant of the build, like the refusal's reason.
 RETRY_DELAY_MS: Final = 100
 
+# Bytes of a prepare, and of one session in it. Before the bounds a longer reply never reached its
+# client, and so many replies at once hardly their coordinator.
+_ANSWERS: Final = (limits.PREPARE_ANSWERS_BYTES_MAX, limits.PREPARE_ANSWERS_BYTES_MAX)
+_ANSWERS_BEFORE: Final = (limits.APPLY_ANSWERS_BYTES_MAX, limits.MESSAGE_BYTES_MAX)
+
 
 class Pools(NamedTuple):
     """What a command, and what all of one prepare, may take at one stage."""
@@ -40,6 +45,8 @@ class Pools(NamedTuple):
     cascade_rows: int
     chore_rows: int
     answer_bytes: int
+    # What the commands of one session in it may answer, and of callers without one each.
+    session_answer_bytes: int
 
 
 def pools_of(feature_level: int) -> Pools:
@@ -50,13 +57,14 @@ def pools_of(feature_level: int) -> Pools:
     """
     is_bounded = feature_level >= limits.FEATURE_LEVEL_BOUNDED
     times = 1 if is_bounded else limits.UNBOUNDED_LEVEL_POOLS
+    answers, of_session = _ANSWERS if is_bounded else _ANSWERS_BEFORE
     return Pools(
         command_rows=times * limits.COMMAND_ROWS_MAX,
         rows=times * limits.PREPARE_ROWS_MAX,
         cascade_rows=times * limits.PREPARE_CASCADE_ROWS_MAX,
         chore_rows=times * limits.PREPARE_CHORE_ROWS_MAX,
-        # A longer reply never reached its client.
-        answer_bytes=limits.PREPARE_ANSWERS_BYTES_MAX if is_bounded else limits.MESSAGE_BYTES_MAX,
+        answer_bytes=answers,
+        session_answer_bytes=of_session,
     )
 
 
@@ -85,12 +93,13 @@ class Budget:
     """What is left to the commands and effects of one prepare at one stage."""
 
     __slots__ = (
-        "pools", "rows_left", "answer_bytes_left", "cascade", "chore_rows_left",
-        "_op", "_revision", "_rows_spent", "_bytes_spent",
+        "pools", "rows_left", "answer_bytes_left", "cascade", "chore_rows_left", "session_id",
+        "_op", "_revision", "_rows_spent", "_bytes_spent", "_answered",
     )  # fmt: skip
 
     def __init__(self) -> None:
         """Begin before the first prepare."""
+        self.session_id = limits.GATEWAY_SESSION_ID  # of the span that is handled
         self._revision = -1
         self._rows_spent = 0
         self._bytes_spent = 0
@@ -119,10 +128,8 @@ class Budget:
         self._turn_to(revision)
         spent = self._bytes_spent + count
         shared = spent - max(self._bytes_spent, limits.ANSWER_FREE_BYTES)
-        if shared > 0:
-            if shared > self.answer_bytes_left:
-                return False
-            self.answer_bytes_left -= shared
+        if shared > 0 and not self._take_answer(shared):
+            return False
         self._bytes_spent = spent
         return True
 
@@ -156,11 +163,26 @@ class Budget:
         self.chore_rows_left -= rows
         return True
 
+    def _take_answer(self, count: int) -> bool:
+        """Take so many bytes of what the prepare, and this caller in it, may answer."""
+        if count > self.answer_bytes_left:
+            return False
+        if self.pools.session_answer_bytes < self.pools.answer_bytes:
+            # Without a session each command is a request of its own.
+            caller = self.session_id or -self._revision
+            answered = self._answered.get(caller, 0) + count
+            if answered > self.pools.session_answer_bytes:
+                return False
+            self._answered[caller] = answered
+        self.answer_bytes_left -= count
+        return True
+
     def _renew(self, op: int, feature_level: int) -> None:
         self._op = op
         pools = self.pools = pools_of(feature_level)
         self.rows_left = pools.rows
         self.answer_bytes_left = pools.answer_bytes
+        self._answered: dict[int, int] = {}  # by session, or by command without one
         self.cascade = Allowance(pools.cascade_rows)
         self.chore_rows_left = pools.chore_rows
         self._turn_to(-1)

@@ -46,7 +46,7 @@ from viewstamp import routing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.errors import Refusal
-from viewstamp.limits import ANSWER_FREE_BYTES, FEATURE_LEVEL_MAX
+from viewstamp.limits import ANSWER_FREE_BYTES, FEATURE_LEVEL_MAX, GATEWAY_SESSION_ID
 
 # Items that a batch outside the log may hold: they change nothing.
 _READ_KINDS: Final = frozenset({"resolve", "query", "proposals"})
@@ -177,6 +177,7 @@ class Machine(Generic[State]):
             feature_level=self._feature_level,
             budget=self._budget,
         )
+        self._budget.session_id = item.session_id
         answer = outcome.command
         answer.SetInParent()
         if self._isolation is not None:
@@ -279,7 +280,7 @@ class Machine(Generic[State]):
                     result = result.SerializeToString(deterministic=True)
                 if len(result) > free_bytes and not has_room(call.revision, len(result)):
                     self._take_back(mark, call)
-                    limit = budget.pools.answer_bytes
+                    limit = budget.pools.session_answer_bytes
                     refuse(index=index, error=cost.too_long_an_answer(len(result), limit))
                     result = b""
                 elif validates and request.validate_only:
@@ -365,6 +366,7 @@ class Machine(Generic[State]):
             feature_level=self._feature_level,
             budget=self._budget if self._reads.is_in_log else None,
         )
+        self._budget.session_id = GATEWAY_SESSION_ID  # nobody's in particular
         answer = outcome.resolve
         answer.SetInParent()
         where = f"resolving for method {item.code}"

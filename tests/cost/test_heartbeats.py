@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from tests.cost.machines import Fed, groups
+from tests.cost.machines import reasons as reasons_of
 from tests.cost.test_cascades import create, join, query
 from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
+from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 
 # Stages whose answers make one reply.
 STAGES = 3
@@ -83,6 +85,27 @@ def test_many_heartbeats_of_a_large_member(level: int) -> None:
     assert fed.reply.ByteSize() < bound
     assert set(reasons[:10]) == {""}
     assert set(reasons[-1_000:]) == {"COST_EXCEEDED"}  # not even looked up any more
+
+
+def test_answers_before_the_bounds_have_room_by_session() -> None:
+    """In one entry of the level before, many sessions are answered what one alone is not."""
+    fed = groups(5_000)
+    create(fed, 2)
+    join(fed, [1], session=1)
+    join(fed, [2], session=2)
+    fed.level = LEVEL_BEFORE
+    for first, expected in ((300, {""}), (800, {"", "ANSWER_TOO_LARGE"})):
+        reply = fed.prepare(beats_of(fed, 1, first), beats_of(fed, 2, 300))
+        assert set(reasons_of(reply.outcomes[0], first)) == expected
+        assert set(reasons_of(reply.outcomes[1], 300)) == {""}
+
+
+def beats_of(fed: Fed, number: int, count: int) -> pb.Item:
+    """Return heartbeats of the session that is alone in a group, by the number of both."""
+    requests = [heartbeat(member_epoch=1)] * count
+    for request in requests:
+        request.group.id = number
+    return fed.span("HeartbeatConsumerGroup", requests, session=number)
 
 
 def test_a_member_of_a_million_partitions() -> None:

@@ -61,7 +61,8 @@ def test_before_the_bounds_there_are_bounds() -> None:
     budget, times = fed.machine._budget, limits.UNBOUNDED_LEVEL_POOLS
     assert budget.rows_left == times * limits.PREPARE_ROWS_MAX
     assert budget.cascade.left == times * limits.PREPARE_CASCADE_ROWS_MAX
-    assert budget.answer_bytes_left == limits.MESSAGE_BYTES_MAX
+    assert budget.answer_bytes_left == limits.APPLY_ANSWERS_BYTES_MAX
+    assert budget.pools.session_answer_bytes == limits.MESSAGE_BYTES_MAX
 
 
 def test_grants_are_paid_for_where_they_are_looked_up() -> None:

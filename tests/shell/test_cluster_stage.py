@@ -89,6 +89,15 @@ async def test_refused_ones_stay_refused_by_whoever_did_it() -> None:
     assert [bool(result.cluster) for result in statuses(outcome)] == [False, True, False]
 
 
+async def test_levels() -> None:
+    """Status says which level is in force, and beside it which one a replica supports."""
+    world = World()
+    world.stage.level_in_force, world.stage.level_supported = lambda: 1, lambda: 3
+    (status,) = statuses(world.ask(GET_STATUS, PLAIN))
+    assert status.feature_level == 1
+    assert status.replicas[0].feature_level_max == 3
+
+
 async def test_malformed_span() -> None:
     """Bytes that are no frames, or another number of them, refuse what was not refused yet."""
     world = World()
