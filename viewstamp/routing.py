@@ -6,7 +6,7 @@ Coordinator, services and client all read the same options; nobody keeps a list 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -43,16 +43,15 @@ class Method:
     alone: bool
     request: type[Message]
     response: type[Message]
+    name: str = field(init=False, compare=False)
+    """The RPC's own name, for example `CreateTopic`."""
+    path: str = field(init=False, compare=False)
+    """The gRPC path, for example `/viewstamp.api.streams.v1.StreamsService/CreateTopic`."""
 
-    @property
-    def name(self) -> str:
-        """The RPC's own name, for example `CreateTopic`."""
-        return self.full_name.rpartition("/")[2]
-
-    @property
-    def path(self) -> str:
-        """The gRPC path, for example `/viewstamp.api.streams.v1.StreamsService/CreateTopic`."""
-        return "/" + self.full_name
+    def __post_init__(self) -> None:
+        """Spell out what is asked for with each command."""
+        object.__setattr__(self, "name", self.full_name.rpartition("/")[2])
+        object.__setattr__(self, "path", "/" + self.full_name)
 
 
 def methods_of_file(file: FileDescriptor) -> Iterator[Method]:

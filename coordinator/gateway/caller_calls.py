@@ -46,12 +46,15 @@ class CallerCalls:
         """Sequence a command; return its encoded response. Raises Refusal."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         principal = self._principal
-        self._commands.submit_loose(
+        taken = self._commands.submit_loose(
             LooseCommand(
                 code, request, principal.user_id, principal.credential_revision, "", future
             )
         )
-        self.newest = await future
+        try:
+            self.newest = await future
+        finally:
+            self._commands.settle_loose(taken)
         return only_result(self.newest)
 
     async def query(self, code: int, request: bytes) -> bytes:

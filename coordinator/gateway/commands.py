@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
-from coordinator.gateway.fingerprints import fingerprint
+from coordinator.gateway.fingerprints import SentSpan, fingerprint
 from coordinator.gateway.normalize import Normalizer, Origin
 from coordinator.gateway.quotas import Quotas
 from coordinator.gateway.routes import Routes
@@ -45,11 +45,18 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
-from viewstamp.limits import GATEWAY_SESSION_ID
+from viewstamp.limits import (
+    GATEWAY_SESSION_ID,
+    PREPARE_BODY_BYTES_MAX,
+    REQUEST_COMMANDS_MAX,
+)
 from viewstamp.routing import Method, MethodKind
 from viewstamp.tokens import AccessToken
 
 Suffixes = Sequence[Mapping[int, bytes]]  # by span, then by index
+# What a span adds to a request beside its items, at most; a request is measured where it may be
+# too large.
+SPAN_OVERHEAD_BYTES: Final = 64
 # Another primary may have got what this one believes to be missing.
 _MISSING: Final = (Gap, AckedAhead)
 
@@ -107,8 +114,11 @@ class Commands:
         # Kept alive by those who hold or await a turn.
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
-    def submit_loose(self, command: LooseCommand) -> None:
-        """Queue a command of a caller without a session. Raises Refusal."""
+    def submit_loose(self, command: LooseCommand) -> Taken:
+        """Queue a command of a caller without a session; return what it takes. Raises Refusal.
+
+        Whoever waits for its future gives that back with `settle_loose` once they wait no more.
+        """
         if command.trace is not None:
             command.trace.queued_ns = time.time_ns()
         user_id, size = command.user_id, len(command.item)
@@ -120,7 +130,11 @@ class Commands:
             self._shares.give_back(taken)
             raise
         self._quotas.charge(account, 1, size)
-        command.future.add_done_callback(partial(self._shares.give_back, taken))
+        return taken
+
+    def settle_loose(self, taken: Taken) -> None:
+        """Give back what a command without a session took."""
+        self._shares.give_back(taken)
 
     async def open_session(self, session_id: int, principal: AccessToken) -> int:
         """Return the last request number of the caller's session, for a stream to go on from.
@@ -188,27 +202,29 @@ class Commands:
                 "the stream was opened without a session, for reads alone: register a session and"
                 " open a stream with it",
             )
+        spans = [(span.code, span.count, span.items) for span in request.spans]
         turn = self._turns.get(session_id)
         if turn is None:
-            if not self._normalizer.wants(request.spans):
+            if not self._normalizer.wants(spans):
                 # A new request has its place before anything is awaited, so nobody can overtake it.
                 # Only what seems out of place waits: until it is sure that this replica leads.
-                return await self._admit(session_id, request, principal, traces, check_fence)
+                return await self._admit(session_id, request, spans, principal, traces, check_fence)
             turn = self._turns[session_id] = asyncio.Lock()
         async with turn:
-            return await self._admit(session_id, request, principal, traces, check_fence)
+            return await self._admit(session_id, request, spans, principal, traces, check_fence)
 
     async def _admit(
         self,
         session_id: int,
         request: submit_pb2.CommandRequest,
+        spans: Sequence[SentSpan],
         principal: AccessToken,
         traces: Sequence[CommandTrace],
         check_fence: Callable[[], None],
     ) -> Admitted:
-        if not request.spans:
+        if not spans:
             return self._acknowledge(session_id, request)
-        _check_form(request)
+        _check_form(request, spans)
         found = self._admission.lookup(session_id, request.number, request.acked)
         if isinstance(found, _MISSING):
             await self._confirm_leading()
@@ -223,16 +239,21 @@ class Commands:
                     "the request is in the log and not applied yet: send it again",
                 )
             known_fingerprint, future = known
-            _check_same(session_id, request, known_fingerprint)
-            return Admitted(future, await self._suffixes_again(session_id, request, principal))
+            _check_same(session_id, request.number, spans, known_fingerprint)
+            return Admitted(
+                future, await self._suffixes_again(session_id, request.number, spans, principal)
+            )
         if isinstance(found, Cached):
-            _check_same(session_id, request, found.reply.fingerprint)
+            _check_same(session_id, request.number, spans, found.reply.fingerprint)
             done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
             done.set_result(request_reply(found.reply))
-            return Admitted(done, await self._suffixes_again(session_id, request, principal))
+            return Admitted(
+                done, await self._suffixes_again(session_id, request.number, spans, principal)
+            )
         if not isinstance(found, New):
             raise _refusal(session_id, request.number, found)
-        return await self._sequence(session_id, request, principal, traces, check_fence)
+        logged = _logged(session_id, request, spans, principal)
+        return await self._sequence(logged, spans, principal, traces, check_fence)
 
     def _acknowledge(self, session_id: int, request: submit_pb2.CommandRequest) -> Admitted:
         """Sequence an acknowledgement without commands: always admitted, takes no number."""
@@ -245,19 +266,18 @@ class Commands:
 
     async def _sequence(
         self,
-        session_id: int,
-        request: submit_pb2.CommandRequest,
+        logged: log_pb2.LoggedRequest,
+        spans: Sequence[SentSpan],
         principal: AccessToken,
         traces: Sequence[CommandTrace],
         check_fence: Callable[[], None],
     ) -> Admitted:
-        methods = [self._routes.public_code(s.code, MethodKind.COMMAND) for s in request.spans]
-        logged = _logged(session_id, request, principal)
+        methods = [self._routes.public_code(code, MethodKind.COMMAND) for code, _, _ in spans]
         suffixes: Suffixes = [{}] * len(methods)
         if any(map(self._normalizer.needed, methods)):
             self._normalizer.check_count(
-                (method, span.count, span.items)
-                for method, span in zip(methods, request.spans, strict=True)
+                (method, count, items)
+                for method, (_, count, items) in zip(methods, spans, strict=True)
             )
             suffixes = await self._normalize(logged, methods, principal)
         check_fence()
@@ -309,15 +329,15 @@ class Commands:
         return suffixes
 
     async def _suffixes_again(
-        self, session_id: int, request: submit_pb2.CommandRequest, principal: AccessToken
+        self, session_id: int, number: int, spans: Sequence[SentSpan], principal: AccessToken
     ) -> Suffixes:
         suffixes = []
         first_index = 0
-        for span in request.spans:
-            method = self._routes.public_code(span.code, MethodKind.COMMAND)
-            origin = _origin(session_id, request.number, principal, first_index)
-            suffixes.append(await self._normalizer.suffixes(method, span.count, span.items, origin))
-            first_index += span.count
+        for code, count, items in spans:
+            method = self._routes.public_code(code, MethodKind.COMMAND)
+            origin = _origin(session_id, number, principal, first_index)
+            suffixes.append(await self._normalizer.suffixes(method, count, items, origin))
+            first_index += count
         return suffixes
 
 
@@ -335,48 +355,53 @@ def _origin(session_id: int, number: int, principal: AccessToken, first_index: i
 
 
 def _logged(
-    session_id: int, request: submit_pb2.CommandRequest, principal: AccessToken
+    session_id: int,
+    request: submit_pb2.CommandRequest,
+    spans: Sequence[SentSpan],
+    principal: AccessToken,
 ) -> log_pb2.LoggedRequest:
     logged = log_pb2.LoggedRequest(
         session_id=session_id,
         number=request.number,
         acked=request.acked,
-        fingerprint=fingerprint(request),
+        fingerprint=fingerprint(spans),
     )
-    for span in request.spans:
+    for code, count, items in spans:
         logged.spans.add(
-            code=span.code,
-            count=span.count,
-            items=span.items,
+            code=code,
+            count=count,
+            items=items,
             user_id=principal.user_id,
             credential_revision=principal.credential_revision,
         )
     return logged
 
 
-def _check_form(request: submit_pb2.CommandRequest) -> None:
+def _check_form(request: submit_pb2.CommandRequest, spans: Sequence[SentSpan]) -> None:
     """Raise Refusal for what cannot be a request, whether or not its number was used before."""
     if not request.number:
         raise Refusal(
             Reason.REASON_MALFORMED_REQUEST,
             "request number 0: the requests of a session are numbered from 1",
         )
-    commands = 0
-    for span in request.spans:
-        if not span.count:
+    commands = size = 0
+    for _, count, items in spans:
+        if not count:
             raise Refusal(Reason.REASON_MALFORMED_REQUEST, "a span must hold at least one command")
-        commands += span.count
-    check_size(commands, request.ByteSize())
+        commands += count
+        size += len(items) + SPAN_OVERHEAD_BYTES
+    if commands > REQUEST_COMMANDS_MAX or size > PREPARE_BODY_BYTES_MAX:
+        check_size(commands, request.ByteSize())
 
 
-def _check_same(session_id: int, request: submit_pb2.CommandRequest, known: bytes) -> None:
-    if not is_same(known, fingerprint(request)):
+def _check_same(session_id: int, number: int, spans: Sequence[SentSpan], known: bytes) -> None:
+    if not is_same(known, fingerprint(spans)):
         raise Refusal(
             Reason.REASON_REQUEST_NUMBER_REUSED,
-            f"request {request.number} of session {session_id} was another one: give each request"
+            f"request {number} of session {session_id} was another one: give each request"
             " a number of its own",
             session=session_id,
-            number=request.number,
+            number=number,
         )
 
 

@@ -9,21 +9,23 @@ reply for as long as that is kept.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 from blake3 import blake3
 
-from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.limits import FINGERPRINT_BYTES
 
 _SPAN: Final = struct.Struct("<QQQ")
 
+# A span as the client sent it: code, count, items. A plain tuple, read from its message once.
+SentSpan: TypeAlias = tuple[int, int, bytes]
 
-def fingerprint(request: submit_pb2.CommandRequest) -> bytes:
-    """Return the fingerprint of the spans of a request, as the client sent them."""
+
+def fingerprint(spans: Sequence[SentSpan]) -> bytes:
+    """Return the fingerprint of the spans of a request."""
     parts = []
-    for span in request.spans:
-        items = span.items
-        parts.append(_SPAN.pack(span.code, span.count, len(items)))
+    for code, count, items in spans:
+        parts.append(_SPAN.pack(code, count, len(items)))
         parts.append(items)
     return blake3(b"".join(parts)).digest(length=FINGERPRINT_BYTES)

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import grpc
 
+from coordinator.gateway.fingerprints import SentSpan
 from coordinator.gateway.routes import Routes
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -70,10 +71,13 @@ class Normalizer:
         """Whether spans of the method must pass through here at all."""
         return method.normalize or method.name == TRANSACT
 
-    def wants(self, spans: Iterable[submit_pb2.Span]) -> bool:
+    def wants(self, spans: Iterable[SentSpan]) -> bool:
         """Whether a request from outside must pass through here; unknown codes need not."""
-        methods = (self._routes.find(span.code) for span in spans)
-        return any(method is not None and self.needed(method) for method in methods)
+        for code, _, _ in spans:
+            method = self._routes.find(code)
+            if method is not None and self.needed(method):
+                return True
+        return False
 
     async def normalize(self, method: Method, span: log_pb2.LoggedSpan, origin: Origin) -> Suffixes:
         """Replace the span's items by their loggable form; return what only the caller may see.

@@ -56,6 +56,8 @@ def command_reply(
     if reply.error is not None:
         message.error.CopyFrom(reply.error)
     _add_spans(message.spans, reply.spans, suffixes)
+    if reply.error is None and _is_plain(reply.spans):
+        return message
     if is_too_large(message):
         # Logged before answers had a limit. Kept as it is, so it would end every stream anew.
         return submit_pb2.CommandReply(
@@ -65,12 +67,19 @@ def command_reply(
     return message
 
 
+def _is_plain(spans: Sequence[SpanReply]) -> bool:
+    """Whether an answer is clearly not too large, and has no errors that need a text."""
+    results_bytes = 0
+    for span in spans:
+        if span.errors:
+            return False
+        results_bytes += len(span.results)
+    return results_bytes < ANSWER_BYTES_MAX // 2
+
+
 def is_too_large(message: submit_pb2.CommandReply) -> bool:
-    """Return whether an answer is more than clients take; nearly always at one glance."""
-    results_bytes = sum(len(span.results) for span in message.spans)
-    has_errors = any(span.errors for span in message.spans)
-    is_small = not has_errors and results_bytes < ANSWER_BYTES_MAX // 2
-    return not is_small and message.ByteSize() > ANSWER_BYTES_MAX
+    """Return whether an answer is more than clients take."""
+    return message.ByteSize() > ANSWER_BYTES_MAX
 
 
 def _too_large(message: submit_pb2.CommandReply) -> Refusal:

@@ -119,6 +119,8 @@ class Routes:
         return method
 
     def _check_level(self, method: Method) -> None:
+        if method.since_level == 1:
+            return  # which is in force in any case
         in_force = self.level_in_force()
         if method.since_level > in_force:
             raise Refusal(

@@ -240,7 +240,7 @@ class UnaryCalls:
         if self._normalizer.needed(method):
             payload, suffix = await self._normalize(method, payload, principal)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._commands.submit_loose(
+        taken = self._commands.submit_loose(
             LooseCommand(
                 method.code,
                 payload,
@@ -251,7 +251,10 @@ class UnaryCalls:
                 trace,
             )
         )
-        return await _in_time(future), suffix
+        try:
+            return await _in_time(future), suffix
+        finally:
+            self._commands.settle_loose(taken)
 
     async def _normalize(
         self, method: Method, payload: bytes, principal: AccessToken

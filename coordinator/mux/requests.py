@@ -185,8 +185,9 @@ class SessionsStage:
         Builds of that level kept words and other details. What one replica restores and another
         replays must be the same.
         """
-        is_refused = any(span.errors for span in reply.spans)
-        if prepare.feature_level >= limits.FEATURE_LEVEL_BOUNDED or not is_refused:
+        if prepare.feature_level >= limits.FEATURE_LEVEL_BOUNDED:
+            return reply
+        if not any(span.errors for span in reply.spans):
             return reply
         return replace(reply, spans=tuple(self._reasons_alone(span) for span in reply.spans))
 

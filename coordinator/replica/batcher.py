@@ -88,7 +88,8 @@ class SessionRequest:
 
     def __post_init__(self) -> None:
         self.encoded = frame(self.logged.SerializeToString())
-        self.command_count = sum(span.count for span in self.logged.spans)
+        spans = self.logged.spans
+        self.command_count = spans[0].count if len(spans) == 1 else sum(s.count for s in spans)
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from coordinator.gateway import unary
+from coordinator.gateway.shares import Taken
 from coordinator.gateway.unary import REQUEST_KEY, SESSION_KEY, UnaryCalls
 from coordinator.replica.batcher import Reply
 from viewstamp.routing import MethodKind
@@ -63,10 +64,17 @@ class Nothing:
     def __init__(self) -> None:
         """Hold nobody yet."""
         self.futures: list[asyncio.Future[Reply]] = []
+        self.under_way: list[Taken] = []
 
-    def submit_loose(self, command: Any) -> None:
+    def submit_loose(self, command: Any) -> Taken:
         """Take a command, and never answer."""
         self.futures.append(command.future)
+        self.under_way.append((command.user_id, 1, 0, 0))
+        return self.under_way[-1]
+
+    def settle_loose(self, taken: Taken) -> None:
+        """Nobody waits for that any more."""
+        self.under_way.remove(taken)
 
     def check_credentials(self, principal: AccessToken) -> None:
         """Believe everybody."""
@@ -104,3 +112,4 @@ async def test_a_command_without_an_answer_has_an_unknown_outcome(
     assert (call.details["outcome"], call.details["deadline_ms"]) == ("unknown", str(DEADLINE_MS))
     (future,) = log.futures
     assert future.cancelled() is (not metadata)
+    assert log.under_way == []  # what it took of the caller's share was given back

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from coordinator.gateway.reads import LINEARIZABLE
+from coordinator.gateway.shares import Taken
 from coordinator.gateway.snapshot_streams import CopyVerdicts, SnapshotFile
 from coordinator.replica.batcher import LooseCommand, Reply, SpanReply
 from tests.client.fake_domain import Domain
@@ -177,10 +178,14 @@ class FakeStages:
         self.commands: list[LooseCommand] = []
         self.authorized: list[tuple[int, int]] = []
 
-    def submit_loose(self, command: LooseCommand) -> None:
+    def submit_loose(self, command: LooseCommand) -> Taken:
         """Decide a command."""
         self.commands.append(command)
         command.future.set_result(self._reply(command.code, command.item))
+        return (command.user_id, 1, len(command.item), 0)
+
+    def settle_loose(self, taken: Taken) -> None:
+        """Nobody waits for a command any more."""
 
     async def start_spans(
         self, spans: Sequence[Any], principal: AccessToken, session_id: int, level: object
