@@ -242,6 +242,21 @@ def test_a_description_is_set_and_shown(viewstamp: CommandLine) -> None:
     }
 
 
+def test_the_feature_level_is_raised_after_a_question(viewstamp: CommandLine) -> None:
+    """It cannot be taken back: one is asked, or says --yes, and a dry run changes nothing."""
+    level = ("cluster", "feature-level")
+    assert "feature level 1 is in force" in viewstamp(*level).out
+    refused = viewstamp(*level, "--raise", answer="n\n")
+    assert refused.code == 2
+    assert "nobody can take back" in refused.err and "nothing was changed" in refused.err
+    assert viewstamp(*level, "--raise", "--json").error["reason"] == "NOT_CONFIRMED"
+    assert "it could be raised to 2 now" in viewstamp(*level, "--raise", "--dry-run").out
+    dry = viewstamp(*level, "--raise", "--dry-run", "--json").data
+    assert (dry["feature_level"], dry["could_be_raised"]) == (1, True)
+    assert "feature level 2 is in force" in viewstamp(*level, "--raise", answer="y\n").out
+    assert viewstamp(*level, "--raise", "--yes", "--json").data["feature_level"] == 3
+
+
 def test_status_shows_services_and_digests(viewstamp: CommandLine) -> None:
     """Status is a table for people and a document for programs; digests only when asked for."""
     shown = viewstamp("status").out
@@ -339,7 +354,10 @@ def test_up_passes_flags_on(stranger: CommandLine, tmp_path: Path, replicas: int
             ("user", name)
             for name in "create update delete password permissions list get whoami".split()
         ),
-        *(("token", name) for name in ("create", "list", "delete")),
+        *(("token", name) for name in ("create", "list", "delete", "revoke")),
+        *(("session", name) for name in ("list", "end")),
+        *(("cluster", name) for name in ("step-down", "feature-level", "describe")),
+        ("audit",),
         *(("stream", name) for name in "create rename delete purge list get".split()),
         *(("topic", name) for name in "create update delete purge list get".split()),
         *(("topic", "partitions", name) for name in ("add", "remove", "list")),

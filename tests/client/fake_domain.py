@@ -37,6 +37,7 @@ class Domain:
         self.tokens: dict[str, users_pb2.PersonalAccessToken] = {}
         self.requests: list[Any] = []
         self.description = ""
+        self.feature_level = 1
 
     def call(self, method: Method, encoded: bytes) -> tuple[Message, bytes]:
         """Return response (without header) and secret suffix. Raises Refusal."""
@@ -45,6 +46,13 @@ class Domain:
         handler: Callable[[Any], Any] | None = getattr(self, "_" + method.name, None)
         answer = handler(request) if handler is not None else method.response()
         return answer if isinstance(answer, tuple) else (answer, b"")
+
+    def raise_feature_level(self, request: cluster_pb2.RaiseFeatureLevelRequest) -> Message:
+        """Raise the level; this one is served outside of streams."""
+        assert (request.level, request.expected) == (self.feature_level + 1, self.feature_level)
+        if not request.validate_only:
+            self.feature_level = request.level
+        return cluster_pb2.RaiseFeatureLevelResponse()
 
     def _take_id(self) -> int:
         taken = self.next_id
@@ -177,7 +185,7 @@ class Domain:
             replicas=[replica],
             services=[service],
             sessions=1,
-            feature_level=1,
+            feature_level=self.feature_level,
             description=self.description,
             description_revision=7 if self.description else 0,
         )

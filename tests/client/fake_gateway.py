@@ -15,6 +15,7 @@ import grpc.aio
 
 from tests.client.fake_domain import Domain
 from viewstamp import limits
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -143,6 +144,8 @@ class FakeGateway:
                 return await self._who_am_i()
             if isinstance(request, users_pb2.LogoutRequest):
                 return users_pb2.LogoutResponse()
+            if isinstance(request, cluster_pb2.RaiseFeatureLevelRequest):
+                return self.domain.raise_feature_level(request)
             assert isinstance(request, sessions_pb2.RegisterSessionRequest)
             return self._register(request)
         except Refusal as refusal:

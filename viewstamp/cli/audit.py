@@ -93,5 +93,10 @@ def _parts(record: Record) -> Iterator[str]:
         count = f" x{part['count']}" if part.get("count", 1) > 1 else ""
         parts = f" of {json.dumps(part['parts'])}" if part.get("parts") else ""
         request = f" {json.dumps(part['request'])}" if part.get("request") else ""
-        refused = f" refused {part['refused']}" if "refused" in part else ""
+        refused = "".join(f" refused {why}" for why in _refused(part.get("refused", {})))
         yield f"{part.get('method', '')}{count}{parts}{request}{refused}"
+
+
+def _refused(reasons: dict[str, int]) -> Iterator[str]:
+    for reason, count in reasons.items():
+        yield f"{reason} x{count}" if count > 1 else reason

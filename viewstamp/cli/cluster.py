@@ -12,6 +12,7 @@ import typer
 
 from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.cli.options import Yes, confirm
 from viewstamp.cli.output import plain, print_json, print_table
 from viewstamp.cli.session import ask_here, run
 from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, Settings, fail, settings_of
@@ -250,6 +251,7 @@ def feature_level(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --raise: only say whether it could be done.")
     ] = False,
+    yes: Yes = False,
 ) -> None:
     """Show which feature level is in force and what each replica supports; or raise it.
 
@@ -259,6 +261,9 @@ def feature_level(
     if dry_run and not raise_it:
         text, action = "--dry-run is about --raise", "give both"
         fail(settings, "USAGE", text, action, exit_code=EXIT_USAGE)
+    if raise_it:
+        question = "Raise the feature level by one, which nobody can take back?"
+        confirm(settings, question, yes=yes, dry_run=dry_run)
 
     async def looked(client: Client) -> cluster_pb2.GetStatusResponse:
         before = await client.status()

@@ -40,7 +40,8 @@ NEXT_STEPS: Final = {
     Reason.REASON_STREAM_NOT_FOUND: "see `viewstamp stream list`",
     Reason.REASON_TOPIC_NOT_FOUND: "see `viewstamp topic list STREAM`",
     Reason.REASON_GROUP_NOT_FOUND: "see `viewstamp group list STREAM TOPIC`",
-    Reason.REASON_TOKEN_NOT_FOUND: "see `viewstamp token list`",
+    Reason.REASON_TOKEN_NOT_FOUND: "see `viewstamp token list`, or `viewstamp token list "
+    "--user USER`",
     Reason.REASON_SNAPSHOT_NOT_FOUND: "see `viewstamp snapshot list`",
     Reason.REASON_SNAPSHOT_IN_PROGRESS: "wait for it (`viewstamp snapshot list`), then try again",
     Reason.REASON_SNAPSHOT_IN_USE: "see `viewstamp snapshot list`; the last completed one stays",
@@ -53,6 +54,11 @@ NEXT_STEPS: Final = {
     "modified_revision",
     Reason.REASON_SESSION_LIMIT: "close other clients, or wait 10 minutes for idle sessions to end",
     Reason.REASON_QUOTA_EXCEEDED: "wait a minute, then try again",
+    Reason.REASON_FEATURE_LEVEL_UNSUPPORTED: "upgrade or start the replicas named, then look at "
+    "`viewstamp cluster feature-level`",
+    Reason.REASON_FEATURE_LEVEL_MISMATCH: "see `viewstamp cluster feature-level`",
+    Reason.REASON_FEATURE_LEVEL_REQUIRED: "see whether it could be raised: `viewstamp cluster "
+    "feature-level --raise --dry-run`",
     Reason.REASON_NO_SPACE: "free disk space on the cluster's machines (`viewstamp status`)",
     Reason.REASON_INTERNAL: "this is a defect: report it with the coordinator's log",
 }
