@@ -12,15 +12,17 @@ Meanwhile nothing may show that should be gone:
 - Deleted partitions are cut off wherever partitions are told (`State.kept_partitions`). One that
   was created anew under the number of a deleted one is told once its group has a new target.
 
-There is one chore for each session or topic, so there are never more than these. Chores about
+There is one chore for each session or topic, so there are never more than these. They take turns: a
+Sweep says which chore came first, and the next begins behind it, so that topics which change
+without end keep nothing waiting for ever. Chores about
 different things may be done in any order; a deleted topic replaces what else was to be done there.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Mapping
-from typing import Final
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from services.consumer_groups.membership import end_membership, raise_group_epoch
 from services.consumer_groups.model import Chore, Group, Member, State
@@ -32,6 +34,9 @@ from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
 from viewstamp.routing import methods_of_file
 
 SWEEP_CODE: Final = next(m.code for m in methods_of_file(api.DESCRIPTOR) if m.name == "Sweep")
+
+ChoreKey: TypeAlias = tuple[int, int, int]
+_BEFORE_ALL: Final = (0, 0, 0)
 
 # What the steps cost, in rows: to end a membership, to remove a member of a group that goes, to
 # remove or change a group, to cut a member's partitions; partitions and rows sorted for one more.
@@ -107,11 +112,40 @@ def sweep(state: State, request: api.SweepRequest, call: Call) -> bytes:
 
     Several in one prepare share what internal commands may take; beyond, they ask again.
     """
+    after = (request.after_kind, request.after_first_id, request.after_second_id)
     if not call.afford(limits.SWEEP_ROWS_MAX):
-        propose_sweep(call)
+        propose_sweep(call, after)
         return b""
-    allowance = Allowance(limits.SWEEP_ROWS_MAX)
+    keys = _in_turn(state, after, call.feature_level)
+    _work_off(state, keys, call)
+    if state.chores:
+        propose_sweep(call, keys[0])
+    return b""
+
+
+def propose_sweep(call: Call, after: ChoreKey = _BEFORE_ALL) -> None:
+    """Ask for a step, which begins behind the chore that came first in this one."""
+    request = api.SweepRequest(revision=call.revision)
+    if call.feature_level >= limits.FEATURE_LEVEL_BOUNDED:
+        request.after_kind, request.after_first_id, request.after_second_id = after
+    call.propose(SWEEP_CODE, request)
+
+
+def _in_turn(state: State, after: ChoreKey, feature_level: int) -> list[ChoreKey]:
+    """Return what is to be done, first what comes behind a chore, which may be gone by now.
+
+    Each comes first in its turn, and is then given half of a step, whatever the others need.
+    """
     keys = list(state.chores.sorted_keys())
+    if feature_level < limits.FEATURE_LEVEL_BOUNDED:
+        return keys
+    begin = bisect_right(keys, after)
+    return keys[begin:] + keys[:begin]
+
+
+def _work_off(state: State, keys: Sequence[ChoreKey], call: Call) -> None:
+    """Do one step of each chore in order, as far as the allowance of a Sweep lasts."""
+    allowance = Allowance(limits.SWEEP_ROWS_MAX)
     for key in keys:
         if allowance.left <= 0:
             break
@@ -125,14 +159,6 @@ def sweep(state: State, request: api.SweepRequest, call: Call) -> bytes:
             state.chores.delete(key)
         elif left is not chore:
             state.chores.put(key, left)
-    if state.chores:
-        propose_sweep(call)
-    return b""
-
-
-def propose_sweep(call: Call) -> None:
-    """Ask for a step."""
-    call.propose(SWEEP_CODE, api.SweepRequest(revision=call.revision))
 
 
 def _begin(state: State, chore: Chore, call: Call, is_asked: bool = False) -> None:

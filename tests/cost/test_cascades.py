@@ -172,6 +172,60 @@ def test_who_goes_on_changing_keeps_nobody_waiting(narrow: None) -> None:
     assert state.groups.rows[20].partitions_count != 10
 
 
+CHANGING_TOPICS = 30
+
+
+def change_all(fed: Fed, count: int, *more: pb.Item) -> None:
+    """Give every topic another number of partitions, and let more happen in the same prepare."""
+    effects = [
+        effects_pb2.PartitionsChanged(stream_id=STREAM, topic_id=topic_id, partitions_count=count)
+        for topic_id in range(1, CHANGING_TOPICS + 1)
+    ]
+    fed.prepare(*(fed.effect(partitions_changed=effect) for effect in effects), *more)
+
+
+def many_that_change() -> Fed:
+    """Return groups of many topics, all of them told of a change, and a user who has to leave."""
+    fed = groups(10)
+    for topic_id in range(1, CHANGING_TOPICS + 2):
+        fed.context = context(topic_id, 10)
+        create(fed, 1)
+    join(fed, [CHANGING_TOPICS + 1])
+    gone = fed.effect(user_deactivated=effects_pb2.UserDeactivated(user_id=0))
+    change_all(fed, 4, gone)
+    return fed
+
+
+def test_many_who_go_on_changing_keep_nobody_waiting(narrow: None) -> None:
+    """More topics than one step reaches change before each: all are told, and the user leaves."""
+    fed = many_that_change()
+    state = fed.machine.state
+    (step,) = [p for p in fed.reply.proposals if p.code == fed.codes["Sweep"]]
+    assert len(state.members) == 1 and len(state.chores) > CHANGING_TOPICS // 2
+    for number in range(2 * CHANGING_TOPICS):
+        change_all(fed, 4 + number % 2)
+        request = api.SweepRequest.FromString(step.request)
+        fed.commands("Sweep", [request], session=0, user=limits.SYSTEM_USER_ID)
+        (step,) = [p for p in fed.reply.proposals if p.code == fed.codes["Sweep"]]
+    assert len(state.members) == 0
+    told = [state.groups.rows[group_id] for group_id in range(1, CHANGING_TOPICS + 1)]
+    assert 10 not in {group.partitions_count for group in told}
+
+
+def test_below_the_level_a_step_begins_with_the_lowest(narrow: None) -> None:
+    """Entries of level 1 mean what they did: a place in a Sweep is neither told nor heeded."""
+    fed, other = many_that_change(), many_that_change()
+    fed.level = other.level = limits.FEATURE_LEVEL_BOUNDED - 1
+    keys = list(fed.machine.state.chores.sorted_keys())
+    assert len(keys) > 1
+    place = dict(zip(("after_kind", "after_first_id", "after_second_id"), keys[-2], strict=True))
+    for each, request in ((fed, api.SweepRequest()), (other, api.SweepRequest(**place))):
+        each.commands("Sweep", [request], session=0, user=limits.SYSTEM_USER_ID)
+        (step,) = [p for p in each.reply.proposals if p.code == each.codes["Sweep"]]
+        assert step.request == api.SweepRequest(revision=each.revision).SerializeToString()
+    assert dump(fed.machine.state) == dump(other.machine.state)
+
+
 def sweep_once(fed: Fed, count: int) -> list[pb.Proposal]:
     """Run so many Sweeps in one prepare, and return what they propose."""
     held, fed.context = fed.context, b""

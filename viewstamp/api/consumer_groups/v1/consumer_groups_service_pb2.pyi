@@ -671,16 +671,30 @@ class SweepRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REVISION_FIELD_NUMBER: _builtins.int
+    AFTER_KIND_FIELD_NUMBER: _builtins.int
+    AFTER_FIRST_ID_FIELD_NUMBER: _builtins.int
+    AFTER_SECOND_ID_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """Where it was proposed, so that it differs from the command before; 0 by a new primary."""
+    after_kind: _builtins.int
+    """The chore that came first in the step before, by kind and ids: this one begins behind it. Unset
+    by a new primary, and below feature level 2, where every step begins with the lowest.
+    """
+    after_first_id: _builtins.int
+    """Its first id."""
+    after_second_id: _builtins.int
+    """Its second id."""
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
+        after_kind: _builtins.int = ...,
+        after_first_id: _builtins.int = ...,
+        after_second_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_first_id", b"after_first_id", "after_kind", b"after_kind", "after_second_id", b"after_second_id", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
