@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from coordinator.gateway.alarms import Alarms
 from coordinator.gateway.routes import Routes
@@ -14,14 +15,19 @@ from coordinator.mux.mux import Mux
 from coordinator.replica.driver import Driver
 from coordinator.replica.fitness import ServiceState
 from coordinator.replica.proposals import Proposals
+from coordinator.slices import STEP_ITEMS, Steps
 from coordinator.stages import codec
 from coordinator.stages.client import StageClient, StageEvents, WrongServiceError
 from coordinator.stages.gathering import SectionGathering
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.routing import Method, MethodKind
+
+# Looked up once: each answer has up to thousands of errors to compare with it.
+_INTERNAL: Final = Reason.REASON_INTERNAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,7 @@ class ServiceLinks:
     def _client(self, stage: mux_types.Stage, target: str) -> StageClient:
         events = StageEvents(
             replied=lambda reply: self._replied(stage, reply),
+            decode=lambda reply: self._decode(stage, reply),
             deferred=lambda outcome: self._ports.driver.read_followed(codec.decode_query(outcome)),
             connected=lambda describe: self._connected(stage, describe),
             lost=lambda why: self._lost(stage, why),
@@ -68,24 +75,50 @@ class ServiceLinks:
         )
         return StageClient(int(stage), target, events, self._gathering)
 
-    def _replied(self, stage: mux_types.Stage, reply: domain_pb2.BatchReply) -> None:
-        for proposal in reply.proposals:
-            self._ports.proposals.add(proposal)
-        self._ports.answered(stage, reply.sequence)
-        self._ports.driver.stage_replied(codec.decode_reply(stage, reply))
-        self._look_for_trouble(stage, reply)
+    def _decode(
+        self, stage: mux_types.Stage, reply: domain_pb2.BatchReply
+    ) -> Steps[mux_types.StageReply]:
+        """Return an answer in the mux's form, in steps; of the rest of it, tell who is to know.
 
-    def _look_for_trouble(self, stage: mux_types.Stage, reply: domain_pb2.BatchReply) -> None:
-        name, alarms = stage.name.lower(), self._ports.alarms
+        Proposals and alarms that come once more, after the end of a stream, do no harm.
+        """
+        for count, proposal in enumerate(reply.proposals, 1):
+            self._ports.proposals.add(proposal)
+            if count % STEP_ITEMS == 0:
+                yield
+        yield from self._look_for_defects(stage, reply)
+        decoded = yield from codec.decode_reply(stage, reply)
+        return decoded
+
+    def _replied(self, stage: mux_types.Stage, reply: mux_types.StageReply) -> None:
+        self._ports.answered(stage, reply.sequence)
+        self._ports.driver.stage_replied(reply)
+        self._look_for_trouble(stage)
+
+    def _look_for_defects(
+        self, stage: mux_types.Stage, reply: domain_pb2.BatchReply
+    ) -> Steps[None]:
+        seen = 0
         for outcome in reply.outcomes:
-            for error in outcome.command.errors:
-                if error.error.reason == Reason.REASON_INTERNAL:
-                    why = Refusal.from_error(error.error).message
-                    alarms.raise_alarm(
-                        cluster_pb2.ALARM_KIND_COMMAND_REVERTED,
-                        f"service {name} took a command back: {why}",
-                        why,
-                    )
+            errors = outcome.command.errors
+            for error in errors:
+                if error.error.reason == _INTERNAL:
+                    self._tell_defect(stage, error.error)
+            seen += 1 + len(errors)
+            if seen >= STEP_ITEMS:
+                seen = 0
+                yield
+
+    def _tell_defect(self, stage: mux_types.Stage, error: errors_pb2.Error) -> None:
+        why = Refusal.from_error(error).message
+        self._ports.alarms.raise_alarm(
+            cluster_pb2.ALARM_KIND_COMMAND_REVERTED,
+            f"service {stage.name.lower()} took a command back: {why}",
+            why,
+        )
+
+    def _look_for_trouble(self, stage: mux_types.Stage) -> None:
+        name, alarms = stage.name.lower(), self._ports.alarms
         if self.clients[stage].item_log.dropped:
             alarms.raise_alarm(
                 cluster_pb2.ALARM_KIND_ITEM_LOG_DROPPED,

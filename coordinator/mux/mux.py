@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from itertools import chain
 from typing import Final, TypeAlias
 
@@ -44,9 +44,23 @@ from viewstamp import limits
 
 # What is in one run of a prepare, or a run of its own.
 Part: TypeAlias = Segment | TransactionRun | CutRun
+# A prepare on its way in, and its runs.
+TakenApart: TypeAlias = tuple[PrepareWork, list[Run]]
+# Between two steps of taking a prepare apart: so many spans or requests.
+STEP_ITEMS: Final = 128
 
 # A cluster that has no snapshot yet.
 FROM_THE_BEGINNING: Final = Restored(0, 0, limits.FEATURE_LEVEL_MAX, 0, (), ())
+
+
+def at_once(steps: Generator[None, None, TakenApart]) -> TakenApart:
+    """Return what all steps come to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            taken_apart: TakenApart = end.value
+            return taken_apart
 
 
 class TransactionSpan:
@@ -134,12 +148,20 @@ class Mux:
 
     def commit(self, prepare: Prepare) -> list[MuxEffect]:
         """Take in the next committed prepare. Raises MuxError for a code without a route."""
+        return self.enter(at_once(self.take_apart(prepare)))
+
+    def enter(self, taken_apart: TakenApart) -> list[MuxEffect]:
+        """Take in the next committed prepare, which `take_apart` has taken apart."""
+        work, runs = taken_apart
+        prepare = work.prepare
         assert len(self._unretired) < limits.UNRETIRED_PREPARES_MAX, "too many prepares unretired"
         assert prepare.op == self._op + 1, f"op {prepare.op} after {self._op}"
         assert prepare.first_revision > self._revision, (
             f"first revision {prepare.first_revision} after {self._revision}"
         )
-        runs = self._take_apart(prepare)
+        self._unretired.append(work)
+        self._op, self._feature_level = prepare.op, prepare.feature_level
+        self._revision = max(self._revision, work.last_revision)
         for run in runs:
             self._queue(run)
         self._advance(runs)
@@ -229,8 +251,11 @@ class Mux:
         """
         return chain(self.sessions.entities(), self.replies.entities())
 
-    def _take_apart(self, prepare: Prepare) -> list[Run]:
-        """Note the requests of a prepare and return its runs."""
+    def take_apart(self, prepare: Prepare) -> Generator[None, None, TakenApart]:
+        """Return the requests and runs of a prepare, in steps that change nothing of the mux.
+
+        Raises MuxError for a code without a route.
+        """
         entries: list[Entry] = []
         parts: list[tuple[RequestWork, Part]] = []
         work = PrepareWork(prepare, prepare.first_revision - 1)
@@ -243,12 +268,14 @@ class Mux:
                     entries.append(Entry(entry, starts_request=len(entries) == begun))
                     parts.append((request_work, part))
                 work.last_revision += span.count
+                if len(request_work.spans) % STEP_ITEMS == 0:
+                    yield
+            if len(work.requests) % STEP_ITEMS == 0:
+                yield
+        yield
         runs = self._runs(work, entries, parts)
         work.runs_left = len(runs)
-        self._unretired.append(work)
-        self._op, self._feature_level = prepare.op, prepare.feature_level
-        self._revision = max(self._revision, work.last_revision)
-        return runs
+        return work, runs
 
     def _span_parts(
         self, work: PrepareWork, request: RequestWork, span: LoggedSpan

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from typing import Final
 
 from coordinator.mux.catalog_stage import CatalogStage
 from coordinator.mux.codec import Codec
@@ -269,10 +270,17 @@ class TransactionRun(Run):
         self._reply = SpanReply(EMPTY_FRAME, (IndexedError(0, error),))
 
 
+_ALL: Final = tuple(Stage)
+_ALL_BUT_CATALOG: Final = tuple(stage for stage in Stage if stage != Stage.CATALOG)
+
+
 def _held_stages(parts: Sequence[LoggedSpan], routes: Mapping[int, Route]) -> tuple[Stage, ...]:
     """Return the stages kept from everybody else: catalog only if a part is owned there."""
-    owners = [route.owner for part in parts if (route := routes.get(part.code)) is not None]
-    return tuple(stage for stage in Stage if stage != Stage.CATALOG or stage in owners)
+    for part in parts:
+        route = routes.get(part.code)
+        if route is not None and route.owner == Stage.CATALOG:
+            return _ALL
+    return _ALL_BUT_CATALOG
 
 
 def _is_header_check(visit: Visit) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from coordinator import vsr
 from coordinator.journal import CorruptRecord
 from coordinator.mux import types as mux_types
-from coordinator.mux.mux import Mux
+from coordinator.mux.mux import Mux, TakenApart
 from coordinator.replica.batcher import (
     Batch,
     Batcher,
@@ -29,6 +29,7 @@ from coordinator.replica.entries import Entries
 from coordinator.replica.errors import HaltedError
 from coordinator.replica.handover import Handover, HandoverPorts, check_decided
 from coordinator.replica.intake import Intake
+from coordinator.replica.mux_effects import MuxEffects
 from coordinator.replica.peers import NO_PEERS, PeerPorts
 from coordinator.replica.ports import (
     DriverEvents,
@@ -42,6 +43,7 @@ from coordinator.replica.reads import ReplicaReads
 from coordinator.replica.refusals import not_read_here, not_serving
 from coordinator.replica.ticker import Ticker
 from coordinator.replica.writer import Writer
+from coordinator.slices import Steps
 from coordinator.stages import codec
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
@@ -73,8 +75,7 @@ class Driver:
         self._stages: dict[mux_types.Stage, StageLink] = {}
         self._steps: deque[vsr.Event] = deque()
         self._stepping = False
-        self._mux_effects: deque[mux_types.MuxEffect] = deque()
-        self._carrying_out = False
+        self._mux_effects = MuxEffects(self._carry_out, self.guard)
         self._has_failed = False
         self._is_guarding = False
         self._ticker = Ticker(self._tick, hears_first=lambda: not self.is_serving)
@@ -82,6 +83,7 @@ class Driver:
         self._handover = Handover(
             HandoverPorts(
                 self._read_entry,
+                self._take_apart,
                 self._hand_over,
                 self._found_faulty,
                 self._start,
@@ -192,7 +194,7 @@ class Driver:
 
     def lead(self, effects: Callable[[], Sequence[mux_types.MuxEffect]]) -> None:
         """Ask the mux for effects and carry them out; what is raised ends the process."""
-        self.guard(lambda: self._carry_out_mux(effects()))
+        self.guard(lambda: self._mux_effects.lead(effects))
 
     # --- From the stages ---
 
@@ -212,6 +214,7 @@ class Driver:
             stage=stage.name.lower(),
         )
         error = refusal.to_answer().SerializeToString()
+        self._mux_effects.forget_reads(stage)
         self.lead(lambda: self.mux.fail_reads(stage, error))
 
     def ask_proposals(self) -> None:
@@ -404,15 +407,12 @@ class Driver:
         else when a peer sends it and there is room."""
         self.step(vsr.RecordFaulty(op, self._events.room() is Room.FREE))
 
-    def _hand_over(self, prepare: vsr.Prepare) -> None:
+    def _take_apart(self, prepare: vsr.Prepare) -> Steps[TakenApart]:
         batch = self.batch_of(prepare.op)
-        requests = (
-            codec.decode_requests(prepare.body)
-            if batch is None
-            else codec.logged_requests(batch.requests)
-        )
+        logged = codec.requests_of(prepare.body) if batch is None else batch.requests
+        requests = yield from codec.logged_requests(logged)
         header = prepare.header
-        effects = self.mux.commit(
+        taken_apart = yield from self.mux.take_apart(
             mux_types.Prepare(
                 op=header.op,
                 view=header.view,
@@ -422,26 +422,21 @@ class Driver:
                 requests=requests,
             )
         )
-        self.progress.committed_revision = header.first_revision + header.command_count - 1
-        self.progress.handed_over_bytes += header.size
-        self._events.handed_over(header.op)
-        self._carry_out_mux(effects)
+        return taken_apart
+
+    def _hand_over(self, prepare: vsr.Prepare, taken_apart: TakenApart) -> None:
+        def enter() -> Sequence[mux_types.MuxEffect]:
+            effects = self.mux.enter(taken_apart)
+            header = prepare.header
+            self.progress.committed_revision = header.first_revision + header.command_count - 1
+            self.progress.handed_over_bytes += header.size
+            self._events.handed_over(header.op)
+            return effects
+
+        self._mux_effects.lead(enter)
         self.reads.handed_over()
 
     # --- The mux ---
-
-    def _carry_out_mux(self, effects: Sequence[mux_types.MuxEffect]) -> None:
-        # Carrying one out can lead to the next commit, whose effects must wait their turn: batches
-        # of one stage are sent in the order in which the mux made them.
-        self._mux_effects.extend(effects)
-        if self._carrying_out:
-            return
-        self._carrying_out = True
-        try:
-            while self._mux_effects:
-                self._carry_out(self._mux_effects.popleft())
-        finally:
-            self._carrying_out = False
 
     def _carry_out(self, effect: mux_types.MuxEffect) -> None:
         if isinstance(effect, mux_types.SendBatch):

@@ -7,6 +7,8 @@ level that this build does not know is not executed: the replica halts.
 
 Where nobody waits for them, as on a backup, commits are handed over a run at a time: what is
 applied together costs less, and does not get in the way of the next entry on its way to the disk.
+
+An entry of thousands of requests or spans is taken apart in slices, between which the loop turns.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any, Final
 from coordinator import vsr
 from coordinator.journal import CorruptRecord
 from coordinator.replica.errors import HaltedError
+from coordinator.slices import Steps, Work
 from viewstamp import limits
 from viewstamp.limits import UNRETIRED_PREPARES_MAX
 
@@ -34,13 +37,15 @@ class HandoverPorts:
     """What the handover acts through.
 
     `read` returns an entry of the journal, None if it is not there, and raises CorruptRecord.
+    `take_apart` makes of an entry what `hand_over` is given with it, in steps that change nothing.
     `faulty` is told of an op whose record is damaged, and why. `start` runs work in the background,
     whose failure ends the process, as does what `guard` is given. `is_urgent` says whether somebody
     waits for what a commit does.
     """
 
     read: Callable[[int], Awaitable[Any | None]]
-    hand_over: Callable[[vsr.Prepare], None]
+    take_apart: Callable[[vsr.Prepare], Steps[Any]]
+    hand_over: Callable[[vsr.Prepare, Any], None]
     faulty: Callable[[int, CorruptRecord], None]
     start: Callable[[Coroutine[Any, Any, None]], None]
     guard: Callable[[Callable[[], None]], None]
@@ -53,7 +58,9 @@ class Handover:
     def __init__(self, ports: HandoverPorts) -> None:
         self._ports = ports
         self._commits: deque[vsr.Commit] = deque()
-        self._is_blocked = False  # the first is being read, or is fetched from a peer
+        # The first is being read, is fetched from a peer, or takes long to be taken apart.
+        self._is_blocked = False
+        self._work: tuple[vsr.Commit, Work[Any]] | None = None  # of the first, if it was begun
         self._last_op = 0  # handed over
         self._timer: asyncio.TimerHandle | None = None
 
@@ -105,10 +112,29 @@ class Handover:
                 self._is_blocked = True
                 self._ports.start(self._read(commit.op))
                 return
-            _check_level(commit.prepare)
+            work = self._work_of(commit, commit.prepare)
+            if not work.go_on():
+                self._is_blocked = True
+                self._ports.start(self._finish(commit, work))
+                return
             self._commits.popleft()
             self._last_op = commit.op
-            self._ports.hand_over(commit.prepare)
+            self._work = None
+            self._ports.hand_over(commit.prepare, work.result)
+
+    def _work_of(self, commit: vsr.Commit, prepare: vsr.Prepare) -> Work[Any]:
+        if self._work is None or self._work[0] is not commit:
+            _check_level(prepare)
+            self._work = commit, Work(self._ports.take_apart(prepare))
+        return self._work[1]
+
+    async def _finish(self, commit: vsr.Commit, work: Work[Any]) -> None:
+        await asyncio.sleep(0)
+        await work.finish()
+        # Found damaged, it may have come once more, and have gone its way meanwhile.
+        if self._commits and self._commits[0] is commit:
+            self._is_blocked = False
+            self._ports.guard(self._advance)
 
     async def _read(self, op: int) -> None:
         try:

@@ -22,6 +22,7 @@ import grpc
 import grpc.aio
 
 from coordinator.clock import monotonic_ms
+from coordinator.slices import Steps, Work
 from coordinator.stages.base import BaseRefusedError, Gathering, SectionBase, activate, install
 from coordinator.stages.busyness import LOOK_INTERVAL_MS, Busyness
 from coordinator.stages.channel import RECONNECT_DELAY_MIN_MS, channel_options
@@ -61,21 +62,29 @@ class Identity:
     coordinator_sequence: int
 
 
+def as_it_came(reply: domain_pb2.BatchReply) -> Steps[Any]:
+    """Return an answer without a step."""
+    yield from ()
+    return reply
+
+
 @dataclass(frozen=True, slots=True)
 class StageEvents:
     """What the client tells its owner. All are called on the event loop.
 
+    `replied` is given what `decode` makes of an answer, in steps between which the loop may turn.
     `busy` is told for how long the service has been at one batch, at every look at one that is at
     it for too long, and 0 once it has got on. `gave_up` is told of a command that has ended too
     many processes, and is refused from now on.
     """
 
-    replied: Callable[[domain_pb2.BatchReply], None]
+    replied: Callable[[Any], None]
     deferred: Callable[[domain_pb2.QueryOutcome], None]
     connected: Callable[[domain_pb2.DescribeResponse], None]
     lost: Callable[[str], None]
     busy: Callable[[int], None] = lambda ms: None
     gave_up: Callable[[domain_pb2.Attempt], None] = lambda attempt: None
+    decode: Callable[[domain_pb2.BatchReply], Steps[Any]] = as_it_came
 
 
 class StageClient:
@@ -389,11 +398,19 @@ class StageClient:
                 self._poison.tries(response.attempt)
             elif response.HasField("replies"):
                 for reply in response.replies.replies:
-                    self._answered(reply)
+                    await self._decode_and_tell(reply)
             else:
-                self._answered(response.batch)
+                await self._decode_and_tell(response.batch)
 
-    def _answered(self, reply: domain_pb2.BatchReply) -> None:
+    async def _decode_and_tell(self, reply: domain_pb2.BatchReply) -> None:
+        # Nothing is noted before all of it was decoded: if the stream ends meanwhile, the answer
+        # was not given, and the next process gives it.
+        entry = self._unanswered[0].entry
+        is_known = entry is not None and entry.outcome_digest is not None
+        work = Work(as_it_came(reply) if is_known else self._events.decode(reply))
+        self._answered(reply, await work.finish())
+
+    def _answered(self, reply: domain_pb2.BatchReply, decoded: Any) -> None:
         outgoing = self._unanswered.popleft()
         self._takes_step()
         self._unanswered_bytes -= len(outgoing.message)
@@ -403,7 +420,7 @@ class StageClient:
         if not self._replay_left:
             self._steps_needed = 0
         if outgoing.entry is None:
-            self._events.replied(reply)
+            self._events.replied(decoded)
             return
         if reply.sequence != outgoing.entry.sequence:
             raise ReplayDivergedError(
@@ -412,7 +429,7 @@ class StageClient:
             )
         self._poison.answered(reply.sequence, needs_isolation=reply.needs_isolation)
         if settle(outgoing.entry, reply.SerializeToString()):
-            self._events.replied(reply)
+            self._events.replied(decoded)
 
     async def _watch_busyness(self) -> None:
         """Tell of a service that is at one batch for long. It lives: nothing is done about it."""

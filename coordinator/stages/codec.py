@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from coordinator.mux import codec as mux_codec
 from coordinator.mux import types as mux
+from coordinator.slices import STEP_ITEMS, Steps, at_once
 from coordinator.stages.catalog_codec import CATALOG_PARSERS, encode_catalog_result
 from coordinator.stages.entities import EntityCodec
 from coordinator.stages.errors import without_text
@@ -37,33 +38,58 @@ EXPIRE_SESSION_CODE: Final = 3
 
 def decode_requests(body: bytes) -> tuple[mux.LoggedRequest, ...]:
     """Return the requests of a prepare's body. Raises DecodeError: the body was never ours."""
-    return logged_requests(log_pb2.PrepareBody.FromString(body).requests)
+    return at_once(logged_requests(requests_of(body)))
 
 
-def logged_requests(requests: Iterable[log_pb2.LoggedRequest]) -> tuple[mux.LoggedRequest, ...]:
-    """Return requests in the mux's form."""
-    return tuple(_logged_request(request) for request in requests)
+def requests_of(body: bytes) -> Sequence[log_pb2.LoggedRequest]:
+    """Return the requests of a prepare's body as they were logged. Raises DecodeError."""
+    return log_pb2.PrepareBody.FromString(body).requests
 
 
-def _logged_request(request: log_pb2.LoggedRequest) -> mux.LoggedRequest:
+def logged_requests(
+    requests: Iterable[log_pb2.LoggedRequest],
+) -> Steps[tuple[mux.LoggedRequest, ...]]:
+    """Return requests in the mux's form, in steps."""
+    decoded: list[mux.LoggedRequest] = []
+    for request in requests:
+        spans = yield from _logged_spans(request.spans)
+        decoded.append(_logged_request(request, spans))
+        if len(decoded) % STEP_ITEMS == 0:
+            yield
+    return tuple(decoded)
+
+
+def _logged_spans(spans: Iterable[log_pb2.LoggedSpan]) -> Steps[tuple[mux.LoggedSpan, ...]]:
+    decoded: list[mux.LoggedSpan] = []
+    for span in spans:
+        logged = yield from _logged_span(span)
+        decoded.append(logged)
+        if len(decoded) % STEP_ITEMS == 0:
+            yield
+    return tuple(decoded)
+
+
+def _logged_request(
+    request: log_pb2.LoggedRequest, spans: tuple[mux.LoggedSpan, ...]
+) -> mux.LoggedRequest:
     return mux.LoggedRequest(
         session_id=request.session_id,
         number=request.number,
         acked=request.acked,
-        spans=tuple(_logged_span(span) for span in request.spans),
+        spans=spans,
         trace_parent=request.trace_parent,
         fingerprint=request.fingerprint,
     )
 
 
-def _logged_span(span: log_pb2.LoggedSpan) -> mux.LoggedSpan:
+def _logged_span(span: log_pb2.LoggedSpan) -> Steps[mux.LoggedSpan]:
     refused = _indexed_errors(span.refused)
     parse = _PARSED.get(span.code)
     parts: tuple[tuple[mux.LoggedSpan, ...], ...] = ()
     commands: tuple[mux.SessionCommand | None, ...] = ()
     catalog_commands: tuple[mux.CatalogCommand | None, ...] = ()
     if parse is not None:
-        values, refused = _parse_items(span, refused, parse)
+        values, refused = yield from _parse_items(span, refused, parse)
         if span.code == mux.TRANSACT_CODE:
             parts = tuple(value if value is not None else () for value in values)
         elif span.code in CATALOG_PARSERS:
@@ -87,8 +113,8 @@ def _parse_items(
     span: log_pb2.LoggedSpan,
     refused: tuple[mux.IndexedError, ...],
     parse: Callable[[bytes, log_pb2.LoggedSpan], Any],
-) -> tuple[list[Any], tuple[mux.IndexedError, ...]]:
-    """Parse each item; those that are refused already, or now, are None."""
+) -> Steps[tuple[list[Any], tuple[mux.IndexedError, ...]]]:
+    """Parse each item, one at a step; those that are refused already, or now, are None."""
     errors = {error.index: error for error in refused}
     values: list[Any] = [None] * span.count
     try:
@@ -99,6 +125,7 @@ def _parse_items(
     for index, item in enumerate(items):
         if index in errors:
             continue
+        yield
         try:
             values[index] = parse(item, span)
         except (DecodeError, ValueError):
@@ -157,7 +184,7 @@ def _logged_part(code: int, item: bytes, span: log_pb2.LoggedSpan) -> mux.Logged
     catalog_commands: tuple[mux.CatalogCommand | None, ...] = ()
     if code in CATALOG_PARSERS:
         alone = log_pb2.LoggedSpan(code=code, count=1, items=frame(item))
-        values, refused = _parse_items(alone, (), _PARSED[code])
+        values, refused = at_once(_parse_items(alone, (), _PARSED[code]))
         catalog_commands = tuple(values)
     return mux.LoggedSpan(
         code=code,
@@ -297,13 +324,14 @@ _ENCODERS: Final[dict[type[Any], Callable[[Any], domain_pb2.Item]]] = {
 # --- From the stages -----------------------------------------------------------------------------
 
 
-def decode_reply(stage: mux.Stage, reply: domain_pb2.BatchReply) -> mux.StageReply:
-    """Return a service's answer in the mux's form."""
-    return mux.StageReply(
-        stage=stage,
-        sequence=reply.sequence,
-        outcomes=tuple(_outcome(outcome) for outcome in reply.outcomes),
-    )
+def decode_reply(stage: mux.Stage, reply: domain_pb2.BatchReply) -> Steps[mux.StageReply]:
+    """Return a service's answer in the mux's form, in steps."""
+    outcomes: list[mux.Outcome] = []
+    for outcome in reply.outcomes:
+        outcomes.append(_outcome(outcome))
+        if len(outcomes) % STEP_ITEMS == 0:
+            yield
+    return mux.StageReply(stage=stage, sequence=reply.sequence, outcomes=tuple(outcomes))
 
 
 def _outcome(outcome: domain_pb2.Outcome) -> mux.Outcome:

@@ -25,6 +25,7 @@ from coordinator.mux.types import (
     SendBatch,
     Stage,
 )
+from coordinator.slices import at_once
 from coordinator.stages import codec
 from services.consumer_groups.domain import DOMAIN as GROUPS_DOMAIN
 from services.runtime.domain import Domain
@@ -196,7 +197,7 @@ class Replica:
             reply = service.answer()
             for proposal in reply.proposals:
                 self.proposals.setdefault((proposal.code, proposal.request), proposal.due)
-            self._carry_out(self.mux.reply(codec.decode_reply(service.stage, reply)))
+            self._carry_out(self.mux.reply(at_once(codec.decode_reply(service.stage, reply))))
         else:
             service.work()
         return True

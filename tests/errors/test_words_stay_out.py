@@ -8,10 +8,12 @@ import pytest
 
 from coordinator.gateway import replies
 from coordinator.mux.requests import RequestWork, SessionsStage
+from coordinator.mux.stage import Stage
 from coordinator.mux.types import IndexedError, LoggedRequest, Prepare, RegisterSession, SpanReply
 from coordinator.mux.types import LoggedSpan as MuxSpan
 from coordinator.replica.batcher import Reply
 from coordinator.replica.batcher import SpanReply as ShellReply
+from coordinator.slices import at_once
 from coordinator.stages import codec
 from coordinator.stages.errors import without_text
 from services.runtime.failures import internal_error
@@ -88,8 +90,10 @@ def test_words_are_left_out_of_logs_and_answers_of_services() -> None:
     request.spans.add(code=200, count=1).refused.add(index=0, error=WORDY)
     outcome = domain_pb2.Outcome()
     outcome.command.errors.add(index=0, error=WORDY)
-    (logged,) = codec.logged_requests([request])
-    reply = codec.decode_reply(3, domain_pb2.BatchReply(sequence=1, outcomes=[outcome]))  # type: ignore[arg-type]
+    (logged,) = at_once(codec.logged_requests([request]))
+    reply = at_once(
+        codec.decode_reply(Stage.STREAMS, domain_pb2.BatchReply(sequence=1, outcomes=[outcome]))
+    )
     expected = IndexedError(0, errors_pb2.Error(reason=WORDY.reason).SerializeToString())
     assert logged.spans[0].refused == (expected,)
     assert reply.outcomes[0].errors == (expected,)  # type: ignore[union-attr]

@@ -12,6 +12,7 @@ from coordinator.mux.types import (
     RegisterSession,
     RequestReply,
 )
+from coordinator.slices import at_once
 from coordinator.stages import codec
 from coordinator.stages.codec import ProtobufCodec
 from viewstamp.api.errors.v1 import errors_pb2
@@ -34,7 +35,7 @@ def _retire(stage: SessionsStage, op: int, fingerprint: bytes, level: int) -> Re
     """Log request 1 once more and return its answer."""
     message = log_pb2.LoggedRequest(session_id=SESSION, number=1, fingerprint=fingerprint)
     message.spans.add(code=200, count=1, user_id=3, credential_revision=1)
-    (request,) = codec.logged_requests([message])
+    (request,) = at_once(codec.logged_requests([message]))
     work = RequestWork(request, op)
     assert stage.admits(work) == (op == 1)
     return stage.retire(_prepare(op, request, level), work)

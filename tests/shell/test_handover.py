@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,6 +13,7 @@ from coordinator import vsr
 from coordinator.journal import CorruptRecord
 from coordinator.replica.errors import HaltedError
 from coordinator.replica.handover import RUN_PREPARES_MAX, Handover, HandoverPorts
+from coordinator.slices import SLICE_MS, Steps
 from viewstamp.format.prepare import Prepare, seal
 from viewstamp.limits import FEATURE_LEVEL_MAX
 
@@ -42,11 +44,13 @@ class Journal:
         self.faulty: list[int] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.is_urgent = True
+        self.steps = 0  # of the next entries that are taken apart
         self.all_due = asyncio.Event()
         self.handover = Handover(
             HandoverPorts(
                 self.read,
-                lambda entry: self.handed_over.append(entry.header.op),
+                self.take_apart,
+                lambda entry, _: self.handed_over.append(entry.header.op),
                 lambda op, _: self.faulty.append(op),
                 self.start,
                 self.guard,
@@ -57,6 +61,11 @@ class Journal:
     def guard(self, action: Callable[[], None]) -> None:
         action()
         self.all_due.set()
+
+    def take_apart(self, entry: vsr.Prepare) -> Steps[None]:
+        for _ in range(self.steps):
+            time.sleep(SLICE_MS / 1000)  # what a slice is for: no condition is waited for
+            yield
 
     async def read(self, op: int) -> Prepare | None:
         if op in self.damaged:
@@ -96,6 +105,38 @@ async def test_a_damaged_entry_comes_again_and_holds_up_what_follows() -> None:
     journal.commit(2, prepare)
     await journal.settle()
     assert journal.handed_over == [1, 2, 3]
+
+
+async def test_an_entry_that_takes_long_is_taken_apart_in_slices() -> None:
+    """The loop turns while an entry is taken apart, and what comes behind it waits."""
+    journal = Journal(range(1, 3))
+    journal.steps = 5
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while not journal.handed_over:
+            turns += 1
+            await asyncio.sleep(0)
+
+    journal.commit(1, prepare)
+    journal.steps = 0
+    journal.commit(2, prepare)
+    assert (journal.handed_over, journal.handover.next_op) == ([], 1)
+    await asyncio.gather(turn(), journal.settle())
+    assert turns >= 4
+    assert journal.handed_over == [1, 2]
+
+
+async def test_an_entry_that_comes_again_while_it_is_taken_apart_is_handed_over_once() -> None:
+    """A damaged record is committed anew: what was begun for it before counts no more."""
+    journal = Journal(range(1, 3))
+    journal.steps = 3
+    journal.commit(1, prepare)
+    journal.commit(1, prepare)
+    journal.commit(2, prepare)
+    await journal.settle()
+    assert journal.handed_over == [1, 2]
 
 
 async def test_what_was_handed_over_is_not_handed_over_again() -> None:

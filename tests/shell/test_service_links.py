@@ -32,7 +32,12 @@ async def test_lost_reads_are_told_before_the_next_connection() -> None:
 
 async def test_commands_wait_for_the_connection() -> None:
     """What is logged is sent from the item log once there is a connection."""
-    ignored = StageEvents(*[lambda _: None] * 4)
+    ignored = StageEvents(
+        replied=lambda _: None,
+        deferred=lambda _: None,
+        connected=lambda _: None,
+        lost=lambda _: None,
+    )
     client = StageClient(2, "unix:/nowhere", ignored)
     for sequence in (1, 2):
         client.send(domain.Batch(sequence=sequence))

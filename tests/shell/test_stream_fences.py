@@ -16,6 +16,7 @@ from coordinator.gateway.submit import SubmitStreams
 from coordinator.gateway.timers import SessionTimers
 from coordinator.mux.sessions import HeaderVerdict
 from coordinator.mux.types import RequestReply
+from coordinator.slices import at_once
 from coordinator.stages import codec
 from tests.shell.test_admission import CREATE_STREAM, CREATE_USER, ROOT, SESSION, World
 from viewstamp import limits
@@ -249,7 +250,7 @@ def _answer(world: World) -> None:
     logged = world.logged[0].logged
     if world.mux.sessions.get(SESSION).last_number:  # type: ignore[union-attr]
         return
-    request = codec.logged_requests([logged])[0]
+    request = at_once(codec.logged_requests([logged]))[0]
     assert world.mux.sessions.check_header(request) is HeaderVerdict.APPLY
     world.mux.admission.retire(SESSION, 1)
     world.mux.replies.store(RequestReply(SESSION, 1, 1, 1, 1, (), fingerprint=request.fingerprint))

@@ -119,7 +119,7 @@ async def test_what_is_unanswered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         sent.append(len(stream.written))
-        client._answered(pb.BatchReply(sequence=sequence))
+        await client._decode_and_tell(pb.BatchReply(sequence=sequence))
     writer.cancel()
     await asyncio.gather(writer, return_exceptions=True)
     assert sent == [2, 3, 3, 4]

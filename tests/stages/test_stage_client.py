@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from coordinator.slices import SLICE_MS, Steps
 from coordinator.stages.base import SectionBase
 from coordinator.stages.client import Identity, ItemLogDroppedError, StageClient, StageEvents
 from coordinator.stages.item_log import ItemLog
@@ -280,3 +282,31 @@ async def test_answers_as_large_as_a_service_may_give_arrive(
     assert [outcome.query.query_id for outcome in reply.outcomes] == list(range(1, 9))
     assert reply.ByteSize() > 24 * MIB
     assert told.connections == 1
+
+
+async def test_an_answer_that_was_not_decoded_yet_is_given_by_the_next_process(
+    tmp_path: Path,
+) -> None:
+    """A stream that ends while an answer is decoded in steps loses nothing and doubles nothing."""
+    address, told = f"unix:{tmp_path}/echo.sock", Told()
+    begun, is_held = asyncio.Event(), True
+
+    def decode(reply: pb.BatchReply) -> Steps[pb.BatchReply]:
+        begun.set()
+        while is_held:
+            time.sleep(SLICE_MS / 1000)  # a slice each: the loop turns
+            yield
+        return reply
+
+    client = StageClient(echo.DOMAIN.stage, address, replace(told.events(), decode=decode))
+    async with running(client):
+        async with service(address):
+            client.send(put(1, "one", "1"))
+            await asyncio.wait_for(begun.wait(), WAIT_S)
+            assert told.replies.empty()
+        client.send(put(2, "two", "2"))  # which finds that the stream has ended
+        await asyncio.wait_for(told.lost.get(), WAIT_S)
+        is_held = False
+        async with service(address):
+            assert [(await told.reply()).sequence for _ in range(2)] == [1, 2]
+    assert told.replies.empty()

@@ -1,0 +1,127 @@
+"""Long work in slices: the loop turns between them, and what has an order keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+from coordinator.mux import types as mux_types
+from coordinator.replica.mux_effects import MuxEffects
+from coordinator.slices import SLICE_MS, Steps, Work, at_once
+
+STEPS = 5
+
+
+def take_a_slice() -> None:
+    """Work for as long as a slice lasts."""
+    time.sleep(SLICE_MS / 1000)  # what a slice is for: no condition is waited for
+
+
+def long_work(result: str) -> Steps[str]:
+    """Take a slice at each step."""
+    for _ in range(STEPS):
+        take_a_slice()
+        yield
+    return result
+
+
+class Turns:
+    """Counts the turns of the loop until it is stopped."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._is_stopped = False
+        asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self.count += 1
+        if not self._is_stopped:
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def stop(self) -> int:
+        """Return how many there were."""
+        self._is_stopped = True
+        return self.count
+
+
+async def test_the_loop_turns_between_slices() -> None:
+    """Work that takes several slices lets the loop turn after each."""
+    turns = Turns()
+    assert await Work(long_work("done")).finish() == "done"
+    assert turns.stop() >= STEPS
+
+
+async def test_short_work_is_done_at_once() -> None:
+    """Work that takes no slice lets nobody in between."""
+    turns = Turns()
+    assert await Work(short_work()).finish() == "done"
+    assert turns.stop() == 0
+    assert at_once(short_work()) == "done"
+
+
+def short_work() -> Steps[str]:
+    """Take no time."""
+    yield
+    return "done"
+
+
+def batch(stage: mux_types.Stage, sequence: int) -> mux_types.SendBatch:
+    """Return what sends a batch."""
+    return mux_types.SendBatch(mux_types.StageBatch(stage, sequence, 1, 2, ()))
+
+
+class Carried:
+    """What was carried out, each of which takes a slice; more may follow from one."""
+
+    def __init__(self) -> None:
+        self.seen: list[mux_types.MuxEffect] = []
+        self.follow: dict[int, mux_types.MuxEffect] = {}
+        self.effects = MuxEffects(self.carry_out, self.guard)
+
+    def carry_out(self, effect: mux_types.MuxEffect) -> None:
+        """Note an effect."""
+        take_a_slice()
+        self.seen.append(effect)
+        if (follows := self.follow.get(len(self.seen))) is not None:
+            self.effects.lead(lambda: [follows])
+
+    def guard(self, action: Callable[[], None]) -> None:
+        """Run an action."""
+        action()
+
+    async def until(self, count: int) -> None:
+        """Wait until so many were carried out."""
+        while len(self.seen) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_effects_keep_their_order_over_slices() -> None:
+    """What comes while effects wait goes behind them, also where it follows from one of them."""
+    carried = Carried()
+    expected = [batch(mux_types.Stage.STREAMS, sequence) for sequence in range(1, 6)]
+    carried.follow[1] = expected[3]
+    carried.effects.lead(lambda: expected[:3])
+    assert len(carried.seen) < 3, "a slice has no end"
+    turns = Turns()
+    await carried.until(3)
+    carried.effects.lead(lambda: expected[4:])
+    await carried.until(5)
+    assert turns.stop() >= 2
+    assert carried.seen == expected
+
+
+@pytest.mark.parametrize("sequence", [0, 1])
+async def test_reads_that_wait_are_not_sent_to_the_next_process(sequence: int) -> None:
+    """Batches that are not logged die with the process, also those on their way; others do not."""
+    carried = Carried()
+    effects = [batch(mux_types.Stage.STREAMS, 9), batch(mux_types.Stage.STREAMS, sequence)]
+    other = batch(mux_types.Stage.USERS, 0)
+    carried.effects.lead(lambda: [*effects, other])
+    assert len(carried.seen) == 1
+    carried.effects.forget_reads(mux_types.Stage.STREAMS)
+    expected = [effects[0], *([effects[1]] if sequence else []), other]
+    await carried.until(len(expected))
+    assert carried.seen == expected
