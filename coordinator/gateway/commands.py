@@ -40,6 +40,7 @@ from coordinator.replica.batcher import (
     SessionRequest,
     check_size,
 )
+from coordinator.slices import Slice, Work
 from coordinator.telemetry.commands import CommandTrace
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
@@ -275,10 +276,11 @@ class Commands:
         methods = [self._routes.public_code(code, MethodKind.COMMAND) for code, _, _ in spans]
         suffixes: Suffixes = [{}] * len(methods)
         if any(map(self._normalizer.needed, methods)):
-            self._normalizer.check_count(
+            checking = self._normalizer.checking_count(
                 (method, count, items)
                 for method, (_, count, items) in zip(methods, spans, strict=True)
             )
+            await Work(checking).finish()
             suffixes = await self._normalize(logged, methods, principal)
         check_fence()
         return Admitted(self._submit(logged, principal.user_id, traces), suffixes)
@@ -319,7 +321,9 @@ class Commands:
     ) -> Suffixes:
         suffixes = []
         first_index = 0
+        own = Slice()
         for span, method in zip(logged.spans, methods, strict=True):
+            await own.give_way()
             found: Mapping[int, bytes] = {}
             if self._normalizer.needed(method):
                 origin = _origin(logged.session_id, logged.number, principal, first_index)
@@ -333,7 +337,9 @@ class Commands:
     ) -> Suffixes:
         suffixes = []
         first_index = 0
+        own = Slice()
         for code, count, items in spans:
+            await own.give_way()
             method = self._routes.public_code(code, MethodKind.COMMAND)
             origin = _origin(session_id, number, principal, first_index)
             suffixes.append(await self._normalizer.suffixes(method, count, items, origin))

@@ -14,6 +14,7 @@ import grpc
 
 from coordinator.gateway.fingerprints import SentSpan
 from coordinator.gateway.routes import Routes
+from coordinator.slices import Steps, at_once
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
@@ -23,6 +24,7 @@ from viewstamp.framing import FramingError, frame, unframe
 from viewstamp.limits import (
     NORMALIZED_COMMANDS_MAX,
     NORMALIZED_TOGETHER_MAX,
+    REQUEST_COMMANDS_MAX,
     TRANSACTION_PARTS_MAX,
 )
 from viewstamp.routing import Method, MethodKind
@@ -102,7 +104,21 @@ class Normalizer:
 
         Each may cost as much as thousands of others, also as part of a transaction.
         """
-        count = sum(self._costly(*span) for span in spans)
+        at_once(self.checking_count(spans))
+
+    def checking_count(self, spans: Iterable[tuple[Method, int, bytes]]) -> Steps[None]:
+        """Do what `check_count` does, in steps; parts of transactions are commands, too."""
+        count = part_count = 0
+        for method, commands, items in spans:
+            if method.name == TRANSACT:
+                codes = codes_of_transaction(items)
+                part_count += len(codes)
+                count += sum(map(self._is_costly, codes))
+            elif method.normalize:
+                count += commands
+            yield
+        if part_count > REQUEST_COMMANDS_MAX:
+            raise _too_many_parts(part_count)
         if count > NORMALIZED_COMMANDS_MAX:
             raise Refusal(
                 Reason.REASON_COMMAND_TOO_LARGE,
@@ -112,11 +128,9 @@ class Normalizer:
                 commands_max=NORMALIZED_COMMANDS_MAX,
             )
 
-    def _costly(self, method: Method, count: int, items: bytes) -> int:
-        if method.name != TRANSACT:
-            return count if method.normalize else 0
-        found = (self._routes.find(code) for code in codes_of_transaction(items))
-        return sum(part is not None and part.normalize for part in found)
+    def _is_costly(self, code: int) -> bool:
+        part = self._routes.find(code)
+        return part is not None and part.normalize
 
     async def suffixes(self, method: Method, count: int, items: bytes, origin: Origin) -> Suffixes:
         """Return the suffixes alone, for a retry of what is already logged."""
@@ -235,6 +249,16 @@ def _check_part(method: Method, index: int) -> None:
 
     if method.owner == STAGE_SESSIONS:
         raise _bad_transaction(f"part {index} ({method.name}) cannot be part of a transaction")
+
+
+def _too_many_parts(count: int) -> Refusal:
+    return Refusal(
+        Reason.REASON_COMMAND_TOO_LARGE,
+        f"the transactions of the request have {count} parts; at most {REQUEST_COMMANDS_MAX} are"
+        " allowed: split it",
+        commands=count,
+        commands_max=REQUEST_COMMANDS_MAX,
+    )
 
 
 def _bad_transaction(why: str) -> Refusal:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from functools import partial
+from typing import Any, Final
 
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from coordinator.gateway.answers import Answer, AnswerQueue, Make
 from coordinator.gateway.audit import Audit
 from coordinator.gateway.commands import Commands
 from coordinator.gateway.principal import Authenticator
@@ -25,23 +26,20 @@ from coordinator.gateway.slow_readers import end_in_time, write_in_time
 from coordinator.gateway.stream_places import StreamPlaces
 from coordinator.gateway.timers import SessionTimers
 from coordinator.replica.batcher import Reply
+from coordinator.slices import Slice
 from coordinator.tasks import first_to_end
 from coordinator.telemetry.gateway import GatewayWatch, Traces
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
-from viewstamp.limits import KIB
 from viewstamp.tokens import AccessToken
 
 # Requests of one stream that were read and whose answers were not written. A client that sends
 # more, or does not read its answers, is not read from until it does.
 ANSWERS_DUE_MAX: Final = 1_024
-# Answers of so many bytes go out together: what a message costs by itself no longer counts then.
-PACKED_ANSWERS_BYTES_MAX: Final = 256 * KIB
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Answer: TypeAlias = submit_pb2.CommandReply | submit_pb2.ReadReply
 
 _log = logging.getLogger(__name__)
 
@@ -229,8 +227,7 @@ class _Stream:
         self._session_id = opening.session_id
         # Kept: once a call is over, gRPC must not be asked for it any more.
         self._peer = context.peer()
-        self._packs_answers = opening.takes_packed_answers
-        self._outgoing: deque[Answer] = deque()
+        self._outgoing = AnswerQueue(packs=opening.takes_packed_answers)
         self._wake = asyncio.Event()
         self._answers_due = 0
         self._answer_written = asyncio.Event()
@@ -290,8 +287,10 @@ class _Stream:
             await self._answer_written.wait()
 
     async def _commands(self, requests: Iterable[submit_pb2.CommandRequest]) -> None:
+        own = Slice()
         for request in requests:
             await self._until_due_at_most(ANSWERS_DUE_MAX - 1)
+            await own.give_way()
             await self._unless_ended()
             await self._command(request)
 
@@ -323,9 +322,7 @@ class _Stream:
             return
         suffixes = admitted.suffixes
         admitted.future.add_done_callback(
-            lambda future: self._answer(
-                lambda: self._command_answer(request, future, suffixes, traces)
-            )
+            lambda future: self._send(self._command_answer(request, future, suffixes, traces))
         )
 
     def _tell(self, request: submit_pb2.CommandRequest, outcome: Reply | Refusal) -> None:
@@ -339,19 +336,18 @@ class _Stream:
         future: asyncio.Future[Reply],
         suffixes: Sequence[Mapping[int, bytes]],
         traces: Traces,
-    ) -> submit_pb2.CommandReply:
+    ) -> Make:
         failure = future.exception()
         if failure is None:
-            self._answered(traces, future.result())
-            self._tell(request, future.result())
-            return command_reply(
-                request.number, future.result(), self._streams.cluster_id, suffixes
-            )
+            reply = future.result()
+            self._answered(traces, reply)
+            self._tell(request, reply)
+            return partial(command_reply, request.number, reply, self._streams.cluster_id, suffixes)
         if isinstance(failure, Refusal):
             self._refused(traces, failure)
             self._tell(request, failure)
-            return refused_command(request.number, failure)
-        raise failure
+            return partial(refused_command, request.number, failure)
+        return partial(_fail, failure)
 
     def _answered(self, traces: Traces, reply: Reply) -> None:
         if traces and self._streams.watch is not None:
@@ -385,38 +381,26 @@ class _Stream:
         if audit is not None and not future.cancelled() and future.exception() is None:
             audit.reads(request.spans, self._principal, self._peer, future.result())
         if not future.cancelled():
-            self._answer(lambda: self._read_answer(read_id, future, traces))
+            self._send(self._read_answer(read_id, future, traces))
 
-    def _read_answer(
-        self, read_id: int, future: asyncio.Future[Reply], traces: Traces
-    ) -> submit_pb2.ReadReply:
+    def _read_answer(self, read_id: int, future: asyncio.Future[Reply], traces: Traces) -> Make:
         failure = future.exception()
         if failure is None:
             self._answered(traces, future.result())
-            return read_reply(read_id, future.result(), self._streams.cluster_id)
+            return partial(read_reply, read_id, future.result(), self._streams.cluster_id)
         if isinstance(failure, Refusal):
             self._refused(traces, failure)
-            return refused_read(read_id, failure)
-        raise failure
+            return partial(refused_read, read_id, failure)
+        return partial(_fail, failure)
 
-    def _answer(self, make: Callable[[], Answer]) -> None:
-        """Send an answer; where none can be made, end the stream: the client must not wait."""
-        try:
-            answer = make()
-        except Exception:
-            _log.exception("an answer on a Submit stream could not be made")
-            self.end(Refusal(Reason.REASON_INTERNAL, "an answer could not be made: see the log"))
-        else:
-            self._send(answer)
-
-    def _send(self, answer: Answer) -> None:
-        self._outgoing.append(answer)
+    def _send(self, answer: Answer | Make) -> None:
+        self._outgoing.add(answer)
         self._wake.set()
 
     async def _write(self) -> None:
         while True:
             while self._outgoing:
-                answers = self._next_answers()
+                answers = await self._next_answers()
                 timeout_ms = limits.ANSWER_READING_TIMEOUT_MS
                 await write_in_time(self._context, _response(answers), timeout_ms)
                 self._answers_due -= len(answers)
@@ -426,19 +410,21 @@ class _Stream:
             self._wake.clear()
             await self._wake.wait()
 
-    def _next_answers(self) -> list[Answer]:
-        """Take what goes into the next message: one answer, or several of commands."""
-        outgoing = self._outgoing
-        answers = [outgoing.popleft()]
-        if not self._packs_answers or not isinstance(answers[0], submit_pb2.CommandReply):
-            return answers
-        size = answers[0].ByteSize()
-        while outgoing and isinstance(outgoing[0], submit_pb2.CommandReply):
-            size += outgoing[0].ByteSize()
-            if size > PACKED_ANSWERS_BYTES_MAX:
-                break
-            answers.append(outgoing.popleft())
-        return answers
+    async def _next_answers(self) -> list[Answer]:
+        """Return what goes into the next message.
+
+        Where an answer cannot be made, the stream ends: the client must not wait. Raises Refusal.
+        """
+        try:
+            return await self._outgoing.take()
+        except Exception as error:
+            _log.exception("an answer on a Submit stream could not be made")
+            why = "an answer could not be made: see the log"
+            raise Refusal(Reason.REASON_INTERNAL, why) from error
+
+
+def _fail(failure: BaseException) -> Answer:
+    raise failure
 
 
 def _response(answers: Sequence[Any]) -> submit_pb2.SubmitResponse:

@@ -17,6 +17,9 @@ from viewstamp.errors import Refusal
 from viewstamp.limits import SYSTEM_USER_ID
 
 RETRY_DELAY_MS: Final = 100
+# Of all that is due so many are sent at a time, and the loop turns in between: a new primary is
+# told everything that waits at once.
+SENT_TOGETHER_MAX: Final = 256
 # A timer far ahead is looked at again after this long, so that clock changes do no harm.
 SLEEP_MAX_MS: Final = 60_000
 
@@ -88,7 +91,8 @@ class Proposals:
             return
         self._pending.add(key)
         heapq.heappush(self._due, (due, code, request))
-        self._schedule()
+        if self._due[0][0] == due:  # else the timer is right as it is
+            self._schedule()
 
     def _schedule(self) -> None:
         if self._timer is not None:
@@ -101,7 +105,10 @@ class Proposals:
 
     def _send_due(self) -> None:
         self._timer = None
-        while self._due and self._due[0][0] <= self._clock_us():
+        now_us = self._clock_us()
+        for _ in range(SENT_TOGETHER_MAX):
+            if not self._due or self._due[0][0] > now_us:
+                break
             _, code, request = heapq.heappop(self._due)
             self._send(code, request)
         self._schedule()

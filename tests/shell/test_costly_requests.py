@@ -14,7 +14,12 @@ from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
-from viewstamp.limits import NORMALIZED_COMMANDS_MAX, NORMALIZED_TOGETHER_MAX
+from viewstamp.limits import (
+    NORMALIZED_COMMANDS_MAX,
+    NORMALIZED_TOGETHER_MAX,
+    REQUEST_COMMANDS_MAX,
+    TRANSACTION_PARTS_MAX,
+)
 
 COSTLY: Any = SimpleNamespace(normalize=True, name="CreateUser", code=100, owner=2)
 CHEAP: Any = SimpleNamespace(normalize=False, name="CreateStream", code=200, owner=1)
@@ -65,6 +70,21 @@ def transaction(costly: int) -> bytes:
         request.parts.add(code=100)
     request.parts.add(code=200)
     return frame(request.SerializeToString())
+
+
+def test_parts_of_transactions_are_commands_of_their_request() -> None:
+    """Transactions together may have as many parts as a request may have commands."""
+    normalizer = Normalizer(ROUTES, {})
+    request = submit_pb2.TransactRequest()
+    for _ in range(TRANSACTION_PARTS_MAX):
+        request.parts.add(code=200)
+    whole = (TRANSACT, 1, frame(request.SerializeToString()))
+    fitting = REQUEST_COMMANDS_MAX // TRANSACTION_PARTS_MAX
+    normalizer.check_count([whole] * fitting)
+    with pytest.raises(Refusal) as caught:
+        normalizer.check_count([whole] * (fitting + 1))
+    assert caught.value.reason == Reason.REASON_COMMAND_TOO_LARGE
+    assert caught.value.details["commands"] == str((fitting + 1) * TRANSACTION_PARTS_MAX)
 
 
 async def test_passwords_are_prepared_in_portions() -> None:

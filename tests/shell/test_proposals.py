@@ -64,6 +64,23 @@ async def test_the_same_proposal_is_pending_once() -> None:
     await _turns(sequencer, 2)
 
 
+async def test_what_is_due_together_is_sent_in_portions() -> None:
+    """The loop turns while what waited for a new primary is sent, and all of it is."""
+    sequencer = Sequencer()
+    proposals = Proposals(sequencer)
+    proposals.activate()
+    count = 2 * module.SENT_TOGETHER_MAX + 1
+    for number in range(count):
+        proposals.propose(ASSIGN, b"%d" % number, due=number % 3)
+    sizes = set()
+    while len(sequencer.taken) < count:
+        before = len(sequencer.taken)
+        await asyncio.sleep(0)
+        sizes.add(len(sequencer.taken) - before)
+    assert max(sizes) <= module.SENT_TOGETHER_MAX
+    assert {command.item for command in sequencer.taken} == {b"%d" % n for n in range(count)}
+
+
 async def test_what_was_not_sequenced_is_proposed_again() -> None:
     """Refused at once or later, for lack of space or service, it is tried until it is decided."""
     sequencer = Sequencer()
