@@ -159,9 +159,17 @@ def _span(
 
 
 def _add_refused(part: Record, errors: Errors) -> None:
-    refused = Counter(reason_name(each.error.reason) for each in errors)
-    part["refused"] = dict(Counter(part.get("refused", {})) + refused)
-    part.setdefault("details", dict(Refusal.from_error(errors[0].error).details))
+    # Without a Counter of each: a request may have thousands of spans, all of them refused.
+    counts: dict[errors_pb2.Reason.ValueType, int] = {}
+    for each in errors:
+        reason = each.error.reason
+        counts[reason] = counts.get(reason, 0) + 1
+    refused: dict[str, int] = part.setdefault("refused", {})
+    for number, count in counts.items():
+        name = reason_name(number)
+        refused[name] = refused.get(name, 0) + count
+    if "details" not in part:
+        part["details"] = dict(Refusal.from_error(errors[0].error).details)
 
 
 def _methods_in(routes: Routes, transaction: bytes) -> Counter[str]:
@@ -190,7 +198,9 @@ def _summed_up(
         part = summed.setdefault(name, {"method": name, "count": 0})
         part["count"] += span.count
         if name == TRANSACT:
-            part["parts"] = dict(Counter(part.get("parts", {})) + _methods_in(routes, span.items))
+            parts = part.setdefault("parts", {})
+            for of_part, count in _methods_in(routes, span.items).items():
+                parts[of_part] = parts.get(of_part, 0) + count
         if errors and errors[index]:
             _add_refused(part, errors[index])
     return list(summed.values())
