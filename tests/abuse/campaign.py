@@ -2,7 +2,8 @@
 
 Three replicas are founded and filled. The honest caller is measured alone, then beside all kinds
 of attack at once, then alone again. The promise is kept if nothing was answered INTERNAL or
-UNKNOWN, no process was restarted, the view did not change, and no honest call failed.
+UNKNOWN, no process was restarted, the view did not change, and no honest call failed. A view that
+changed while the machine gave a coordinator no processor for long is told and not judged.
 
 Exit code: 0 if every promise was kept, 1 if not, 130 if interrupted.
 """
@@ -44,6 +45,8 @@ REPLICAS: Final = 3
 ATTACKERS: Final = 3
 CLIENT_TIMEOUT_S: Final = 60.0
 VIEW_CHANGED: Final = "the view changed"
+# What a change of the view means for who asks a replica meanwhile.
+NOT_IN_SERVICE: Final = "the replica is not in service"
 EXIT_KEPT: Final = 0
 EXIT_BROKEN: Final = 1
 EXIT_INTERRUPTED: Final = 130
@@ -83,12 +86,13 @@ class Outcome:
             f"{name}: {text}" for name, each in self.attacks.items() for text in each["broken"]
         ]
         found += [f"{name} was restarted {count} times" for name, count in seen.restarts.items()]
-        if len(seen.views) > 1:
+        if seen.unexcused_views:
             found.append(f"{VIEW_CHANGED}: {seen.views}")
         for phase, figures in self.phases.items():
             found += [
                 f"honest caller, {phase}: {error} x {count}"
                 for error, count in figures.errors.items()
+                if not (seen.excuses and NOT_IN_SERVICE in error)
             ]
         if self.calls < self.plan.calls:
             found.append(f"{self.calls} hostile calls were made; {self.plan.calls} are demanded")
@@ -105,6 +109,7 @@ class Outcome:
             "memory_mib": {name: asdict(each) for name, each in self.observation.memory.items()},
             "restarts": self.observation.restarts,
             "views": self.observation.views,
+            "stalls": {str(view): text for view, text in self.observation.excuses.items()},
             "broken": self.broken(),
         }
 

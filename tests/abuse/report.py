@@ -23,6 +23,8 @@ def print_report(console: Console, figures: Mapping[str, Any]) -> None:
         console.print(table)
     for broken in figures["broken"]:
         console.print(f"[red]broken:[/red] {broken}", markup=True)
+    for view, stall in figures["stalls"].items():
+        console.print(f"not judged: view {view} began while the machine stalled: {stall}")
     if not figures["broken"]:
         console.print("every promise was kept")
 
@@ -41,7 +43,8 @@ def _markdown(figures: Mapping[str, Any]) -> str:
     parts = [
         f"{figures['hostile_calls']:,} hostile calls in {figures['seconds']:.0f} s on "
         f"{figures['plan']['replicas']} replicas; restarts: {sum(figures['restarts'].values())}; "
-        f"view changes: {max(0, len(figures['views']) - 1)}.\n"
+        f"view changes: {max(0, len(figures['views']) - 1)}, of which"
+        f" {len(figures['stalls'])} while the machine stalled.\n"
     ]
     for title, columns, rows in _tables(figures):
         lines = [f"**{title}**\n", _line(columns), _line(["---"] * len(columns))]
