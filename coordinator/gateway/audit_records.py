@@ -133,7 +133,9 @@ def _same(part: Record) -> Record:
 
 
 def _part_of_payload(routes: Routes, method: Method, payload: bytes) -> Record:
-    return _part(routes, method, frame(payload))
+    if method.name == TRANSACT:
+        return _part(routes, method, frame(payload))
+    return {"method": method.name, "request": told_request(method.request, payload)}
 
 
 def _part(routes: Routes, method: Method, items: bytes) -> Record:

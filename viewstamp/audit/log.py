@@ -34,7 +34,8 @@ STRANGERS_SHARE: Final = 8
 # name. A plain tuple: one is made for each request.
 _Waiting: TypeAlias = tuple[Callable[[], Record], int, bool]
 
-_encoded = json.JSONEncoder(separators=(",", ":")).encode
+# Records are trees: nothing in them is in itself.
+_encoded = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _log = logging.getLogger(__name__)
 
 

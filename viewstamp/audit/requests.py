@@ -55,12 +55,13 @@ class _Telling:
 
     def plain(self, message: Message) -> dict[str, Any]:
         """Return the fields that are set and may be told."""
-        told = {}
+        told: dict[str, Any] = {}
         for descriptor, value in message.ListFields():
-            field = _field(descriptor)
-            if field.is_told:
-                one = self._list if field.is_repeated else self._single
-                told[field.name] = one(value, field.is_message)
+            name, is_told, is_repeated, is_message = _field(descriptor)
+            if is_told and is_repeated:
+                told[name] = self._list(value, is_message)
+            elif is_told:
+                told[name] = self._single(value, is_message)
         return told
 
     def _list(self, values: Any, is_message: bool) -> list[Any]:
@@ -75,7 +76,9 @@ class _Telling:
         if is_message:
             return self.plain(value)
         if isinstance(value, str):
-            told = value[: max(0, min(TEXT_CHARACTERS_MAX, self._room))]
+            told = value
+            if len(value) > TEXT_CHARACTERS_MAX or len(value) > self._room:
+                told = value[: max(0, min(TEXT_CHARACTERS_MAX, self._room))]
             self._room -= len(told)
             return told
         return value
