@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -72,13 +73,14 @@ def test_damaged_store_is_told(viewstamp: CommandLine) -> None:
     assert "tokens.json is damaged" in said.err
 
 
-def test_nobody_there_exits_with_2(stranger: CommandLine) -> None:
+def test_nobody_there_exits_with_3(stranger: CommandLine) -> None:
     """If nothing listens, the error names the address and the next step."""
     said = stranger("login", "--address", "127.0.0.1:1", "--timeout", "0.5", answer="x\n")
-    assert said.code == 2
+    assert said.code == 3
     assert "CANNOT_CONNECT" in said.err
     assert "127.0.0.1:1" in said.err
     assert "viewstamp up" in said.err
+    assert "give its authority with --tls-ca" in said.err
 
 
 def test_streams_from_creation_to_deletion(viewstamp: CommandLine) -> None:
@@ -224,7 +226,7 @@ def test_raw_token_is_shown_once(viewstamp: CommandLine) -> None:
     assert said.out.splitlines()[-1] == "secret of deploy"
     listed = viewstamp("token", "list", "--json").data
     assert [token["name"] for token in listed] == ["deploy"]
-    assert listed[0]["expires_at"] > 0
+    assert datetime.fromisoformat(listed[0]["expires_at"]) > datetime.now(UTC)
     assert viewstamp("token", "delete", "deploy", "--yes").code == 0
 
 
@@ -281,6 +283,25 @@ def test_keygen_never_overwrites(stranger: CommandLine, tmp_path: Path) -> None:
     assert again.code == 2
     assert "must never be replaced" in again.err
     assert file.read_text() == key
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("stream", "create"), "Missing argument 'name'"),
+        (("stram", "list"), "No such command 'stram'"),
+        (("stream", "list", "--no-such-flag"), "No such option: --no-such-flag"),
+        (("topic", "create", "a", "b", "--partitions", "many"), "Invalid value for '--partitions'"),
+    ],
+)
+def test_wrong_usage_is_json_where_json_is_asked_for(
+    viewstamp: CommandLine, arguments: tuple[str, ...], says: str
+) -> None:
+    """A program that asks for JSON gets its errors of usage in the form of all others."""
+    said = viewstamp(*arguments, "--json")
+    assert said.code == 2
+    assert said.error["reason"] == "USAGE"
+    assert says in said.error["message"]
 
 
 def test_up_tells_in_one_line_why_it_cannot_start(stranger: CommandLine, tmp_path: Path) -> None:

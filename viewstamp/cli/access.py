@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.cli.options import PasswordFile, secret
-from viewstamp.cli.output import moment, print_json
+from viewstamp.cli.output import moment, print_json, timestamp
 from viewstamp.cli.session import as_logged_in, guarded
 from viewstamp.cli.settings import Settings, fail, settings_of
 from viewstamp.cli.store import StoredToken, TokenStore
@@ -70,7 +70,7 @@ def login(
                 "cluster": cluster,
                 "username": username,
                 "user_id": response.user_id,
-                "expires_at": response.expires_at,
+                "expires_at": timestamp(response.expires_at),
                 "file": str(store.path),
             }
         )

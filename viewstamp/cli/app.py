@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -10,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from viewstamp.cli.commands import placeholders, with_loaded
-from viewstamp.cli.settings import DEFAULT_ADDRESS, Settings
+from viewstamp.cli.settings import DEFAULT_ADDRESS, EXIT_REFUSED, Settings, tell
 
 # Understood before and after the command; the second value says whether a value follows.
 GLOBAL_OPTIONS: Final = {"--json": False, "--address": True, "--tls-ca": True, "--timeout": True}
@@ -20,7 +22,8 @@ HELP: Final = """Who may do what, what exists, who reads what: the metadata of a
 Start a cluster with `viewstamp up`, log in with `viewstamp login`, then go on with the groups of
 commands below. STREAM, TOPIC, GROUP and USER are ids (digits) or names; `name:123` is the name 123.
 
-Exit codes: 0 done, 1 refused by the cluster, 2 wrong usage, no connection, or no answer in time.
+Exit codes: 0 done, 1 refused by the cluster, 2 wrong usage or no login, 3 no connection, 4 no
+answer in time, so that a command may or may not have taken effect.
 
 Environment: VIEWSTAMP_ADDRESS, VIEWSTAMP_ACCESS_TOKEN, VIEWSTAMP_PERSONAL_ACCESS_TOKEN (instead of
 a login).
@@ -37,6 +40,18 @@ class RootGroup(TyperGroup):
         """Know every command by its name and its help; none is loaded yet."""
         super().__init__(**attributes)
         self.commands.update(placeholders())
+
+    def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
+        """Run a command and exit; tell a usage error as JSON where JSON is asked for."""
+        if "--json" not in (sys.argv[1:] if args is None else args):
+            return super().main(args, *more, **options)
+        try:
+            sys.exit(super().main(args, *more, **{**options, "standalone_mode": False}))
+        except typer.Abort:
+            sys.exit(EXIT_REFUSED)
+        except typer.TyperException as error:
+            tell(Settings(as_json=True), "USAGE", error.format_message(), "see --help")
+            sys.exit(error.exit_code)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Load the command that is called, or completed, and find it."""

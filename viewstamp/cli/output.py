@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -21,13 +21,15 @@ from viewstamp.cli.settings import Settings
 
 _CAMEL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
-Column = tuple[str, Callable[[Any], Any]]
+# Fields of log time, in microseconds since 1970.
+MOMENTS: Final = frozenset(("created_at", "decided_at", "expires_at", "since"))
 
 
 def plain(message: Message) -> dict[str, Any]:
     """Return a message as JSON values: every field by name, numbers as numbers, no header.
 
-    Enum values are in lower case without their prefix, bytes in hexadecimal, absent messages null.
+    Enum values are in lower case without their prefix, bytes in hexadecimal, absent messages null,
+    moments as RFC 3339 has them, null for none.
     """
     descriptor: Any = message.DESCRIPTOR
     return {
@@ -124,12 +126,22 @@ def _print_plain(rows: Sequence[Sequence[str]]) -> None:
         typer.echo("  ".join(padded).rstrip())
 
 
+def timestamp(microseconds: int) -> str | None:
+    """Return log time as RFC 3339 has it, in UTC; None for 0, which stands for none."""
+    if not microseconds:
+        return None
+    at = datetime.fromtimestamp(microseconds // 1_000_000, UTC)
+    return at.replace(microsecond=microseconds % 1_000_000).isoformat(timespec="microseconds")
+
+
 def _plain_field(message: Message, field: FieldDescriptor) -> Any:
     value = getattr(message, field.name)
     if field.is_repeated:
         return [_plain_value(field, item) for item in value]
     if field.has_presence and not message.HasField(field.name):
         return None
+    if field.name in MOMENTS:
+        return timestamp(value)
     return _plain_value(field, value)
 
 
@@ -142,8 +154,10 @@ def _plain_value(field: FieldDescriptor, value: Any) -> Any:
 
 
 def _text(name: str, value: Any) -> str:
-    if name in ("created_at", "expires_at", "since"):
-        return moment(value) if value else ("never" if name == "expires_at" else "-")
+    if name in MOMENTS and value is not None:
+        return moment_text(value)
+    if name == "expires_at":
+        return "never"
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -153,6 +167,11 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(_text("", item) for item in value) or "-"
     return str(value)
+
+
+def moment_text(value: str) -> str:
+    """Return a moment of RFC 3339 to the second, as people read it."""
+    return f"{datetime.fromisoformat(value):%Y-%m-%d %H:%M:%SZ}"
 
 
 def _permissions(granted: dict[str, Any]) -> str:

@@ -7,14 +7,21 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import grpc.aio
 import typer
 from google.protobuf.message import Message
 
 from viewstamp.api.errors.v1.errors_pb2 import Reason
-from viewstamp.cli.settings import EXIT_REFUSED, Settings, fail, settings_of
+from viewstamp.cli.settings import (
+    EXIT_REFUSED,
+    EXIT_UNANSWERED,
+    EXIT_UNREACHABLE,
+    Settings,
+    fail,
+    settings_of,
+)
 from viewstamp.cli.store import StoredToken, TokenStore
 from viewstamp.client import (
     CannotConnect,
@@ -118,18 +125,26 @@ def guarded(settings: Settings, action: Callable[[], Awaitable[T]]) -> T:
             details=refusal.details,
         )
     except CannotConnect as error:
-        step = "start a cluster with `viewstamp up`, or give another --address"
-        fail(settings, "CANNOT_CONNECT", str(error), step)
+        fail_unreachable(settings, str(error))
     except OutcomeUnknown as error:
         step = "look whether it took effect before you repeat it"
-        fail(settings, "OUTCOME_UNKNOWN", str(error), step)
+        fail(settings, "OUTCOME_UNKNOWN", str(error), step, exit_code=EXIT_UNANSWERED)
     except ClientError as error:
-        fail(settings, "NO_ANSWER", str(error), "see `viewstamp status`, or raise --timeout")
+        step = "see `viewstamp status`, or raise --timeout"
+        fail(settings, "NO_ANSWER", str(error), step, exit_code=EXIT_UNANSWERED)
     except grpc.aio.AioRpcError as error:
         text = f"{settings.address}: {error.code().name}: {error.details()}"
-        fail(settings, "CANNOT_CONNECT", text, "start a cluster with `viewstamp up`")
+        fail_unreachable(settings, text)
     except OSError as error:
         fail(settings, "CANNOT_CONNECT", str(error), "check --tls-ca and --address")
+
+
+def fail_unreachable(settings: Settings, message: str) -> NoReturn:
+    """Tell that nobody answered at the address, and what that may come from; exit."""
+    step = "start a cluster with `viewstamp up`, or give another --address"
+    if settings.tls_ca is None:
+        step += "; if the cluster serves with TLS, give its authority with --tls-ca"
+    fail(settings, "CANNOT_CONNECT", message, step, exit_code=EXIT_UNREACHABLE)
 
 
 def as_logged_in(settings: Settings, stored: StoredToken) -> Settings:

@@ -12,6 +12,8 @@ import typer
 DEFAULT_ADDRESS: Final = "localhost:7400"
 EXIT_REFUSED: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_UNREACHABLE: Final = 3
+EXIT_UNANSWERED: Final = 4
 CONNECT_TIMEOUT_MAX_S: Final = 5.0
 
 
@@ -51,12 +53,23 @@ def fail(
     details: dict[str, str] | None = None,
 ) -> NoReturn:
     """Tell an error on stderr, as one line or as JSON, and exit."""
+    tell(settings, reason, message, next_step, details)
+    raise typer.Exit(exit_code)
+
+
+def tell(
+    settings: Settings,
+    reason: str,
+    message: str,
+    next_step: str,
+    details: dict[str, str] | None = None,
+) -> None:
+    """Tell an error on stderr, as one line or as JSON."""
     if settings.as_json:
         error: dict[str, Any] = {"reason": reason, "message": message, "next_step": next_step}
         typer.echo(json.dumps({"error": {**error, "details": details or {}}}), err=True)
-    else:
-        hint = f" Next: {next_step}." if next_step else ""
-        sentence = " ".join(message.split())
-        ended = sentence if sentence.endswith((".", "!", "?")) else sentence + "."
-        typer.echo(f"error: {reason}: {ended}{hint}", err=True)
-    raise typer.Exit(exit_code)
+        return
+    hint = f" Next: {next_step}." if next_step else ""
+    sentence = " ".join(message.split())
+    ended = sentence if sentence.endswith((".", "!", "?")) else sentence + "."
+    typer.echo(f"error: {reason}: {ended}{hint}", err=True)

@@ -11,7 +11,7 @@ import typer
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.cli import snapshot_diff, snapshot_files
 from viewstamp.cli.options import Yes, confirm
-from viewstamp.cli.output import done, moment, plain, print_json, print_table, show
+from viewstamp.cli.output import done, moment_text, plain, print_json, print_table, show
 from viewstamp.cli.session import run
 from viewstamp.cli.settings import EXIT_REFUSED, fail, settings_of
 from viewstamp.cli.snapshot_options import (
@@ -243,7 +243,7 @@ def _row(snapshot: snapshots_pb2.Snapshot) -> dict[str, Any]:
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row with the columns of the table under short names."""
-    cut_at = moment(row["created_at"]) if row["created_at"] else None
+    cut_at = row["created_at"] and moment_text(row["created_at"])
     return {**row, "cut_at": cut_at, "kept": row["retention"], "bytes": row["size_bytes"]}
 
 

@@ -10,7 +10,7 @@ import typer
 from viewstamp.api.users.v1 import users_pb2
 from viewstamp.cli.grammar import duration_us, entity
 from viewstamp.cli.options import DryRun, UserArgument, Yes, confirm
-from viewstamp.cli.output import done, show_list
+from viewstamp.cli.output import done, show_list, timestamp
 from viewstamp.cli.session import run
 from viewstamp.cli.settings import settings_of
 from viewstamp.client import Client
@@ -41,7 +41,13 @@ def create(
         context,
         lambda client: client.tokens.create(name, expires_at=expires_at, validate_only=dry_run),
     )
-    done(settings, response, f"created token {name!r}", dry_run=dry_run, expires_at=expires_at)
+    done(
+        settings,
+        response,
+        f"created token {name!r}",
+        dry_run=dry_run,
+        expires_at=timestamp(expires_at),
+    )
     if not settings.as_json and not dry_run:
         typer.echo(response.token)
 
