@@ -154,11 +154,12 @@ def _plain_value(field: FieldDescriptor, value: Any) -> Any:
 
 
 def _text(name: str, value: Any) -> str:
-    if name in MOMENTS and value is not None:
-        return moment_text(value)
+    if name in MOMENTS and value:
+        # Entities of snapshots have them as they are on disk.
+        return moment(value) if isinstance(value, int) else moment_text(value)
     if name == "expires_at":
         return "never"
-    if value is None or value == "":
+    if value is None or value == "" or name in MOMENTS:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
