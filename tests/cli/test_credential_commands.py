@@ -108,7 +108,7 @@ def test_logout_from_nobody(alice: CommandLine) -> None:
     kept = store(alice).read_text()
     store(alice).write_text(kept.replace(alice.address, "127.0.0.1:1"))
     said = alice("logout", "--address", "127.0.0.1:1", "--timeout", "1")
-    refused(said, "CANNOT_CONNECT", "viewstamp up", code=2)
+    refused(said, "CANNOT_CONNECT", "viewstamp up", code=3)
     assert json.loads(store(alice).read_text()) == {"logins": {}, "addresses": {}}
 
 
