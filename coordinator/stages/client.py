@@ -37,6 +37,7 @@ from viewstamp.api.domain.v1 import domain_service_pb2_grpc as domain_grpc
 APPLY_PATH: Final = "/viewstamp.api.domain.v1.DomainService/Apply"
 # How a service says that a section cannot be its own, whoever sends it.
 _REFUSALS_OF_BASE: Final = (grpc.StatusCode.DATA_LOSS, grpc.StatusCode.INVALID_ARGUMENT)
+_HEARD: Final = domain_pb2.ApplyRequest(heard=domain_pb2.AttemptHeard()).SerializeToString()
 
 _log = logging.getLogger(__name__)
 
@@ -377,7 +378,9 @@ class StageClient:
     def _may_send(self) -> bool:
         """Whether signs of life behind one more message would not wait for too long."""
         size = self._unanswered_bytes + len(self._outgoing[0].message)
-        return not self._unanswered or size <= limits.STAGE_UNANSWERED_BYTES_MAX
+        if not self._unanswered or size <= limits.STAGE_UNANSWERED_BYTES_MAX:
+            return True
+        return not self._outgoing[0].is_answered  # or a service may wait for it, and answer nothing
 
     def _forget_unanswered(self) -> None:
         self._unanswered.clear()
@@ -395,12 +398,19 @@ class StageClient:
             if response.HasField("deferred"):
                 self._events.deferred(response.deferred)
             elif response.HasField("attempt"):
-                self._poison.tries(response.attempt)
+                self._hear(response.attempt)
             elif response.HasField("replies"):
                 for reply in response.replies.replies:
                     await self._decode_and_tell(reply)
             else:
                 await self._decode_and_tell(response.batch)
+
+    def _hear(self, attempt: domain_pb2.Attempt) -> None:
+        """Note what is tried before it is, and say so, before anything else."""
+        self._poison.tries(attempt)
+        if attempt.awaits_heard:
+            self._outgoing.appendleft(Outgoing(_HEARD, None, is_answered=False))
+            self._wake.set()
 
     async def _decode_and_tell(self, reply: domain_pb2.BatchReply) -> None:
         # Nothing is noted before all of it was decoded: if the stream ends meanwhile, the answer

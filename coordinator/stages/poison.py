@@ -62,6 +62,7 @@ class Poison:
             sequence=sequence,
             notes=self._deaths[sequence] > 0,
             given_up=self._given_up.get(sequence, ()),
+            confirms=self._deaths[sequence] > 0,
         )
 
     def forget(self, base_sequence: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
@@ -88,6 +89,7 @@ class ApplyStream:
         self._is_installed = False
         self._isolate: pb.Isolate | None = None  # how to handle the next batch
         self._is_isolating = False
+        self._read_early: deque[pb.ApplyRequest] = deque()  # while something was tried
         self._is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended: StreamEnded | None = None
 
@@ -121,7 +123,7 @@ class ApplyStream:
         await self._context.write(pb.ApplyResponse(hello=pb.HelloReply()))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._write_replies())
-            while (request := await self._context.read()) is not grpc.aio.EOF:
+            while (request := await self._read()) is not grpc.aio.EOF:
                 await self._handle(request, tasks)
             await asyncio.gather(*self._deferred)
             await self._replies.put(None)
@@ -201,8 +203,9 @@ class ApplyStream:
                 call=place[1],
                 where=where,
                 revision=revision,
+                awaits_heard=isolate.confirms,
             )
-            told = self._tell_attempt(pb.ApplyResponse(attempt=attempt))
+            told = self._tell_attempt(attempt)
             asyncio.run_coroutine_threadsafe(told, loop).result()
 
         given_up = frozenset((each.item, each.call) for each in isolate.given_up)
@@ -223,18 +226,35 @@ class ApplyStream:
         applied.reply.needs_isolation = isolation.has_helped
         await self._tell(pb.ApplyResponse(batch=applied.reply))
 
-    async def _tell_attempt(self, answer: pb.ApplyResponse) -> None:
+    async def _tell_attempt(self, attempt: pb.Attempt) -> None:
         """Tell what a thread is about to run. Raises OSError where nobody is told any more.
 
         So the thread ends with the stream, and what it would have run is not run.
         """
         if not self._is_over.done():
-            telling = asyncio.ensure_future(self._tell(answer))
+            telling = asyncio.ensure_future(self._have_heard(attempt))
             await asyncio.wait({telling, self._is_over}, return_when=asyncio.FIRST_COMPLETED)
             if telling.done():
-                return
+                return telling.result()
             telling.cancel()
         raise ConnectionAbortedError("the stream ended before it was told what is tried")
+
+    async def _have_heard(self, attempt: pb.Attempt) -> None:
+        """Return once the coordinator has what is tried. Raises OSError if it has gone away.
+
+        What it had sent before it heard is handled afterwards, in order.
+        """
+        await self._tell(pb.ApplyResponse(attempt=attempt))
+        while attempt.awaits_heard:
+            request = await self._context.read()
+            if request is grpc.aio.EOF:
+                raise ConnectionAbortedError("the stream ended before it was heard what is tried")
+            if request.HasField("heard"):
+                return
+            self._read_early.append(request)
+
+    async def _read(self) -> Any:
+        return self._read_early.popleft() if self._read_early else await self._context.read()
 
     async def _tell(self, answer: pb.ApplyResponse) -> None:
         """Return once all there is to say was handed to the transport, this at last."""

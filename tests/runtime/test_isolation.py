@@ -7,6 +7,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import grpc.aio
 import pytest
 
 from services.runtime.isolation import ExhaustedError, Isolation
@@ -79,6 +80,87 @@ class Noting:
         finally:
             self.ended.set()
         raise AssertionError("a handler was run of which nobody was told")
+
+
+class Hearing:
+    """A coordinator that says when it has heard what is tried."""
+
+    def __init__(self) -> None:
+        """Ask for a batch in isolation, and send the next one at once."""
+        self.arriving: asyncio.Queue[Any] = asyncio.Queue()
+        self.written: list[pb.ApplyResponse] = []
+        self.told = asyncio.Event()
+        isolate = pb.Isolate(sequence=7, notes=True, confirms=True)
+        self.arriving.put_nowait(pb.ApplyRequest(isolate=isolate))
+        for sequence in (7, 8):
+            self.arriving.put_nowait(pb.ApplyRequest(batch=pb.Batch(sequence=sequence)))
+
+    async def read(self) -> Any:
+        """Return what was sent next."""
+        return await self.arriving.get()
+
+    async def write(self, answer: pb.ApplyResponse) -> None:
+        """Keep an answer."""
+        self.written.append(answer)
+        if answer.HasField("attempt"):
+            self.told.set()
+
+    async def until_all_is_read(self) -> None:
+        """Wait until the service waits for more."""
+        await asyncio.wait_for(self.told.wait(), WAIT_S)
+        while not self.arriving.empty():  # noqa: ASYNC110 - another task empties it
+            await asyncio.sleep(0)
+
+
+class Trying:
+    """A machine that tells what it has run."""
+
+    def __init__(self) -> None:
+        """Have run nothing."""
+        self.ran: list[str] = []
+        self.alarms: list[Any] = []
+        self.defers_digests = False
+
+    def apply(self, batch: pb.Batch, _: Any, isolation: Isolation | None = None) -> Applied:
+        """Run a handler if the batch is isolated, and answer."""
+        if isolation is not None:
+            isolation.begin_item()
+            guarded = isolation.guard("x/Y", lambda *_: self.ran.append("handler"))
+            guarded(None, None, SimpleNamespace(revision=9))
+        self.ran.append(f"batch {batch.sequence}")
+        return Applied(pb.BatchReply(sequence=batch.sequence), [], [])
+
+
+async def test_nothing_is_tried_before_it_was_heard() -> None:
+    """What only left the process dies with it, and the handler before would be blamed; what came
+    meanwhile is handled afterwards."""
+    context, machine = Hearing(), Trying()
+    anything: Any = machine
+    stream = ApplyStream(anything, context, anything, lambda error: None)
+    serving = asyncio.create_task(stream.serve())
+    await context.until_all_is_read()
+    assert machine.ran == []
+    assert context.written[-1].attempt.awaits_heard
+    context.arriving.put_nowait(pb.ApplyRequest(heard=pb.AttemptHeard()))
+    context.arriving.put_nowait(grpc.aio.EOF)
+    await asyncio.wait_for(serving, WAIT_S)
+    assert machine.ran == ["handler", "batch 7", "batch 8"]
+    assert [each.batch.sequence for each in context.written[-2:]] == [7, 8]
+
+
+async def test_nothing_is_tried_if_nobody_hears() -> None:
+    """Where the coordinator goes away before it has heard, the handler is not run."""
+    context, machine = Hearing(), Trying()
+    anything: Any = machine
+    failures: list[Exception] = []
+    stream = ApplyStream(anything, context, anything, failures.append)
+    serving = asyncio.create_task(stream.serve())
+    await context.until_all_is_read()
+    for _ in range(2):  # gRPC says so each time it is asked
+        context.arriving.put_nowait(grpc.aio.EOF)
+    await asyncio.wait({serving}, timeout=WAIT_S)
+    assert [type(failure) for failure in failures] == [ConnectionAbortedError]
+    assert "handler" not in machine.ran
 
 
 async def test_thread_ends_with_its_stream() -> None:

@@ -208,13 +208,15 @@ def test_only_what_was_seen_to_end_processes_is_given_up() -> None:
     poison.died([7, 8])
     assert poison.isolation(7) == pb.Isolate(sequence=7)
     poison.died([7])
-    assert poison.isolation(7) == pb.Isolate(sequence=7, notes=True)
+    assert poison.isolation(7) == pb.Isolate(sequence=7, notes=True, confirms=True)
     for _ in range(DEATHS_MAX):
         assert not given_up
         poison.tries(attempt(4))
         poison.tries(attempt(5))
         poison.died([7, 8])
-    assert poison.isolation(7) == pb.Isolate(sequence=7, notes=True, given_up=[attempt(5)])
+    assert poison.isolation(7) == pb.Isolate(
+        sequence=7, notes=True, confirms=True, given_up=[attempt(5)]
+    )
     poison.answered(7, needs_isolation=True)
     poison.answered(8, needs_isolation=False)
     assert poison.isolation(7) is not None

@@ -125,6 +125,26 @@ async def test_what_is_unanswered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     assert sent == [2, 3, 3, 4]
 
 
+async def test_what_a_service_waits_for_is_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it was heard what is tried goes before all that waits, however much is unanswered."""
+    monkeypatch.setattr(limits, "STAGE_UNANSWERED_BYTES_MAX", 500_000)
+    client = StageClient(echo.DOMAIN.stage, "unix:/nobody", Told().events())
+    client.connected = True
+    stream = Silent()
+    for sequence in (1, 2):
+        client.send(put(sequence, f"name-{sequence}", "x" * 600_000))
+    writer = asyncio.create_task(client._write(stream))
+    await asyncio.wait_for(stream.came.wait(), WAIT_S)
+    for awaits_heard in (False, True):
+        client._hear(pb.Attempt(sequence=1, awaits_heard=awaits_heard))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert len(stream.written) == 1 + awaits_heard
+    writer.cancel()
+    await asyncio.gather(writer, return_exceptions=True)
+    assert pb.ApplyRequest.FromString(stream.written[-1]).HasField("heard")
+
+
 async def test_a_service_that_hangs_in_its_section_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ class ApplyRequest(_message.Message):
     RELEASE_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
     ISOLATE_FIELD_NUMBER: _builtins.int
+    HEARD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """First message of a stream."""
@@ -122,6 +123,10 @@ class ApplyRequest(_message.Message):
     def isolate(self) -> Global___Isolate:
         """How to handle the next batch, which a process has not survived. Not answered."""
 
+    @_builtins.property
+    def heard(self) -> Global___AttemptHeard:
+        """An Attempt that asked for it was heard: what it announced may be tried. Not answered."""
+
     def __init__(
         self,
         *,
@@ -131,16 +136,34 @@ class ApplyRequest(_message.Message):
         release: Global___ReleaseCut | None = ...,
         batches: Global___Batches | None = ...,
         isolate: Global___Isolate | None = ...,
+        heard: Global___AttemptHeard | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "batches", b"batches", "hello", b"hello", "install", b"install", "isolate", b"isolate", "kind", b"kind", "release", b"release"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "batches", b"batches", "heard", b"heard", "hello", b"hello", "install", b"install", "isolate", b"isolate", "kind", b"kind", "release", b"release"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "batches", b"batches", "hello", b"hello", "install", b"install", "isolate", b"isolate", "kind", b"kind", "release", b"release"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "batches", b"batches", "heard", b"heard", "hello", b"hello", "install", b"install", "isolate", b"isolate", "kind", b"kind", "release", b"release"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "batch", "install", "release", "batches", "isolate"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "batch", "install", "release", "batches", "isolate", "heard"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___ApplyRequest: _TypeAlias = ApplyRequest  # noqa: Y015
+
+@_typing.final
+class AttemptHeard(_message.Message):
+    """The answer to an Attempt with `awaits_heard`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttemptHeard: _TypeAlias = AttemptHeard  # noqa: Y015
 
 @_typing.final
 class Isolate(_message.Message):
@@ -153,10 +176,13 @@ class Isolate(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
     GIVEN_UP_FIELD_NUMBER: _builtins.int
+    CONFIRMS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Of the batch."""
     notes: _builtins.bool
     """Tell what is tried, before it is."""
+    confirms: _builtins.bool
+    """Each Attempt is confirmed by AttemptHeard if it asks for that."""
     @_builtins.property
     def given_up(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attempt]:
         """What is answered like a defect without being tried; `sequence` is not set."""
@@ -167,10 +193,11 @@ class Isolate(_message.Message):
         sequence: _builtins.int = ...,
         notes: _builtins.bool = ...,
         given_up: _abc.Iterable[Global___Attempt] | None = ...,
+        confirms: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["given_up", b"given_up", "notes", b"notes", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confirms", b"confirms", "given_up", b"given_up", "notes", b"notes", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -187,6 +214,7 @@ class Attempt(_message.Message):
     CALL_FIELD_NUMBER: _builtins.int
     WHERE_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    AWAITS_HEARD_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Of the batch."""
     item: _builtins.int
@@ -197,6 +225,10 @@ class Attempt(_message.Message):
     """For people: the method or effect."""
     revision: _builtins.int
     """For people."""
+    awaits_heard: _builtins.bool
+    """Nothing is tried before AttemptHeard: what only left the process would be lost with it, and the
+    handler before would be taken for what it died of.
+    """
     def __init__(
         self,
         *,
@@ -205,10 +237,11 @@ class Attempt(_message.Message):
         call: _builtins.int = ...,
         where: _builtins.str = ...,
         revision: _builtins.int = ...,
+        awaits_heard: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "item", b"item", "revision", b"revision", "sequence", b"sequence", "where", b"where"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaits_heard", b"awaits_heard", "call", b"call", "item", b"item", "revision", b"revision", "sequence", b"sequence", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
