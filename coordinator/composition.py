@@ -16,10 +16,11 @@ from typing import Any, Final
 from coordinator import vsr, yielding
 from coordinator.clock import monotonic_ms
 from coordinator.config import Config
-from coordinator.domain_services import LinkPorts, ServiceLinks, mux_route
+from coordinator.domain_services import LinkPorts, ServiceLinks
 from coordinator.gateway.alarms import Alarms
 from coordinator.gateway.cluster import ClusterStage
 from coordinator.gateway.principal import Authenticator
+from coordinator.gateway.request_runs import mux_route
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.session_reads import SessionReads
 from coordinator.gateway.timers import SessionTimers

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coordinator.gateway.alarms import Alarms
+from coordinator.gateway.request_runs import mux_route
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.status_digests import DOMAIN_STAGES
 from coordinator.mux import types as mux_types
@@ -24,7 +25,6 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
-from viewstamp.routing import Method, MethodKind
 
 # Looked up once: each answer has up to thousands of errors to compare with it.
 _INTERNAL: Final = Reason.REASON_INTERNAL
@@ -184,18 +184,3 @@ def state_of(client: StageClient) -> ServiceState:
     # Who is at one thing for too long answers nobody, reads neither.
     gets_on = client.connected and not client.replaying and not client.is_busy
     return ServiceState.UP if gets_on else ServiceState.DOWN
-
-
-def mux_route(method: Method) -> mux_types.Route:
-    """Return a method's options in the mux's form."""
-    resolve = mux_types.Stage(method.resolve_stage) if method.resolve_stage else None
-    return mux_types.Route(
-        code=method.code,
-        owner=mux_types.Stage(method.owner),
-        resolve_stage=resolve,
-        gate=method.gate,
-        emits_backward=frozenset(mux_types.Stage(stage) for stage in method.emits_backward),
-        sets_grants=method.sets_grants,
-        internal=method.internal,
-        is_query=method.kind is MethodKind.QUERY,
-    )

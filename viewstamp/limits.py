@@ -62,6 +62,11 @@ PREPARE_BODY_BYTES_MAX: Final = 1 * MIB
 MESSAGE_BYTES_MAX: Final = 4 * MIB
 COMMAND_BYTES_MAX: Final = 256 * KIB
 TRANSACTION_PARTS_MAX: Final = 128
+# Runs that one request may make: times that it goes through the stages, one after another. Commands
+# that look at what an earlier one sends back, and grants between other commands, begin another.
+REQUEST_RUNS_MAX: Final = 512
+# So many commands weigh as much of a share as a run.
+COMMANDS_PER_RUN: Final = 16
 PIPELINE_PREPARES_MAX: Final = 8
 UNRETIRED_PREPARES_MAX: Final = 16
 

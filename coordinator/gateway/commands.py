@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from coordinator.gateway.fingerprints import SentSpan, fingerprint
 from coordinator.gateway.normalize import Normalizer, Origin
 from coordinator.gateway.quotas import Quotas
+from coordinator.gateway.request_runs import check_runs
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.shares import Shares, Taken
 from coordinator.mux.admission import (
@@ -274,6 +275,7 @@ class Commands:
         check_fence: Callable[[], None],
     ) -> Admitted:
         methods = [self._routes.public_code(code, MethodKind.COMMAND) for code, _, _ in spans]
+        runs = check_runs(methods, [count for _, count, _ in spans])
         suffixes: Suffixes = [{}] * len(methods)
         if any(map(self._normalizer.needed, methods)):
             checking = self._normalizer.checking_count(
@@ -283,10 +285,14 @@ class Commands:
             await Work(checking).finish()
             suffixes = await self._normalize(logged, methods, principal)
         check_fence()
-        return Admitted(self._submit(logged, principal.user_id, traces), suffixes)
+        return Admitted(self._submit(logged, principal.user_id, traces, runs), suffixes)
 
     def _submit(
-        self, logged: log_pb2.LoggedRequest, user_id: int, traces: Sequence[CommandTrace]
+        self,
+        logged: log_pb2.LoggedRequest,
+        user_id: int,
+        traces: Sequence[CommandTrace],
+        runs: int = 1,
     ) -> asyncio.Future[Reply]:
         key = (logged.session_id, logged.number)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -296,7 +302,7 @@ class Commands:
         account = self._quotas.check(user_id)
         size = len(request.encoded)
         taken = self._shares.take_of_session(
-            user_id, logged.session_id, request.command_count, size
+            user_id, logged.session_id, request.command_count, size, runs
         )
         try:
             self._sequencer.submit(request)

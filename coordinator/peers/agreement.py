@@ -34,6 +34,8 @@ LOCAL_LIMITS: Final = frozenset(
         # Decided before the log.
         "NORMALIZED_COMMANDS_MAX",
         "NORMALIZED_TOGETHER_MAX",
+        "REQUEST_RUNS_MAX",
+        "COMMANDS_PER_RUN",
         # No command sees how many standbys there are; the hello compares the number itself.
         "STANDBYS_MAX",
         # Words are made by whoever answers.

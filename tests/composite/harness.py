@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
-from coordinator.domain_services import mux_route
+from coordinator.gateway.request_runs import mux_route
 from coordinator.gateway.routes import Routes
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -22,6 +22,7 @@ from viewstamp.api.domain.v1 import domain_service_pb2 as domain
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_service_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
+from viewstamp.api.submit.v1.submit_service_pb2 import Span
 from viewstamp.api.users.v1 import users_service_pb2
 from viewstamp.errors import Refusal
 from viewstamp.routing import file_closure, methods_of_file
@@ -107,7 +108,10 @@ class World:
 
     async def admit(self, number: int, code: int = CREATE_STREAM) -> asyncio.Future[Reply]:
         """Admit a request of one command."""
-        spans = [submit.Span(code=code, count=1, items=b"\x0a\x00")]
+        return await self.admit_spans(number, [submit.Span(code=code, count=1, items=b"\x0a\x00")])
+
+    async def admit_spans(self, number: int, spans: Sequence[Span]) -> asyncio.Future[Reply]:
+        """Admit a request."""
         request = submit.CommandRequest(number=number, spans=spans)
         return (await self.commands.admit(SESSION, request, ROOT)).future
 
