@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ from viewstamp.errors import Refusal
 from viewstamp.telemetry import fields
 
 READY_FILE: Final = Path("run", "coordinator.json")
+# How often the supervisor hears how far a replica is that is not ready yet.
+PROGRESS_INTERVAL_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +63,7 @@ class Standing:
         self._is_caught_up = False
         self._stalled = ""  # what does not get on, empty if nothing
         self._level_in_force = 0
+        self._told_s = time.monotonic()
 
     def status_changed(self, changed: vsr.StatusChanged) -> None:
         """Take a new status or view."""
@@ -93,11 +97,24 @@ class Standing:
         """An entry went through all stages."""
         if self._caught_up_op is not None:
             self._look_whether_ready()
+        if not self._is_caught_up:
+            self._tell_progress()
         self._look_at_level()
         for session_id in retired.ended_sessions:
             self._ports.face.submit.session_ended(session_id)
         for user_id in retired.users_with_ended_credentials:
             self._ports.face.submit.credentials_ended(user_id)
+
+    def _tell_progress(self) -> None:
+        """Tell the supervisor now and then that a long log is got on with."""
+        now_s = time.monotonic()
+        if now_s - self._told_s < PROGRESS_INTERVAL_S:
+            return
+        self._told_s = now_s
+        try:
+            print(json.dumps({"retired": self._ports.driver.progress.retired_op}), flush=True)  # noqa: T201
+        except OSError as error:
+            _log.warning("the supervisor could not be told", extra=fields(error=str(error)))
 
     def _look_at_level(self) -> None:
         """Once the feature level is raised, have the stages tell what it kept from the log."""

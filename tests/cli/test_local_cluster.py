@@ -37,6 +37,19 @@ signal.pause()
 """
 BROKEN = "import sys; print('the disk is on fire', file=sys.stderr); sys.exit(1)"
 HOPELESS = "import sys; print('no such flag', file=sys.stderr); sys.exit(2)"
+SLOW = f"""
+import json, time
+for op in range(1, 9):
+    print(json.dumps({{"retired": op}}), flush=True)
+    time.sleep(0.5)
+{SERVE}
+"""
+STUCK = """
+import json, time
+while True:
+    print(json.dumps({"retired": 1}), flush=True)
+    time.sleep(0.5)
+"""
 SILENT = "import time; time.sleep(600)"
 
 
@@ -68,6 +81,23 @@ async def test_all_are_started_and_none_is_left(tmp_path: Path) -> None:
         assert all(psutil.pid_exists(pid) for pid in pids.values())
         assert running.restarts == {"coordinator": 0, "users": 0}
     assert not any(psutil.pid_exists(pid) for pid in pids.values())
+
+
+async def test_who_gets_on_is_waited_for(tmp_path: Path) -> None:
+    """A process with a long log may take longer than the limit; one that tells no news may not."""
+    running = cluster(tmp_path / "slow", coordinator=SLOW)
+    try:
+        await running.start()
+        await running.wait_ready(2.0)
+    finally:
+        await running.stop()
+    running = cluster(tmp_path / "stuck", coordinator=STUCK)
+    try:
+        await running.start()
+        with pytest.raises(ClusterFailed, match="not ready within 2 s"):
+            await running.wait_ready(2.0)
+    finally:
+        await running.stop()
 
 
 async def test_what_dies_is_restarted(tmp_path: Path) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from coordinator import vsr
 from coordinator.replica.ports import Progress
-from coordinator.standing import Standing, StandingPorts
+from coordinator.standing import PROGRESS_INTERVAL_S, Standing, StandingPorts
 
 NORMAL, VIEW_CHANGE = vsr.Status.NORMAL, vsr.Status.VIEW_CHANGE
 
@@ -24,6 +27,7 @@ class Trial:
         self.work: list[Coroutine[Any, Any, None]] = []
         self.progress = Progress()
         self.is_serving = False
+        self.feature_level = 0
         orchestrator = SimpleNamespace(
             wake=lambda: None, activate=lambda: None, deactivate=lambda: None
         )
@@ -121,3 +125,25 @@ async def test_a_replica_whose_stages_stand_still_is_not_ready(tmp_path: Path) -
     trial.standing.stalled("")
     await trial.run()
     assert trial.ready == [True, False, True, False, False, False]
+
+
+async def test_a_long_log_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Until it is ready a replica tells its supervisor now and then how far it is, not after."""
+    now_s = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    trial = Trial(tmp_path)
+    retired: Any = SimpleNamespace(ended_sessions=(), users_with_ended_credentials=())
+    for op in range(1, 4):
+        trial.progress = Progress(op=9, retired_op=op)
+        trial.standing.retired(retired)
+        now_s += PROGRESS_INTERVAL_S / 2 + 1
+    assert capsys.readouterr().out == '{"retired": 3}\n'
+    trial.progress = Progress(op=9, retired_op=9)
+    trial.changes(NORMAL, 0)
+    await trial.run()
+    capsys.readouterr()
+    now_s += PROGRESS_INTERVAL_S
+    trial.standing.retired(retired)
+    assert not capsys.readouterr().out

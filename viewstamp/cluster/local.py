@@ -125,10 +125,13 @@ class LocalCluster(Lifecycle):
             supervised.start()
 
     async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until every process is ready. Raises ClusterFailed, also for one that diverged."""
+        """Wait until every process is ready. Raises ClusterFailed, also for one that diverged.
+
+        The time begins anew whenever one gets on: a long log takes as long as it takes.
+        """
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._until_ready()
+            async with asyncio.timeout(timeout_s) as limit:
+                await self._until_ready(limit, timeout_s)
         except TimeoutError:
             late = [name for name, one in self._supervised.items() if not one.is_ready]
             raise ClusterFailed(
@@ -195,11 +198,18 @@ class LocalCluster(Lifecycle):
             self._precedence.settle(services, yields=yields)
         self._changed.set()
 
-    async def _until_ready(self) -> None:
+    async def _until_ready(self, limit: asyncio.Timeout, timeout_s: float) -> None:
+        retired = self._retired()
         while not all(one.is_ready for one in self._supervised.values()):
             self._raise_failure()
             self._raise_diverged()
             await self._next_change()
+            if self._retired() > retired:
+                retired = self._retired()
+                limit.reschedule(asyncio.get_running_loop().time() + timeout_s)
+
+    def _retired(self) -> int:
+        return sum(one.retired for one in self._supervised.values())
 
     async def _next_change(self) -> None:
         await self._changed.wait()

@@ -46,7 +46,8 @@ class Program:
     """A program: its name among its fellows, and its command line, absolute path first.
 
     It is ready once it prints a line on stdout that is a JSON object with a true `ready`. With
-    `yields`, true or false, it says whether others on this machine may come first from now on.
+    `yields`, true or false, it says whether others on this machine may come first from now on; with
+    a number `retired`, which grows, that it gets on and is to be waited for.
     """
 
     name: str
@@ -56,8 +57,8 @@ class Program:
 class Supervised:
     """A program kept running.
 
-    `changed` is called whenever it is started, becomes ready, yields or no longer does, dies, or
-    fails.
+    `changed` is called whenever it is started, gets on, becomes ready, yields or no longer does,
+    dies, or fails.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Supervised:
         self.restarts = 0
         self.is_ready = False
         self.yields = False
+        self.retired = 0  # the most that it was heard to have got through, in any incarnation
         self.failure: ClusterFailed | None = None
         self.has_diverged = False
         self._environment = dict(environment)
@@ -192,6 +194,9 @@ class Supervised:
             self._changed()
         if isinstance(yields := said.get("yields"), bool):
             self.yields = yields
+            self._changed()
+        if isinstance(retired := said.get("retired"), int) and retired > self.retired:
+            self.retired = retired
             self._changed()
 
     def _stays_down(self, exit_code: int) -> bool:
