@@ -66,7 +66,7 @@ TRANSACTION_PARTS_MAX: Final = 128
 # that look at what an earlier one sends back, and grants between other commands, begin another.
 REQUEST_RUNS_MAX: Final = 512
 # So many commands weigh as much of a share as a run.
-COMMANDS_PER_RUN: Final = 16
+COMMANDS_PER_RUN: Final = 64
 PIPELINE_PREPARES_MAX: Final = 8
 UNRETIRED_PREPARES_MAX: Final = 16
 

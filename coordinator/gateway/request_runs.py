@@ -7,6 +7,7 @@ request that changes between kinds of commands costs many times what it costs in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from coordinator.mux import types as mux_types
 from coordinator.mux.runs import Entry, split
@@ -16,6 +17,8 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.routing import Method, MethodKind
 
+_FEW: Final = 16  # spans and transactions, of which runs are not counted
+
 
 def check_runs(methods: Sequence[Method], counts: Sequence[int]) -> int:
     """Return how many runs the spans of a request make; few are not counted, and are told as one.
@@ -23,7 +26,7 @@ def check_runs(methods: Sequence[Method], counts: Sequence[int]) -> int:
     Raises Refusal COMMAND_TOO_LARGE.
     """
     pieces = sum(n if _is_transact(m) else 1 for m, n in zip(methods, counts, strict=True))
-    if pieces <= limits.COMMANDS_PER_RUN:
+    if pieces <= _FEW:
         return 1
     runs = len(split(_entries(methods, counts)))
     if runs > limits.REQUEST_RUNS_MAX:

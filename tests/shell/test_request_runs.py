@@ -76,7 +76,7 @@ async def test_a_session_hears_of_it() -> None:
 def test_runs_weigh_more_than_commands() -> None:
     """A user has fewer requests of many runs under way than of as many commands."""
     shares = Shares(World().mux.replies, lambda _: None)
-    taken = [shares.take_of_session(1, 5, MOST, 100, MOST) for _ in range(8)]
+    taken = [shares.take_of_session(1, 5, MOST, 100, MOST) for _ in range(2)]
     with pytest.raises(Refusal) as caught:
         shares.take_of_session(1, 5, MOST, 100, MOST)
     assert caught.value.reason == Reason.REASON_QUOTA_EXCEEDED
