@@ -20,9 +20,10 @@ SAMPLE_MS: Final = 50
 KEPT_MS: Final = 10_000
 # A backup waits no longer for its primary.
 WINDOW_MS: Final = SUSPICION_MS + SUSPICION_JITTER_MS
-# A coordinator that waited so long within a window has lost the most of a backup's patience to the
-# machine.
-EXCUSE_MS: Final = SUSPICION_MS // 2
+# A step of a coordinator's loop takes no more of a processor.
+STEP_MS: Final = 50
+# What else a backup's patience lasted was the machine's, if a coordinator waited so long.
+EXCUSE_MS: Final = SUSPICION_MS - STEP_MS
 _NS_PER_MS: Final = 1_000_000
 
 # Milliseconds that each process waited for a processor since it began, by name.
@@ -54,7 +55,7 @@ class Stalls:
 
     def excuse(self, since_ms: float) -> str:
         """Return how the machine has stalled since then, and shortly before; empty: it has not."""
-        samples = [each for each in list(self._samples) if each[0] >= since_ms - 2 * WINDOW_MS]
+        samples = [each for each in list(self._samples) if each[0] >= since_ms - WINDOW_MS]
         worst_ms, worst = 0.0, ""
         for index, (begun_ms, before) in enumerate(samples):
             for ended_ms, after in samples[index + 1 :]:
