@@ -22,7 +22,7 @@ import grpc
 import grpc.aio
 
 from coordinator.clock import monotonic_ms
-from coordinator.slices import Steps, Work
+from coordinator.slices import Slice, Steps, Work
 from coordinator.stages.base import BaseRefusedError, Gathering, SectionBase, activate, install
 from coordinator.stages.busyness import LOOK_INTERVAL_MS, Busyness
 from coordinator.stages.channel import RECONNECT_DELAY_MIN_MS, channel_options
@@ -418,7 +418,10 @@ class StageClient:
         entry = self._unanswered[0].entry
         is_known = entry is not None and entry.outcome_digest is not None
         work = Work(as_it_came(reply) if is_known else self._events.decode(reply))
-        self._answered(reply, await work.finish())
+        own = Slice()
+        decoded = await work.finish()
+        await own.give_way()  # what it leads to takes a slice of its own
+        self._answered(reply, decoded)
 
     def _answered(self, reply: domain_pb2.BatchReply, decoded: Any) -> None:
         outgoing = self._unanswered.popleft()
