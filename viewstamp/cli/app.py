@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -96,6 +95,9 @@ app = typer.Typer(
 def tell_version(wanted: bool) -> None:
     """Print the version and exit, if that is wanted."""
     if wanted:
+        # Late: it takes a tenth of what a whole command may.
+        from importlib import metadata
+
         typer.echo(f"viewstamp {metadata.version('viewstamp')}")
         raise typer.Exit
 
