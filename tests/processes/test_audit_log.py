@@ -35,12 +35,19 @@ def recorded(data: Path, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, 
     return eventually(look)
 
 
-def is_call(method: str, outcome: str) -> Callable[[dict[str, Any]], bool]:
-    """Return what tells calls of a method with that outcome."""
-    return lambda record: (
-        any(part["method"] == method for part in record.get("methods", ()))
-        and record["outcome"] == outcome
-    )
+def is_call(method: str, outcome: str, **request: str) -> Callable[[dict[str, Any]], bool]:
+    """Return what tells calls of a method with that outcome, and of that request if it is given.
+
+    Other tests write into the audit log of the shared replica, too.
+    """
+
+    def wanted(record: dict[str, Any]) -> bool:
+        return record["outcome"] == outcome and any(
+            part["method"] == method and request.items() <= part.get("request", {}).items()
+            for part in record.get("methods", ())
+        )
+
+    return wanted
 
 
 def test_changes_and_denials_are_told(root: Caller, shared: Replica) -> None:
@@ -55,19 +62,20 @@ def test_changes_and_denials_are_told(root: Caller, shared: Replica) -> None:
     open_stream = SubmitStream(root.with_session())
     open_stream.ask(1, span(200, streams.CreateStreamRequest(name=stream)))
 
-    created = recorded(shared.data, is_call("CreateUser", "ok"))
+    created = recorded(shared.data, is_call("CreateUser", "ok", username=name))
     assert (created["user"], created["from"]) == (0, "127.0.0.1")
     assert created["methods"][0]["request"] == {"username": name}
     assert created["revision"] > 0
-    denied = recorded(shared.data, is_call("CreateStream", "refused"))
+    denied = recorded(shared.data, is_call("CreateStream", "refused", name=stream))
     assert (denied["reason"], denied["methods"][0]["request"]) == (
         "PERMISSION_DENIED",
         {"name": stream},
     )
-    failed = recorded(shared.data, is_call("Login", "refused"))
+    failed = recorded(shared.data, is_call("Login", "refused", username=name))
     assert (failed["kind"], failed["reason"]) == ("login", "INVALID_CREDENTIALS")
     assert failed["methods"][0]["request"] == {"username": name}
-    packed = recorded(shared.data, lambda record: "session" in record)
+    made = is_call("CreateStream", "ok", name=stream)
+    packed = recorded(shared.data, lambda record: "session" in record and made(record))
     assert packed["methods"][0]["request"] == {"name": stream}
     text = (shared.data / "audit" / "audit.jsonl").read_text()
     assert "s3cret!" not in text and "wr0ng!" not in text and root.token not in text
@@ -79,11 +87,7 @@ def test_command_line_filters(root: Caller, shared: Replica) -> None:
     root.create_stream(stream)
     with refused():
         root.create_stream(stream)
-    is_refused = is_call("CreateStream", "refused")
-    recorded(
-        shared.data,
-        lambda record: is_refused(record) and record["methods"][0]["request"] == {"name": stream},
-    )
+    recorded(shared.data, is_call("CreateStream", "refused", name=stream))
     flags = ["audit", "--data-directory", str(shared.data), "--method", "CreateStream", "--denied"]
     lines = CliRunner().invoke(app, flags).output
     assert "STREAM_EXISTS" in lines and ": ok" not in lines
