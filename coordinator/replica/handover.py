@@ -110,7 +110,7 @@ class Handover:
             commit = self._commits[0]
             if commit.prepare is None:
                 self._is_blocked = True
-                self._ports.start(self._read(commit.op))
+                self._ports.start(self._read(commit))
                 return
             work = self._work_of(commit, commit.prepare)
             if not work.go_on():
@@ -131,22 +131,31 @@ class Handover:
     async def _finish(self, commit: vsr.Commit, work: Work[Any]) -> None:
         await asyncio.sleep(0)
         await work.finish()
-        # Found damaged, it may have come once more, and have gone its way meanwhile.
-        if self._commits and self._commits[0] is commit:
+        if self._is_first(commit):
             self._is_blocked = False
             self._ports.guard(self._advance)
 
-    async def _read(self, op: int) -> None:
+    async def _read(self, commit: vsr.Commit) -> None:
         try:
-            prepare = await self._ports.read(op)
+            prepare = await self._ports.read(commit.op)
         except CorruptRecord as damage:
-            self._ports.faulty(op, damage)
+            if self._is_first(commit):
+                self._ports.faulty(commit.op, damage)
+            return
+        if not self._is_first(commit):
             return
         if prepare is None:
-            raise HaltedError(f"committed op {op} is not in the journal")
+            raise HaltedError(f"committed op {commit.op} is not in the journal")
         self._is_blocked = False
-        self._commits[0] = vsr.Commit(op, prepare)
+        self._commits[0] = vsr.Commit(commit.op, prepare)
         self._ports.guard(self._advance)
+
+    def _is_first(self, commit: vsr.Commit) -> bool:
+        """Whether a commit is the first still.
+
+        Found damaged by another read, it may have come once more, and have gone its way meanwhile.
+        """
+        return bool(self._commits) and self._commits[0] is commit
 
 
 def check_decided(level: int) -> None:

@@ -43,6 +43,8 @@ class Journal:
         self.handed_over: list[int] = []
         self.faulty: list[int] = []
         self.tasks: list[asyncio.Task[None]] = []
+        self.may_read = asyncio.Event()
+        self.may_read.set()
         self.is_urgent = True
         self.steps = 0  # of the next entries that are taken apart
         self.all_due = asyncio.Event()
@@ -68,7 +70,9 @@ class Journal:
             yield
 
     async def read(self, op: int) -> Prepare | None:
-        if op in self.damaged:
+        is_damaged = op in self.damaged
+        await self.may_read.wait()
+        if is_damaged:
             raise CorruptRecord("segment", 0, op, "planted")
         return prepare(op) if op in self.ops else None
 
@@ -137,6 +141,35 @@ async def test_an_entry_that_comes_again_while_it_is_taken_apart_is_handed_over_
     journal.commit(2, prepare)
     await journal.settle()
     assert journal.handed_over == [1, 2]
+
+
+@pytest.mark.parametrize("ending", ["read", "damaged", "missing"])
+async def test_a_read_of_an_entry_that_came_again_meanwhile_counts_no_more(ending: str) -> None:
+    """However it ends, what is handed over by then keeps its place, and nothing is told or lost."""
+    ops = range(7, 8) if ending == "missing" else range(5, 8)
+    journal = Journal(ops, frozenset({5} if ending == "damaged" else ()))
+    journal.may_read.clear()
+    journal.commit(5)
+    await asyncio.sleep(0)
+    journal.commit(6, prepare)
+    journal.commit(5, prepare)
+    assert journal.handed_over == [5, 6]
+    journal.commit(7)
+    journal.may_read.set()
+    await journal.settle()
+    assert (journal.handed_over, journal.faulty) == ([5, 6, 7], [])
+
+
+async def test_a_read_that_ends_behind_the_queue_is_forgotten() -> None:
+    """An entry that came again while it was read may have been the last that waited."""
+    journal = Journal(range(5, 6))
+    journal.may_read.clear()
+    journal.commit(5)
+    await asyncio.sleep(0)
+    journal.commit(5, prepare)
+    journal.may_read.set()
+    await journal.settle()
+    assert journal.handed_over == [5]
 
 
 async def test_what_was_handed_over_is_not_handed_over_again() -> None:
