@@ -5,11 +5,12 @@ The log looks on and decides nothing. What it needs of payloads it reads in its 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from functools import partial, wraps
+from typing import Any, Concatenate, Final, ParamSpec
 
 import grpc
 import grpc.aio
@@ -38,6 +39,9 @@ from viewstamp.tokens import AccessToken
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Behavior = Callable[[bytes, Context], Awaitable[Any]]
+Told = ParamSpec("Told")
+
+_log = logging.getLogger(__name__)
 
 # Refusals of reads that somebody wants to know of.
 DENIALS: Final = frozenset(
@@ -58,6 +62,22 @@ class Caller:
     user_id: int | None = None  # once it is known
 
 
+def _looking_on(
+    tell: Callable[Concatenate[Audit, Told], None],
+) -> Callable[Concatenate[Audit, Told], None]:
+    """Have nothing that fails in telling keep an answer from its caller: the record is lost."""
+
+    @wraps(tell)
+    def told(audit: Audit, /, *args: Told.args, **kwargs: Told.kwargs) -> None:
+        try:
+            tell(audit, *args, **kwargs)
+        except Exception:
+            _log.exception("the audit log could not be told of what was answered")
+            audit.lose()
+
+    return told
+
+
 class Audit:
     """Tells the audit log what callers of this replica were answered; does nothing without one."""
 
@@ -66,6 +86,12 @@ class Audit:
         self._routes = routes
         self._authenticator = authenticator
 
+    def lose(self) -> None:
+        """Count a record that could not be made."""
+        if self._log is not None:
+            self._log.lose()
+
+    @_looking_on
     def unary(self, path: str, payload: bytes, caller: Caller, outcome: Reply | Refusal) -> None:
         """Tell of a call by itself: a command, a login, or a read that was denied."""
         if self._log is None:
@@ -86,6 +112,7 @@ class Audit:
             is_strangers=decided[2] is not None and (user_id is None or kind == "login"),
         )
 
+    @_looking_on
     def request(
         self,
         request: submit_pb2.CommandRequest,
@@ -111,6 +138,7 @@ class Audit:
             partial(request_record, decided, principal.user_id, session_id, peer, kept), size
         )
 
+    @_looking_on
     def reads(
         self, spans: Iterable[submit_pb2.Span], principal: AccessToken, peer: str, reply: Reply
     ) -> None:
@@ -127,6 +155,7 @@ class Audit:
             kept, size = kept_spans(self._routes, denied, denials)
             self._log.add(partial(denied_record, _now_us(), principal.user_id, peer, kept), size)
 
+    @_looking_on
     def denied(self, what: str, context: Context, peer: str, refusal: Refusal) -> None:
         """Tell of a stream that was not opened; `peer` is what gRPC said when it began."""
         if self._log is not None and refusal.reason in DENIALS:
@@ -136,6 +165,7 @@ class Audit:
             add_outcome(record, (record["at"], None, refusal))
             self._add(record, is_strangers=user_id is None)
 
+    @_looking_on
     def session_ended(self, session_id: int) -> None:
         """Tell of the end of a session that was served here."""
         record = record_of("session_end", _now_us(), None, "")
@@ -170,6 +200,7 @@ class Audit:
         )
         return made(serve, handler.request_deserializer, handler.response_serializer)
 
+    @_looking_on
     def _call(self, path: str, context: Context, peer: str, outcome: str) -> None:
         user_id = self._user_of(context)
         record = record_of("administration", _now_us(), user_id, peer)

@@ -85,13 +85,14 @@ def kept_spans(
 ) -> tuple[KeptSpans, int]:
     """Return what is kept of spans, and its bytes: parts of the first ones, the others by method.
 
-    Where nothing was refused, `errors` may be empty.
+    Where nothing was refused, `errors` may be empty; of a reply that was kept for another request,
+    which a number without a fingerprint finds, there may be fewer errors than spans.
     """
     parts: list[Make] = []
     size = 0
     for index, span in enumerate(spans[:SPANS_MAX]):
         method, items = routes.find(span.code), span.items
-        refused = errors[index] if errors else ()
+        refused = errors[index] if index < len(errors) else ()
         kept = _kept_items(method, items)
         if kept is None:
             parts.append(partial(_same, _span(routes, method, span.count, items, refused)))
@@ -203,7 +204,7 @@ def _summed_up(
             parts = part.setdefault("parts", {})
             for of_part, count in _methods_in(routes, span.items).items():
                 parts[of_part] = parts.get(of_part, 0) + count
-        if errors and errors[index]:
+        if index < len(errors) and errors[index]:
             _add_refused(part, errors[index])
     return list(summed.values())
 

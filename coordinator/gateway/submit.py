@@ -322,7 +322,9 @@ class _Stream:
             return
         suffixes = admitted.suffixes
         admitted.future.add_done_callback(
-            lambda future: self._send(self._command_answer(request, future, suffixes, traces))
+            lambda future: self._answer(
+                partial(self._command_answer, request, future, suffixes, traces)
+            )
         )
 
     def _tell(self, request: submit_pb2.CommandRequest, outcome: Reply | Refusal) -> None:
@@ -377,21 +379,33 @@ class _Stream:
         self, request: submit_pb2.ReadRequest, future: asyncio.Future[Reply], traces: Traces
     ) -> None:
         self._reads.discard(future)
-        read_id, audit = request.read_id, self._streams.audit
-        if audit is not None and not future.cancelled() and future.exception() is None:
-            audit.reads(request.spans, self._principal, self._peer, future.result())
         if not future.cancelled():
-            self._send(self._read_answer(read_id, future, traces))
+            self._answer(partial(self._read_answer, request, future, traces))
 
-    def _read_answer(self, read_id: int, future: asyncio.Future[Reply], traces: Traces) -> Make:
+    def _read_answer(
+        self, request: submit_pb2.ReadRequest, future: asyncio.Future[Reply], traces: Traces
+    ) -> Make:
+        read_id, audit = request.read_id, self._streams.audit
         failure = future.exception()
         if failure is None:
-            self._answered(traces, future.result())
-            return partial(read_reply, read_id, future.result(), self._streams.cluster_id)
+            reply = future.result()
+            if audit is not None:
+                audit.reads(request.spans, self._principal, self._peer, reply)
+            self._answered(traces, reply)
+            return partial(read_reply, read_id, reply, self._streams.cluster_id)
         if isinstance(failure, Refusal):
             self._refused(traces, failure)
             return partial(refused_read, read_id, failure)
         return partial(_fail, failure)
+
+    def _answer(self, answer: Callable[[], Make]) -> None:
+        """Send an answer; end the stream if there is none, since its client would wait for ever."""
+        try:
+            make = answer()
+        except (Exception, asyncio.CancelledError):
+            self.end(_without_answer())
+        else:
+            self._send(make)
 
     def _send(self, answer: Answer | Make) -> None:
         self._outgoing.add(answer)
@@ -418,9 +432,13 @@ class _Stream:
         try:
             return await self._outgoing.take()
         except Exception as error:
-            _log.exception("an answer on a Submit stream could not be made")
-            why = "an answer could not be made: see the log"
-            raise Refusal(Reason.REASON_INTERNAL, why) from error
+            raise _without_answer() from error
+
+
+def _without_answer() -> Refusal:
+    """Log what was just raised in place of an answer, and return what the stream ends with."""
+    _log.exception("an answer on a Submit stream could not be made")
+    return Refusal(Reason.REASON_INTERNAL, "an answer could not be made: see the log")
 
 
 def _fail(failure: BaseException) -> Answer:

@@ -74,6 +74,13 @@ class Reply:
     spans: tuple[SpanReply, ...]
     error: errors_pb2.Error | None = None
 
+    def errors_of(self, position: int) -> Sequence[errors_pb2.IndexedError]:
+        """Return what was refused of a span.
+
+        A reply that was kept without a fingerprint may be that of a request with fewer spans.
+        """
+        return self.spans[position].errors if position < len(self.spans) else ()
+
 
 @dataclass(slots=True)
 class SessionRequest:

@@ -177,7 +177,7 @@ class GatewayWatch:
         if reply.error is not None:
             outcome = reply.error.reason
         elif trace.count == 1:
-            errors = reply.spans[trace.span].errors
+            errors = reply.errors_of(trace.span)
             refusals = _refusals_of(trace, errors) if errors else NO_REFUSALS
         else:
             refused = sum(len(span.errors) for span in reply.spans)

@@ -130,7 +130,9 @@ class ReplicaMetrics:
                 if whole:
                     self._add(span.code, whole, span.count)
                     continue
-                errors = reply.spans[position].errors
+                # What was kept without a fingerprint may be of a request with fewer spans.
+                is_known = position < len(reply.spans)
+                errors = reply.spans[position].errors if is_known else ()
                 for error in errors:
                     self._add(span.code, _reason_in(error.error), 1)
                 if len(errors) < span.count:

@@ -203,6 +203,20 @@ def test_spans_past_the_limit_are_summed_up(tmp_path: Path) -> None:
     assert record["outcome"] == "refused in part"
 
 
+@pytest.mark.parametrize("answered", [0, 1, SPANS_MAX, SPANS_MAX + 1])
+def test_a_kept_reply_with_fewer_spans_is_told(tmp_path: Path, answered: int) -> None:
+    """A number without a fingerprint finds the reply of another request: what it refused is told,
+    and of the other spans that they were sent."""
+    error = errors_pb2.Error(reason=Reason.REASON_PERMISSION_DENIED)
+    refused: Any = submit.SpanReply(errors=[errors_pb2.IndexedError(index=0, error=error)])
+    sent = [span("DeleteStream", streams.DeleteStreamRequest())] * (SPANS_MAX + 2)
+    reply = Reply(view=1, op=1, first_revision=9, spans=(refused,) * answered)
+    (record,), _ = told(tmp_path, request_of(*sent, refused=reply))
+    parts = [*record["methods"], *record["omitted"]]
+    assert sum(part["count"] for part in parts) == len(sent)
+    assert sum("refused" in part for part in parts) == answered
+
+
 def test_what_waits_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records keep no more of requests than is looked at, and all of them so many bytes."""
     monkeypatch.setattr(AuditLog, "_run", lambda self: None)

@@ -144,6 +144,14 @@ def test_answers_are_told_apart() -> None:
     assert "secret" not in repr(kept.spans)
 
 
+def test_a_kept_reply_with_fewer_spans_is_an_answer() -> None:
+    """A number without a fingerprint finds the reply of another request; the traces end, too."""
+    gateway, kept = watch(0.0)
+    parents = [(index, 1, PARENT + "-01") for index in (1, 2)]
+    gateway.answered(gateway.packed(request(*parents), user_id=7), Reply(0, 9, 100, ()))
+    assert [span.attributes["viewstamp.outcome"] for span in kept.spans] == ["ok", "ok"]
+
+
 def test_reads_of_a_request_have_one_revision() -> None:
     """Commands have a revision each; reads answered together all have the one they were read at."""
     read = next(each for each in Routes().methods() if each.kind is MethodKind.QUERY)

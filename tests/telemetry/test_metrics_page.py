@@ -107,6 +107,22 @@ def test_numbers_are_looked_up_when_asked() -> None:
     assert (alarm.labels["kind"], alarm.value) == ("ALARM_KIND_NO_SPACE", 1.0)
 
 
+def test_a_repeated_reply_with_fewer_spans_is_counted() -> None:
+    """What is answered with the reply of another request, kept without a fingerprint, counts."""
+    metrics = replica_metrics()
+    span = log_pb2.LoggedSpan(code=200, count=3)
+    requests = [log_pb2.LoggedRequest(spans=[span, span])]
+    replies = (mux_types.RequestReply(1, 1, 0, 5, 9, (mux_types.SpanReply(b""),)),)
+    batch = Batch(b"12345", 6, requests, [])
+    metrics.retired(batch, mux_types.Retired(5, 0, 13, replies, ()), 1_000_000)
+    (commands,) = (
+        family.samples
+        for name, family in page_of(metered(), metrics.families).items()
+        if name == "viewstamp_commands"
+    )
+    assert [sample.value for sample in commands if sample.labels["outcome"] == "ok"] == [6.0]
+
+
 def test_retired_commands_are_counted_by_outcome() -> None:
     """Each command counts once: as answered, by its own refusal, or by that of its request."""
     metrics = replica_metrics()

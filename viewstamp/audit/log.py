@@ -82,6 +82,11 @@ class AuditLog:
             if len(self._waiting) in (1, LINES_TOGETHER_MAX):
                 self._changed.notify()
 
+    def lose(self) -> None:
+        """Count a record that could not be added; the next line tells of it."""
+        with self._lock:
+            self._lose(1)
+
     def close(self) -> None:
         """Write what waits, and end."""
         with self._lock:
