@@ -92,7 +92,7 @@ class Coordinator:
         if self._members is not None:
             self._members.connect(self.driver, lambda: core.marks.commit_max)
         self._founding = Founding(files.cluster_id, config.data_directory, self.driver.found)
-        self._proposals = Proposals(self.driver, may_enter=self.routes.may_enter)
+        self._proposals = Proposals(self.driver, self.routes)
         self._services = self._connect_services()
         self._clients = self._services.clients
         self._timers = SessionTimers(self._mux.sessions.live, self._proposals, monotonic_ms)

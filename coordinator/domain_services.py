@@ -80,7 +80,9 @@ class ServiceLinks:
     ) -> Steps[mux_types.StageReply]:
         """Return an answer in the mux's form, in steps; of the rest of it, tell who is to know.
 
-        Proposals and alarms that come once more, after the end of a stream, do no harm.
+        If the stream ends meanwhile, the next process gives the answer, and proposals and alarms
+        are told once more: what is pending or raised already is the same, and where each proposal
+        would lead to another (Sweep) one is pending at a time.
         """
         for count, proposal in enumerate(reply.proposals, 1):
             self._ports.proposals.add(proposal)

@@ -41,6 +41,7 @@ class Method:
     public: bool
     since_level: int  # at least 1
     alone: bool
+    one_at_a_time: bool
     request: type[Message]
     response: type[Message]
     name: str = field(init=False, compare=False)
@@ -87,6 +88,7 @@ def _method(descriptor: MethodDescriptor) -> Method | None:
             public=False,
             since_level=max(1, command.since_level),
             alone=command.alone,
+            one_at_a_time=command.one_at_a_time,
             request=request,
             response=response,
         )
@@ -106,6 +108,7 @@ def _method(descriptor: MethodDescriptor) -> Method | None:
             public=query.public,
             since_level=max(1, query.since_level),
             alone=False,
+            one_at_a_time=False,
             request=request,
             response=response,
         )

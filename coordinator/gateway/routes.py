@@ -80,6 +80,11 @@ class Routes:
         method = self._by_code.get(code)
         return method is None or method.since_level <= self.level_in_force()
 
+    def is_one_at_a_time(self, code: int) -> bool:
+        """Whether one request of a code stands for every other, so that one is pending."""
+        method = self._by_code.get(code)
+        return method is not None and method.one_at_a_time
+
     def find(self, code: int) -> Method | None:
         """Return the method of a code, public or not, None if nobody claims it."""
         return self._by_code.get(code)

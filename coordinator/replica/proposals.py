@@ -1,6 +1,11 @@
 """Commands that machines ask the primary to sequence: sent when due, one of each at a time.
 
-They are conditional, so a stale one is a no-op, and soft: a new primary asks every stage anew.
+They are conditional, so a stale one is a no-op, and soft: a new primary asks every stage anew, and
+so does one that leads when a service connects or the feature level is raised. What is told once
+more may be told in other words: a Sweep names the place where it was asked for. Each Sweep asks for
+the next, so two would go on side by side for as long as anything is left to do. Of methods like
+this (`one_at_a_time` in their options) one is pending, whatever its words: one that waits does what
+others were to do, and of those that are told while one is being sequenced the newest follows.
 """
 
 from __future__ import annotations
@@ -8,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
 
 from coordinator.replica.batcher import LooseCommand, Reply
 from coordinator.replica.ports import wall_clock_us
@@ -24,11 +30,35 @@ SENT_TOGETHER_MAX: Final = 256
 SLEEP_MAX_MS: Final = 60_000
 
 
+# What is pending once: a code with its request, an empty one where any request stands for all.
+Key: TypeAlias = tuple[int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What was proposed while another of its key was being sequenced."""
+
+    request: bytes
+    due: int
+
+
 class Sequencer(Protocol):
     """The driver as seen from here."""
 
     def submit(self, waiting: LooseCommand) -> None:
         """Queue a command for the log. Raises Refusal."""
+
+
+class Rules(Protocol):
+    """What is known about codes: the routes as seen from here."""
+
+    def may_enter(self, code: int) -> bool:
+        """Whether the feature level in force allows a code."""
+        ...
+
+    def is_one_at_a_time(self, code: int) -> bool:
+        """Whether one request of a code stands for every other."""
+        ...
 
 
 class Proposals:
@@ -37,21 +67,19 @@ class Proposals:
     def __init__(
         self,
         sequencer: Sequencer,
+        rules: Rules,
         clock_us: Callable[[], int] = wall_clock_us,
-        may_enter: Callable[[int], bool] = lambda code: True,
     ) -> None:
-        """`may_enter` says whether the feature level in force allows a code; what it does not is
-        dropped: every stage is asked anew once the level is raised.
-        """
+        """What the level does not allow is dropped: stages are asked anew once it is raised."""
         self._sequencer = sequencer
-        self._may_enter = may_enter
+        self._rules = rules
         self._clock_us = clock_us
-        self._pending: set[tuple[int, bytes]] = set()
-        # Of those, what is being sequenced; with a time, it was proposed again meanwhile.
-        self._sent: dict[tuple[int, bytes], int | None] = {}
+        self._pending: set[Key] = set()
+        # Of those, what is being sequenced, and what was proposed again meanwhile.
+        self._sent: dict[Key, Again | None] = {}
         # What was sent before this replica ceased to lead is settled later, and is not in `_sent`.
         self._term = 0
-        self._due: list[tuple[int, int, bytes]] = []
+        self._due: list[tuple[int, int, bytes, Key]] = []
         self._timer: asyncio.TimerHandle | None = None
         self.active = False
 
@@ -79,20 +107,24 @@ class Proposals:
         """Sequence a command at log time `due` (microseconds), unless it waits for that already.
 
         What is proposed while it is being sequenced follows once that is settled: the machine asks
-        again because the one under way came too early, as it does after a backward step of clocks.
+        again because the one under way came too early, as it does after a backward step of clocks,
+        or, one step after the other, because there is more to do.
         """
-        key = (code, request)
-        if not self.active or not self._may_enter(code):
+        if not self.active or not self._rules.may_enter(code):
             return
+        key = self._key(code, request)
         if key in self._sent:
             known = self._sent[key]
-            self._sent[key] = due if known is None else min(due, known)
+            self._sent[key] = Again(request, due if known is None else min(due, known.due))
         if key in self._pending:
             return
         self._pending.add(key)
-        heapq.heappush(self._due, (due, code, request))
+        heapq.heappush(self._due, (due, code, request, key))
         if self._due[0][0] == due:  # else the timer is right as it is
             self._schedule()
+
+    def _key(self, code: int, request: bytes) -> Key:
+        return code, b"" if self._rules.is_one_at_a_time(code) else request
 
     def _schedule(self) -> None:
         if self._timer is not None:
@@ -109,30 +141,32 @@ class Proposals:
         for _ in range(SENT_TOGETHER_MAX):
             if not self._due or self._due[0][0] > now_us:
                 break
-            _, code, request = heapq.heappop(self._due)
-            self._send(code, request)
+            _, code, request, key = heapq.heappop(self._due)
+            self._send(code, request, key)
         self._schedule()
 
-    def _send(self, code: int, request: bytes) -> None:
+    def _send(self, code: int, request: bytes, key: Key) -> None:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         term = self._term
-        future.add_done_callback(lambda done: self._settled(code, request, done, term))
+        future.add_done_callback(lambda done: self._settled(request, key, done, term))
         command = LooseCommand(code, request, SYSTEM_USER_ID, 0, "", future)
-        self._sent[code, request] = None
+        self._sent[key] = None
         try:
             self._sequencer.submit(command)
         except Refusal as refusal:
             future.set_exception(refusal)
 
-    def _settled(self, code: int, request: bytes, future: asyncio.Future[Reply], term: int) -> None:
+    def _settled(self, request: bytes, key: Key, future: asyncio.Future[Reply], term: int) -> None:
         failure = future.exception()  # looked at in any case: else it is logged as never retrieved
         if term != self._term:
             return  # every stage was asked anew, and what it answered is under way by itself
-        self._pending.discard((code, request))
-        again = self._sent.pop((code, request), None)
+        self._pending.discard(key)
+        again = self._sent.pop(key, None)
+        code, _ = key
         soon = self._clock_us() + RETRY_DELAY_MS * 1000
         if self.active and isinstance(failure, Refusal):
-            # Not sequenced, so not decided: again, a little later.
+            # Not sequenced, so not decided: again, a little later. It does what else was proposed.
             self.propose(code, request, soon)
         elif again is not None:
-            self.propose(code, request, max(again, soon))
+            is_next_step = again.request != request
+            self.propose(code, again.request, again.due if is_next_step else max(again.due, soon))

@@ -14,7 +14,8 @@ Meanwhile nothing may show that should be gone:
 
 There is one chore for each session or topic, so there are never more than these. They take turns: a
 Sweep says which chore came first, and the next begins behind it, so that topics which change
-without end keep nothing waiting for ever. Chores about
+without end keep nothing waiting for ever. The primary has one Sweep under way at a time
+(`one_at_a_time`), since each asks for the next whatever asked for it. Chores about
 different things may be done in any order; a deleted topic replaces what else was to be done there.
 """
 

@@ -19,7 +19,8 @@ from viewstamp.api.domain.v1 import domain_service_pb2
 def proposals(state: State) -> Iterable[domain_service_pb2.Proposal]:
     """Return an Assign for every group behind, and a CompleteRevocation for every deadline.
 
-    And a Sweep if effects left anything to do.
+    And a Sweep if effects left anything to do. If one is under way, the primary drops this one, or
+    has it follow instead of the next; then the turn of chores begins with the lowest again.
     """
     call = Call(
         revision=0,

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Set as AbstractSet
 
 import pytest
 
+from coordinator.gateway.routes import Routes
 from coordinator.replica import proposals as module
 from coordinator.replica.batcher import LooseCommand, Reply, SpanReply
 from coordinator.replica.proposals import Proposals
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain
 from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.users.v1 import users_service_pb2
 from viewstamp.errors import Refusal
 from viewstamp.limits import SYSTEM_USER_ID
+from viewstamp.routing import methods_of_file
 
-ASSIGN = 390
+ASSIGN, SWEEP = 390, 392
 DONE = Reply(1, 1, 1, (SpanReply(b"\x0a\x00", ()),))
 
 
@@ -33,6 +38,70 @@ class Sequencer:
         self.taken.append(waiting)
 
 
+class Rules:
+    """Codes that the level in force allows, and those of which one is pending at a time."""
+
+    def __init__(self, allowed: AbstractSet[int] = frozenset({ASSIGN, SWEEP})) -> None:
+        """Allow these."""
+        self._allowed = allowed
+
+    def may_enter(self, code: int) -> bool:
+        """Return whether a code is allowed."""
+        return code in self._allowed
+
+    def is_one_at_a_time(self, code: int) -> bool:
+        """Return whether it is that of Sweep."""
+        return code == SWEEP
+
+
+class Sweeps:
+    """A machine with chores: each Sweep that it applies asks for the next, while any are left."""
+
+    def __init__(self, chores: int) -> None:
+        """Have so many steps to do, and be asked by a new primary."""
+        self.sequencer = Sequencer()
+        self.proposals = Proposals(self.sequencer, Rules())
+        self.proposals.activate()
+        self.chores = chores
+        self.revision = 100
+        self.applied: list[bytes] = []
+
+    def told_anew(self) -> None:
+        """Be asked what waits, as a service is that connects."""
+        if self.chores:
+            self.proposals.add(domain.Proposal(code=SWEEP, request=b"anew"))
+
+    async def round(
+        self, *, told_again: bool = False, asked_before: bool = False, asked: bool = False
+    ) -> int:
+        """Apply what was sent; return how many Sweeps that were.
+
+        The answer that asked for them may be told again. The machine may be asked what waits before
+        it applies them, and before they are settled.
+        """
+        await _turns(self.sequencer, 1)
+        taken, self.sequencer.taken = self.sequencer.taken, []
+        if told_again:
+            self.proposals.add(domain.Proposal(code=SWEEP, request=taken[0].item))
+        if asked_before:
+            self.told_anew()
+        for command in taken:
+            self._apply(command)
+        if asked:
+            self.told_anew()
+        for command in taken:
+            command.future.set_result(DONE)
+        await asyncio.sleep(0)
+        return len(taken)
+
+    def _apply(self, command: LooseCommand) -> None:
+        self.applied.append(command.item)
+        self.revision += 1
+        self.chores = max(0, self.chores - 1)
+        if self.chores:
+            self.proposals.add(domain.Proposal(code=SWEEP, request=b"%d" % self.revision))
+
+
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY_DELAY_MS", 1)
@@ -49,7 +118,7 @@ async def _turns(sequencer: Sequencer, count: int) -> None:
 async def test_the_same_proposal_is_pending_once() -> None:
     """While it waits a repeat is dropped; once settled it can be proposed again."""
     sequencer = Sequencer()
-    proposals = Proposals(sequencer)
+    proposals = Proposals(sequencer, Rules())
     proposals.activate()
     proposal = domain.Proposal(code=ASSIGN, request=b"g")
     proposals.add(proposal)
@@ -67,7 +136,7 @@ async def test_the_same_proposal_is_pending_once() -> None:
 async def test_what_is_due_together_is_sent_in_portions() -> None:
     """The loop turns while what waited for a new primary is sent, and all of it is."""
     sequencer = Sequencer()
-    proposals = Proposals(sequencer)
+    proposals = Proposals(sequencer, Rules())
     proposals.activate()
     count = 2 * module.SENT_TOGETHER_MAX + 1
     for number in range(count):
@@ -85,7 +154,7 @@ async def test_what_was_not_sequenced_is_proposed_again() -> None:
     """Refused at once or later, for lack of space or service, it is tried until it is decided."""
     sequencer = Sequencer()
     sequencer.refusals = [Refusal(Reason.REASON_NO_SPACE, "full")] * 2
-    proposals = Proposals(sequencer)
+    proposals = Proposals(sequencer, Rules())
     proposals.activate()
     proposals.propose(ASSIGN, b"g", 0)
     await _turns(sequencer, 1)
@@ -99,7 +168,7 @@ async def test_what_was_not_sequenced_is_proposed_again() -> None:
 async def test_nothing_is_proposed_before_its_time() -> None:
     """Proposals wait for their log time, the earliest first."""
     sequencer, now = Sequencer(), [1_000_000]
-    proposals = Proposals(sequencer, lambda: now[0])
+    proposals = Proposals(sequencer, Rules(), lambda: now[0])
     proposals.activate()
     for name, due in ((b"late", 9_000_000), (b"soon", 1_002_000), (b"now", 0)):
         proposals.propose(ASSIGN, name, due)
@@ -113,7 +182,7 @@ async def test_nothing_is_proposed_before_its_time() -> None:
 
 async def test_a_replay_proposes_nothing() -> None:
     """Before the replica serves, what machines propose is history."""
-    proposals = Proposals(Sequencer())
+    proposals = Proposals(Sequencer(), Rules())
     proposals.add(domain.Proposal(code=ASSIGN, request=b"g"))
     assert len(proposals) == 0
 
@@ -121,7 +190,7 @@ async def test_a_replay_proposes_nothing() -> None:
 async def test_who_is_no_longer_the_primary_proposes_nothing() -> None:
     """What waited is forgotten, what is refused is not tried again, and later all begins anew."""
     sequencer = Sequencer()
-    proposals = Proposals(sequencer, lambda: 1_000_000)
+    proposals = Proposals(sequencer, Rules(), lambda: 1_000_000)
     proposals.activate()
     proposals.propose(ASSIGN, b"on its way", 0)
     await _turns(sequencer, 1)
@@ -140,7 +209,7 @@ async def test_who_is_no_longer_the_primary_proposes_nothing() -> None:
 async def test_what_is_proposed_again_meanwhile_is_not_lost() -> None:
     """A machine that was asked too early says so before its answer is settled: it is asked anew."""
     sequencer = Sequencer()
-    proposals = Proposals(sequencer)
+    proposals = Proposals(sequencer, Rules())
     proposals.activate()
     proposal = domain.Proposal(code=ASSIGN, request=b"g")
     proposals.add(proposal)
@@ -157,7 +226,7 @@ async def test_what_is_proposed_again_meanwhile_is_not_lost() -> None:
 async def test_nothing_above_the_feature_level_is_proposed() -> None:
     """While the level is too low a proposal is dropped, not repeated; once it is raised it goes."""
     sequencer, allowed = Sequencer(), {ASSIGN + 1}
-    proposals = Proposals(sequencer, may_enter=lambda code: code in allowed)
+    proposals = Proposals(sequencer, Rules(allowed))
     proposals.activate()
     proposals.propose(ASSIGN, b"g", 0)
     assert len(proposals) == 0
@@ -169,7 +238,7 @@ async def test_nothing_above_the_feature_level_is_proposed() -> None:
 async def test_what_an_earlier_term_sent_is_settled_beside_what_this_one_did() -> None:
     """An answer that comes after this replica leads again ends nothing that is under way since."""
     sequencer = Sequencer()
-    proposals = Proposals(sequencer)
+    proposals = Proposals(sequencer, Rules())
     proposals.activate()
     proposals.propose(ASSIGN, b"g", 0)
     await _turns(sequencer, 1)
@@ -184,3 +253,81 @@ async def test_what_an_earlier_term_sent_is_settled_beside_what_this_one_did() -
     sequencer.taken[1].future.set_result(DONE)
     await _turns(sequencer, 3)
     assert len(sequencer.taken) == 3
+
+
+async def test_sweeps_form_one_chain_whenever_the_machine_is_asked_what_waits() -> None:
+    """A service that connects while a Sweep waits, or is under way, begins no second chain."""
+    sweeps = Sweeps(9)
+    sweeps.told_anew()
+    sweeps.told_anew()
+    counts = [await sweeps.round()]
+    sweeps.told_anew()  # while the next one waits
+    counts.append(await sweeps.round(asked_before=True))
+    counts.append(await sweeps.round(asked=True))
+    counts.extend([await sweeps.round() for _ in range(6)])
+    assert (counts, sweeps.chores, len(sweeps.proposals)) == ([1] * 9, 0, 0)
+    # What was asked for before the step is superseded by the step, which names its place.
+    assert sweeps.applied[:5] == [b"anew", b"101", b"102", b"anew", b"104"]
+
+
+async def test_an_answer_that_is_told_twice_begins_no_second_chain() -> None:
+    """A stream may end while an answer is decoded: the next process gives that answer again."""
+    sweeps = Sweeps(5)
+    sweeps.told_anew()
+    counts = [await sweeps.round(told_again=number < 3) for number in range(5)]
+    assert (counts, sweeps.chores, len(sweeps.proposals)) == ([1] * 5, 0, 0)
+
+
+async def test_the_next_step_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Sweep that was told before the one ahead of it was settled follows at once."""
+    monkeypatch.setattr(module, "RETRY_DELAY_MS", 3_600_000)
+    sweeps = Sweeps(3)
+    sweeps.told_anew()
+    assert [await sweeps.round() for _ in range(3)] == [1, 1, 1]
+
+
+async def test_a_sweep_that_was_refused_comes_again_alone() -> None:
+    """It does what those were to do that were told meanwhile, and nothing is lost."""
+    sweeps = Sweeps(2)
+    sweeps.sequencer.refusals = [Refusal(Reason.REASON_NO_SPACE, "full")]
+    sweeps.told_anew()
+    await _turns(sweeps.sequencer, 1)
+    (refused,) = sweeps.sequencer.taken
+    sweeps.sequencer.taken.clear()
+    sweeps.proposals.propose(SWEEP, b"102", 0)
+    refused.future.set_exception(Refusal(Reason.REASON_OVERLOADED, "busy"))
+    assert [await sweeps.round() for _ in range(2)] == [1, 1]
+    assert (sweeps.chores, len(sweeps.proposals)) == (0, 0)
+
+
+async def test_a_new_term_begins_one_chain() -> None:
+    """What an earlier term sent may be settled late: the chain of this term goes on, alone."""
+    sweeps = Sweeps(4)
+    sweeps.told_anew()
+    await _turns(sweeps.sequencer, 1)
+    (old,) = sweeps.sequencer.taken
+    sweeps.sequencer.taken.clear()
+    sweeps.proposals.deactivate()
+    sweeps.proposals.activate()
+    sweeps.told_anew()
+    sweeps.told_anew()
+    counts = [await sweeps.round()]
+    old.future.set_exception(Refusal(Reason.REASON_VIEW_CHANGE, "moved"))
+    counts.extend([await sweeps.round() for _ in range(3)])
+    assert (counts, sweeps.chores, len(sweeps.proposals)) == ([1] * 4, 0, 0)
+
+
+def test_of_the_methods_that_are_served_sweep_is_one_at_a_time() -> None:
+    """The method's options say so, and those who stand for one group or token each say nothing."""
+    routes = Routes()
+    methods = [
+        method
+        for module in (consumer_groups_service_pb2, users_service_pb2)
+        for method in methods_of_file(module.DESCRIPTOR)
+        if method.internal
+    ]
+    for method in methods:
+        routes._add(method)
+    one_at_a_time = {method.name for method in methods if routes.is_one_at_a_time(method.code)}
+    assert (one_at_a_time, len(methods) > 3) == ({"Sweep"}, True)
+    assert not routes.is_one_at_a_time(999)

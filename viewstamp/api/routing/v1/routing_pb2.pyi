@@ -146,6 +146,7 @@ class CommandOptions(_message.Message):
     INTERNAL_FIELD_NUMBER: _builtins.int
     SINCE_LEVEL_FIELD_NUMBER: _builtins.int
     ALONE_FIELD_NUMBER: _builtins.int
+    ONE_AT_A_TIME_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     """The number that stands for the method in the log."""
     owner: Global___Stage.ValueType
@@ -162,6 +163,10 @@ class CommandOptions(_message.Message):
     """
     alone: _builtins.bool
     """Never a span or a part among others: the gateway has to look at the call as a whole."""
+    one_at_a_time: _builtins.bool
+    """Of an internal method: one request stands for every other, and who carries one out asks for the
+    next as long as it is needed. So the primary has one at a time under way.
+    """
     @_builtins.property
     def resolve(self) -> Global___Resolve:
         """A stage that resolves names and authorizes first."""
@@ -182,10 +187,11 @@ class CommandOptions(_message.Message):
         internal: _builtins.bool = ...,
         since_level: _builtins.int = ...,
         alone: _builtins.bool = ...,
+        one_at_a_time: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resolve", b"resolve"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "code", b"code", "emits_backward", b"emits_backward", "internal", b"internal", "normalize", b"normalize", "owner", b"owner", "resolve", b"resolve", "sets_grants", b"sets_grants", "since_level", b"since_level"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "code", b"code", "emits_backward", b"emits_backward", "internal", b"internal", "normalize", b"normalize", "one_at_a_time", b"one_at_a_time", "owner", b"owner", "resolve", b"resolve", "sets_grants", b"sets_grants", "since_level", b"since_level"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
