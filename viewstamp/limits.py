@@ -65,7 +65,9 @@ TRANSACTION_PARTS_MAX: Final = 128
 # Runs that one request may make: times that it goes through the stages, one after another. Commands
 # that look at what an earlier one sends back, and grants between other commands, begin another.
 REQUEST_RUNS_MAX: Final = 512
-# So many commands weigh as much of a share as a run.
+# Runs that all requests of one prepare make together, about half a second of processor time.
+PREPARE_RUNS_MAX: Final = 1_024
+# So many commands weigh as much of a share, and of a turn, as a run.
 COMMANDS_PER_RUN: Final = 64
 PIPELINE_PREPARES_MAX: Final = 8
 UNRETIRED_PREPARES_MAX: Final = 16

@@ -33,6 +33,7 @@ from coordinator.mux.admission import (
 )
 from coordinator.mux.entities import Session
 from coordinator.mux.replies import is_same
+from coordinator.mux.run_shapes import NOTHING, Shape
 from coordinator.mux.sessions import SessionsMachine
 from coordinator.replica.answers import request_reply
 from coordinator.replica.batcher import (
@@ -124,8 +125,9 @@ class Commands:
         if command.trace is not None:
             command.trace.queued_ns = time.time_ns()
         user_id, size = command.user_id, len(command.item)
+        command.shape = shape = self._routes.shape(command.code)
         account = self._quotas.check(user_id)
-        taken = self._shares.take(user_id, 1, size)
+        taken = self._shares.take(user_id, shape.weight or 1, size)
         try:
             self._sequencer.submit(command)
         except Refusal:
@@ -263,7 +265,7 @@ class Commands:
         self._used(session_id)
         logged = log_pb2.LoggedRequest(session_id=session_id, acked=request.acked)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._sequencer.submit(SessionRequest(logged, future, session.user_id))
+        self._sequencer.submit(SessionRequest(logged, future, session.user_id, shape=NOTHING))
         return Admitted(future, ())
 
     async def _sequence(
@@ -275,7 +277,8 @@ class Commands:
         check_fence: Callable[[], None],
     ) -> Admitted:
         methods = [self._routes.public_code(code, MethodKind.COMMAND) for code, _, _ in spans]
-        runs = check_runs(methods, [count for _, count, _ in spans])
+        shapes = [self._routes.shape(code) for code, _, _ in spans]
+        shape = check_runs(shapes, [count for _, count, _ in spans])
         suffixes: Suffixes = [{}] * len(methods)
         if any(map(self._normalizer.needed, methods)):
             checking = self._normalizer.checking_count(
@@ -285,24 +288,24 @@ class Commands:
             await Work(checking).finish()
             suffixes = await self._normalize(logged, methods, principal)
         check_fence()
-        return Admitted(self._submit(logged, principal.user_id, traces, runs), suffixes)
+        return Admitted(self._submit(logged, principal.user_id, traces, shape), suffixes)
 
     def _submit(
         self,
         logged: log_pb2.LoggedRequest,
         user_id: int,
         traces: Sequence[CommandTrace],
-        runs: int = 1,
+        shape: Shape,
     ) -> asyncio.Future[Reply]:
         key = (logged.session_id, logged.number)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         if traces:
             _begin_to_queue(logged, traces)
-        request = SessionRequest(logged, future, user_id, traces=traces)
+        request = SessionRequest(logged, future, user_id, traces=traces, shape=shape)
         account = self._quotas.check(user_id)
         size = len(request.encoded)
         taken = self._shares.take_of_session(
-            user_id, logged.session_id, request.command_count, size, runs
+            user_id, logged.session_id, request.command_count, size, shape.weight
         )
         try:
             self._sequencer.submit(request)

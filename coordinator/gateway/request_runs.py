@@ -7,28 +7,25 @@ request that changes between kinds of commands costs many times what it costs in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from coordinator.mux import types as mux_types
-from coordinator.mux.runs import Entry, split
+from coordinator.mux.run_shapes import Shape, command_shape, is_transaction, request_shape
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal
 from viewstamp.routing import Method, MethodKind
 
-_FEW: Final = 16  # spans and transactions, of which runs are not counted
 
-
-def check_runs(methods: Sequence[Method], counts: Sequence[int]) -> int:
-    """Return how many runs the spans of a request make; few are not counted, and are told as one.
+def check_runs(shapes: Sequence[Shape], counts: Sequence[int]) -> Shape:
+    """Return the shape of a request from those of its spans' methods, and their commands.
 
     Raises Refusal COMMAND_TOO_LARGE.
     """
-    pieces = sum(n if _is_transact(m) else 1 for m, n in zip(methods, counts, strict=True))
-    if pieces <= _FEW:
-        return 1
-    runs = len(split(_entries(methods, counts)))
+    if len(shapes) == 1 and (counts[0] == 1 or not is_transaction(shapes[0])):
+        return shapes[0]
+    shape = request_shape(zip(shapes, counts, strict=True))
+    runs = shape.runs
     if runs > limits.REQUEST_RUNS_MAX:
         raise Refusal(
             Reason.REASON_COMMAND_TOO_LARGE,
@@ -38,22 +35,13 @@ def check_runs(methods: Sequence[Method], counts: Sequence[int]) -> int:
             runs=runs,
             runs_max=limits.REQUEST_RUNS_MAX,
         )
-    return runs
+    return shape
 
 
-def _entries(methods: Sequence[Method], counts: Sequence[int]) -> list[Entry]:
-    """Return what the mux will split: spans, and each transaction by itself."""
-    routes = {m.code: None if _is_transact(m) else mux_route(m) for m in methods}
-    entries: list[Entry] = []
-    for method, count in zip(methods, counts, strict=True):
-        route = routes[method.code]
-        times = count if route is None else 1
-        entries += [Entry(route, starts_request=not entries)] * times
-    return entries
-
-
-def _is_transact(method: Method) -> bool:
-    return method.request is submit_pb2.TransactRequest
+def method_shape(method: Method) -> Shape:
+    """Return what commands of a method add to the runs of a request."""
+    is_transact = method.request is submit_pb2.TransactRequest
+    return command_shape(None if is_transact else mux_route(method))
 
 
 def mux_route(method: Method) -> mux_types.Route:

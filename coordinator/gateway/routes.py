@@ -8,6 +8,8 @@ from typing import Final
 
 from google.protobuf.descriptor_pool import DescriptorPool
 
+from coordinator.gateway.request_runs import method_shape
+from coordinator.mux.run_shapes import Shape
 from viewstamp.api.cluster.v1 import cluster_service_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -48,6 +50,7 @@ class Routes:
         self.level_in_force: Callable[[], int] = lambda: 1
         self._by_path: dict[str, Method] = {}
         self._by_code: dict[int, Method] = {}
+        self._shapes: dict[int, Shape] = {}
         for module, claimed in _LOCAL:
             for method in methods_of_file(module.DESCRIPTOR):
                 if method.name in claimed:
@@ -70,6 +73,7 @@ class Routes:
             )
         self._by_path[method.path] = method
         self._by_code[method.code] = method
+        self._shapes[method.code] = method_shape(method)
 
     def methods(self) -> Iterable[Method]:
         """Return all claimed methods."""
@@ -88,6 +92,10 @@ class Routes:
     def find(self, code: int) -> Method | None:
         """Return the method of a code, public or not, None if nobody claims it."""
         return self._by_code.get(code)
+
+    def shape(self, code: int) -> Shape:
+        """Return what commands of a claimed code add to the runs of a request."""
+        return self._shapes[code]
 
     def named(self, path: str) -> Method | None:
         """Return the method of a gRPC path, public or not, None if nobody claims it."""

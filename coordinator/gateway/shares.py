@@ -102,17 +102,16 @@ class Shares:
         return (user_id, commands, size, reply_bytes)
 
     def take_of_session(
-        self, user_id: int, session_id: int, commands: int, size: int, runs: int = 1
+        self, user_id: int, session_id: int, commands: int, size: int, weight: int = 0
     ) -> Taken:
         """Take a request in whose reply will be kept. Raises Refusal QUOTA_EXCEEDED.
 
-        Of what is under way it takes as much as its commands or its runs, whichever is more.
+        Of what is under way it takes as much as its commands, or its weight where that is more.
         """
         expected = limits.REPLY_BYTES_EXPECTED
         expected += commands * limits.REPLY_BYTES_EXPECTED_PER_COMMAND
         self._check_replies(user_id, session_id, expected)
-        weight = max(commands, limits.COMMANDS_PER_RUN * (runs - 1))
-        return self.take(user_id, weight, size, expected)
+        return self.take(user_id, max(commands, weight), size, expected)
 
     def give_back(self, taken: Taken, _done: object = None) -> None:
         """Return what a request took: it was answered, or refused after all."""

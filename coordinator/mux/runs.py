@@ -75,7 +75,7 @@ def _run_end(entries: Sequence[Entry], start: int) -> int:
     awaited: frozenset[Stage] = frozenset()
     for position in range(start, len(entries)):
         entry = entries[position]
-        if _kind(entry) is not kind or (awaited and awaited & _reached(entry)):
+        if _kind(entry) is not kind or (awaited and awaited & reached(entry)):
             return position
         if entry.route is None:
             return position + 1
@@ -90,7 +90,7 @@ def _kind(entry: Entry) -> RunKind:
     return RunKind.GRANTS if entry.route.sets_grants else RunKind.PLAIN
 
 
-def _reached(entry: Entry) -> frozenset[Stage]:
+def reached(entry: Entry) -> frozenset[Stage]:
     """Return the stages that look at the command itself, or that an effect may reach forward.
 
     A request enters sessions by its header check, at its first command.

@@ -35,6 +35,7 @@ LOCAL_LIMITS: Final = frozenset(
         "NORMALIZED_COMMANDS_MAX",
         "NORMALIZED_TOGETHER_MAX",
         "REQUEST_RUNS_MAX",
+        "PREPARE_RUNS_MAX",
         "COMMANDS_PER_RUN",
         # No command sees how many standbys there are; the hello compares the number itself.
         "STANDBYS_MAX",

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from coordinator.mux.run_shapes import BARS_ALL, PLAIN, STARTS_REQUEST, Shape
 from coordinator.mux.types import TRANSACT_CODE
 from coordinator.telemetry.commands import CommandTrace
 from viewstamp import limits
@@ -92,6 +93,7 @@ class SessionRequest:
     encoded: bytes = b""
     command_count: int = 0
     traces: Sequence[CommandTrace] = ()  # of sampled calls
+    shape: Shape = PLAIN
 
     def __post_init__(self) -> None:
         self.encoded = frame(self.logged.SerializeToString())
@@ -110,6 +112,7 @@ class LooseCommand:
     trace_parent: str
     future: asyncio.Future[Reply]  # of one span with one result
     trace: CommandTrace | None = None  # if it is sampled
+    shape: Shape = PLAIN
 
 
 @dataclass(slots=True)
@@ -125,7 +128,7 @@ class Batch:
 
 
 # A request with its measures: bytes, commands, and what it takes of a turn. A turn counts commands,
-# or bytes where those are more of a prepare. A plain tuple: one is made for each command.
+# or bytes or runs where those cost more. A plain tuple: one is made for each command.
 _Waiting: TypeAlias = tuple[SessionRequest | LooseCommand, int, int, int]
 
 
@@ -140,12 +143,21 @@ class _Builder:
     # Loose commands that will share the next request, of whichever callers they are.
     loose: list[LooseCommand] = field(default_factory=list)
     loose_size: int = 0
+    # Runs so far, and what the last of them bars: see `coordinator.mux.run_shapes`.
+    runs: int = 0
+    bars: int = BARS_ALL
 
     def takes(self, waiting: _Waiting) -> bool:
         """Append a request, or a loose command; False if it does not fit any more."""
         request, size, command_count, _ = waiting
-        if not self._fits(command_count, size):
+        shape = request.shape
+        is_joined = self.loose and isinstance(request, LooseCommand)
+        needs = shape.needs if is_joined else shape.needs | STARTS_REQUEST
+        new_runs = shape.runs if self.bars & needs else 0
+        if not self._fits(command_count, size, new_runs):
             return False
+        self.runs += new_runs
+        self.bars = shape.bars if new_runs else self.bars | shape.bars
         if isinstance(request, LooseCommand):
             if request.trace is not None:
                 self._trace(request.trace, len(self.loose))
@@ -165,7 +177,7 @@ class _Builder:
             request = pack_loose(taken)
             self._add(frame(request.SerializeToString()), request, len(taken), taken)
 
-    def _fits(self, command_count: int, size: int) -> bool:
+    def _fits(self, command_count: int, size: int, runs: int) -> bool:
         """Whether that much more may go into this prepare."""
         loose = len(self.loose)
         return (
@@ -173,6 +185,7 @@ class _Builder:
             # Acknowledgements hold no command, and must not make a prepare endless either.
             and len(self.requests) + bool(loose) < limits.PREPARE_COMMANDS_MAX
             and self.size + self.loose_size + size <= limits.PREPARE_BODY_BYTES_MAX
+            and self.runs + runs <= limits.PREPARE_RUNS_MAX
         )
 
     def _add(
@@ -315,6 +328,8 @@ class Batcher:
         turn_cost = size // limits.TURN_BYTES_PER_COMMAND or 1
         if command_count > turn_cost:
             turn_cost = command_count
+        if waiting.shape.weight > turn_cost:
+            turn_cost = waiting.shape.weight
         self._queues.add((waiting, size, command_count, turn_cost))
 
     def take(self) -> Batch | None:

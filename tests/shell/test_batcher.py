@@ -10,10 +10,19 @@ from hypothesis import strategies as st
 
 from coordinator.replica import batcher as module
 from coordinator.replica.batcher import Batcher, LooseCommand, SessionRequest
+from tests.shell import prepare_runs
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.errors import Refusal
-from viewstamp.limits import PREPARE_BODY_BYTES_MAX, PREPARE_COMMANDS_MAX, SYSTEM_USER_ID
+from viewstamp.limits import (
+    COMMANDS_IN_TURN,
+    COMMANDS_PER_RUN,
+    PREPARE_BODY_BYTES_MAX,
+    PREPARE_COMMANDS_MAX,
+    PREPARE_RUNS_MAX,
+    REQUEST_RUNS_MAX,
+    SYSTEM_USER_ID,
+)
 
 TRACE_PARENT = "00-" + 32 * "a" + "-" + 16 * "b" + "-01"
 U64_MAX = 2**64 - 1
@@ -158,3 +167,93 @@ def test_loose_commands_of_many_users_share_a_request() -> None:
     assert batch is not None
     assert (batch.command_count, len(batch.requests)) == (100, 1)
     assert [span.user_id for span in batch.requests[0].spans] == list(range(100))
+
+
+ALTERNATING = ("UpdatePermissions", "CreateStream")
+
+
+def batches(batcher: Batcher) -> list[module.Batch]:
+    """Take everything."""
+    taken = []
+    while (batch := batcher.take()) is not None:
+        taken.append(batch)
+    return taken
+
+
+@pytest.mark.parametrize(
+    "names", [ALTERNATING, ("DeleteStream", "UpdateUser"), ("Transact",), ("CreateStream",)]
+)
+@pytest.mark.parametrize("user_count", [1, 3])
+def test_loose_commands_make_no_prepare_of_too_many_runs(
+    names: tuple[str, ...], user_count: int
+) -> None:
+    """A prepare ends where its runs reach the limit, and not before; what is left goes next."""
+    batcher = Batcher()
+    for index in range(3_000):
+        batcher.add(prepare_runs.loose(names[index % len(names)], index % user_count))
+    taken = batches(batcher)
+    runs = [prepare_runs.runs_of(batch) for batch in taken]
+    assert max(runs) <= PREPARE_RUNS_MAX
+    assert all(count == PREPARE_RUNS_MAX for count in runs[:-1])
+    assert sum(batch.command_count for batch in taken) == 3_000
+
+
+@pytest.mark.parametrize("name", ["UpdateUser", "UpdatePermissions", "CreateStream"])
+def test_requests_of_one_run_share_runs_as_the_mux_does(name: str) -> None:
+    """Many small requests fill prepares as far as their commands, or their runs, allow."""
+    batcher = Batcher()
+    for _ in range(3_000):
+        batcher.add(prepare_runs.request([name]))
+    runs = [prepare_runs.runs_of(batch) for batch in batches(batcher)]
+    # Each request of UpdateUser asks sessions, to which the one before it sends back.
+    expected = [PREPARE_RUNS_MAX, PREPARE_RUNS_MAX, 952] if name == "UpdateUser" else [1]
+    assert runs == expected
+
+
+_PIECES = st.one_of(
+    st.sampled_from(prepare_runs.KINDS).map(prepare_runs.loose),
+    st.lists(st.sampled_from(prepare_runs.KINDS), min_size=1, max_size=5).map(prepare_runs.request),
+    st.builds(acknowledgement),
+)
+
+
+@given(st.lists(_PIECES, max_size=60))
+def test_no_mixture_has_more_runs_than_were_counted(
+    waiting: list[LooseCommand | SessionRequest],
+) -> None:
+    """Whatever kinds of requests are next to each other, the mux makes as few runs, or fewer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("viewstamp.limits.PREPARE_RUNS_MAX", 6)
+        batcher = Batcher()
+        for each in waiting:
+            batcher.add(each)
+        taken = batches(batcher)
+    assert all(prepare_runs.runs_of(batch) <= 6 for batch in taken)
+    commands = [1 if isinstance(w, LooseCommand) else w.command_count for w in waiting]
+    assert sum(batch.command_count for batch in taken) == sum(commands)
+
+
+def test_the_largest_request_fits_whatever_went_before() -> None:
+    """A request of as many runs as one may have waits for the next prepare, never for ever."""
+    batcher = Batcher()
+    for _ in range(5):
+        batcher.add(prepare_runs.request(ALTERNATING * (REQUEST_RUNS_MAX // 2)))
+    assert [len(batch.requests) for batch in batches(batcher)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("spans", [0, 2, 16])
+def test_a_flood_of_runs_delays_others_by_no_more_than_a_turn(spans: int) -> None:
+    """Beside others who wait, a turn of one user has few runs: loose, or in small requests."""
+    batcher = Batcher()
+    for index in range(2_000):
+        if spans:
+            batcher.add(prepare_runs.request(ALTERNATING * (spans // 2)))
+        else:
+            batcher.add(prepare_runs.loose(ALTERNATING[index % 2]))
+    for _ in range(3):
+        batcher.add(prepare_runs.loose("CreateStream", user_id=2))
+    first = batcher.take()
+    assert first is not None
+    users = [span.user_id for each in first.requests for span in each.spans]
+    # Alternating, every second command begins a run that weighs as one command.
+    assert users.index(2) <= 2 * COMMANDS_IN_TURN // COMMANDS_PER_RUN
