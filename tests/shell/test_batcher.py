@@ -181,7 +181,14 @@ def batches(batcher: Batcher) -> list[module.Batch]:
 
 
 @pytest.mark.parametrize(
-    "names", [ALTERNATING, ("DeleteStream", "UpdateUser"), ("Transact",), ("CreateStream",)]
+    "names",
+    [
+        ALTERNATING,
+        ("DeleteStream", "UpdateUser"),
+        ("DeleteStream", "CreateStream", "UpdateUser"),
+        ("Transact",),
+        ("CreateStream",),
+    ],
 )
 @pytest.mark.parametrize("user_count", [1, 3])
 def test_loose_commands_make_no_prepare_of_too_many_runs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -12,7 +13,7 @@ from coordinator.gateway.shares import Shares
 from coordinator.mux.run_shapes import PLAIN
 from coordinator.replica.batcher import LooseCommand, SessionRequest
 from tests.shell.prepare_runs import KINDS, METHODS, loose, request, shape_of, split_runs
-from tests.shell.test_admission import World
+from tests.shell.test_admission import DONE, World
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
@@ -73,6 +74,22 @@ async def test_a_session_hears_of_it() -> None:
     assert not world.logged
     await world.admit(1)
     assert len(world.logged) == 1
+
+
+async def test_a_session_has_few_such_requests_under_way() -> None:
+    """The gateway has requests of many runs weigh as these, and lets others in when they end."""
+    world = World()
+    spans = [
+        submit.Span(code=METHODS[name].code, count=1, items=b"\x0a\x00")
+        for name in ALTERNATING * (MOST // 2)
+    ]
+    admitted = [await world.admit_spans(number, spans) for number in (1, 2)]
+    with pytest.raises(Refusal) as caught:
+        await world.admit_spans(3, spans)
+    assert caught.value.reason == Reason.REASON_QUOTA_EXCEEDED
+    admitted[0].set_result(DONE)
+    await asyncio.sleep(0)
+    await world.admit_spans(3, spans)
 
 
 @pytest.mark.parametrize("spans", [2, 4, 16, MOST])
