@@ -196,13 +196,13 @@ def test_loose_commands_make_no_prepare_of_too_many_runs(
 ) -> None:
     """A prepare ends where its runs reach the limit, and not before; what is left goes next."""
     batcher = Batcher()
-    for index in range(3_000):
+    for index in range(3_600):
         batcher.add(prepare_runs.loose(names[index % len(names)], index % user_count))
     taken = batches(batcher)
     runs = [prepare_runs.runs_of(batch) for batch in taken]
     assert max(runs) <= PREPARE_RUNS_MAX
     assert all(count == PREPARE_RUNS_MAX for count in runs[:-1])
-    assert sum(batch.command_count for batch in taken) == 3_000
+    assert sum(batch.command_count for batch in taken) == 3_600
 
 
 @pytest.mark.parametrize("name", ["UpdateUser", "UpdatePermissions", "CreateStream"])
