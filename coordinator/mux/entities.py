@@ -7,10 +7,17 @@ that they ascend as the numbers do. An empty state has no entity at all.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from coordinator.mux.catalog_types import CatalogCounters, Description, FeatureLevel, Snapshot
+from coordinator.mux.catalog_types import (
+    CatalogCounters,
+    Description,
+    Entity,
+    FeatureLevel,
+    Snapshot,
+)
 from coordinator.mux.types import RequestReply
 from viewstamp import limits
 
@@ -109,3 +116,9 @@ def kind_and_key(value: SessionsValue | CatalogValue) -> tuple[int, bytes]:
             return FEATURE_LEVEL_KIND, counters_key(None)
         case Description():
             return DESCRIPTION_KIND, counters_key(None)
+
+
+def encoded(values: Iterable[SessionsValue], encode: Callable[[Any], bytes]) -> Iterator[Entity]:
+    """Yield the entities of values; each is encoded once it is asked for."""
+    for value in values:
+        yield *kind_and_key(value), encode(value)

@@ -74,12 +74,6 @@ class RowKind(Generic[Key, Value]):
             assert value is not None, f"row {key!r} of kind {self.number} went away"
             yield self.number, encoded, self.encode(value)
 
-    def held(self) -> Iterator[Entity]:
-        """Return all rows as they are now, in no order; each is encoded once it is asked for."""
-        values = ((key, self.get(key)) for key in self.keys())
-        rows = [(key, value) for key, value in values if value is not None]
-        return ((self.number, self.encode_key(key), self.encode(value)) for key, value in rows)
-
 
 @dataclass(frozen=True, slots=True)
 class FrozenKind(Generic[Key, Value]):

@@ -15,6 +15,7 @@ from coordinator.mux.entities import (
     Session,
     SessionsValue,
     WindowRow,
+    encoded,
     number_key,
     reply_key,
 )
@@ -127,8 +128,19 @@ class ReplyTable:
         self._count(window, weight(reply))
 
     def entities(self) -> Iterator[Entity]:
-        """Return every entity of windows and replies as it is now, in no order."""
-        return chain.from_iterable([kind.held() for kind in self.row_kinds()])
+        """Return every entity of windows and replies as it is now, in no order.
+
+        What is copied for it, at once, are references and numbers in flat lists: nothing is made
+        or called for each row before somebody iterates, since the loop waits meanwhile.
+        """
+        windows = self._windows.values()
+        acked = [window.acked for window in windows]
+        last_retired = [window.last_retired for window in windows]
+        replies: list[RequestReply] = []
+        for window in windows:
+            replies.extend(window.replies.values())
+        rows = map(WindowRow, list(self._windows), acked, last_retired)
+        return encoded(chain(rows, replies), self._codec.encode_entity)
 
     def row_kinds(self) -> tuple[RowKind[Any, Any], ...]:
         """Return the kinds of rows, ascending."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain
 from typing import Any
 
 from coordinator.mux.catalog_types import Entity
@@ -30,6 +29,7 @@ from coordinator.mux.entities import (
     Minimum,
     Session,
     SessionsValue,
+    encoded,
     number_key,
 )
 from coordinator.mux.freezing import RowKind
@@ -207,7 +207,8 @@ class SessionsMachine:
 
     def entities(self) -> Iterator[Entity]:
         """Return every entity of sessions and minimums as it is now, in no order."""
-        return chain.from_iterable([kind.held() for kind in self.row_kinds()])
+        values: list[SessionsValue] = [*self._sessions.values(), *self._minimums.values()]
+        return encoded(values, self._codec.encode_entity)
 
     def row_kinds(self) -> tuple[RowKind[Any, Any], ...]:
         """Return the kinds of rows, ascending."""

@@ -69,6 +69,10 @@ class Table(Generic[Key, Value]):
         """Return all keys, in no order that means anything."""
         return list(self._rows)
 
+    def values(self) -> list[Value]:
+        """Return all values, in no order that means anything: references alone."""
+        return list(self._rows.values())
+
     def put(self, key: Key, value: Value) -> None:
         """Set the value of a key."""
         self._remember(key)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from coordinator.gateway import status_digests
 from coordinator.gateway.status_digests import DOMAIN_STAGES, Digests, StatusDigests
 from coordinator.mux import types as mux
 from coordinator.mux.catalog_types import Entity
+from coordinator.mux.entities import REPLY_KIND, WINDOW_KIND
 from coordinator.mux.replies import ReplyTable
 from coordinator.mux.types import RequestReply
 from coordinator.replica.batcher import Reply, SpanReply
@@ -161,19 +165,49 @@ async def test_sessions_are_walked_in_slices(monkeypatch: pytest.MonkeyPatch) ->
     assert found[mux.Stage.SESSIONS] == expected.hexdigest()
 
 
+def _table(sessions_count: int, replies_count: int) -> ReplyTable:
+    """Return the windows of so many sessions, each with so many replies."""
+    table = ReplyTable(ProtobufCodec())
+    for session_id in range(1, sessions_count + 1):
+        table.open(session_id, GREEDY)
+        for number in range(1, replies_count + 1):
+            table.store(RequestReply(session_id, number, 1, 1, 1, ()))
+    return table
+
+
 def test_held_rows_do_not_change() -> None:
     """Rows that a walk holds stay as they were, whatever is stored and forgotten meanwhile."""
-    table = ReplyTable(ProtobufCodec())
+    table = _table(3, 2)
+    before = list(table.entities())
+    assert [kind for kind, _, _ in before] == [WINDOW_KIND] * 3 + [REPLY_KIND] * 6
+    kept = table.entities()
+    some = [next(kept)]
+    table.acknowledge(1, 1)
+    table.store(RequestReply(2, 3, 1, 1, 1, ()))
+    table.close(3)
+    table.open(4, GREEDY)
+    assert [*some, *kept] == before
+    assert len(list(table.entities())) == 3 + 4
+    assert sorted(table.entities()) == [e for kind in table.row_kinds() for e in kind.entities()]
 
-    def held() -> list[Entity]:
-        return [entity for kind in table.row_kinds() for entity in kind.held()]
 
-    table.open(1, GREEDY)
-    table.store(RequestReply(1, 1, 1, 1, 1, ()))
-    before = held()
-    kept = [kind.held() for kind in table.row_kinds()]
-    table.store(RequestReply(1, 2, 1, 1, 1, ()))
-    table.acknowledge(1, 2)
-    table.close(1)
-    assert held() == []
-    assert [entity for rows in kept for entity in rows] == before
+def test_what_a_walk_holds_is_copied_cheaply() -> None:
+    """The loop waits for the copy, which calls nothing of ours for a session or a reply.
+
+    65,536 sessions of 8 replies were copied in 0.5 s of processor time, for which a backup
+    suspects its primary, and now are in 0.02 s.
+    """
+    table = _table(500, 8)
+    calls: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            calls[frame.f_code.co_qualname] += 1
+
+    sys.setprofile(count)
+    try:
+        entities = table.entities()
+    finally:
+        sys.setprofile(None)
+    assert calls and calls.total() < 50, calls
+    assert len(list(entities)) == 500 * 9
