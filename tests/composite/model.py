@@ -26,6 +26,7 @@ from viewstamp.api.sessions.v1 import sessions_service_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2
 from viewstamp.api.users.v1 import users_service_pb2
+from viewstamp.limits import FEATURE_LEVEL_BOUNDED, FEATURE_LEVEL_MAX
 from viewstamp.routing import Method, methods_of_file
 
 METHODS: Final[dict[int, Method]] = {
@@ -95,9 +96,15 @@ class Model:
         # Principals (user, stamp) of the request under way that were refused with its header.
         self._outdated: set[tuple[int, int]] = set()
 
-    def commit(self, timestamp: int, requests: Sequence[log_pb2.LoggedRequest]) -> list[Answer]:
+    def commit(
+        self,
+        timestamp: int,
+        requests: Sequence[log_pb2.LoggedRequest],
+        feature_level: int = FEATURE_LEVEL_MAX,
+    ) -> list[Answer]:
         """Apply one prepare; return an answer per request."""
         self.op += 1
+        self.world.is_bounded = feature_level >= FEATURE_LEVEL_BOUNDED
         checked = [self._request(timestamp, request) for request in requests]
         for session_id in self._begun:
             self.windows[session_id] = Window()

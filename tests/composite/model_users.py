@@ -56,7 +56,8 @@ def update_user(world: World, request: Any, call: Call) -> dict[str, Any]:
     caller = world.caller(call)
     world.demand(caller, "manage_users")
     user = _existing(world, request.user)
-    _check_root(caller, user)
+    if world.is_bounded:
+        _check_root(caller, user)
     active = _status(request.status)
     if active is False and user.id == 0:
         raise Refused("CANNOT_CHANGE_ROOT_PERMISSIONS")
@@ -92,6 +93,8 @@ def change_password(world: World, request: Any, call: Call) -> dict[str, Any]:
     """Replace a password; older credentials are refused from here on, and what they left ends."""
     caller = world.caller(call)
     user = _whose(world, request, caller)
+    if world.is_bounded:
+        _check_root(caller, user)
     is_own = user.id == caller.id
     is_verified = request.HasField("verified_credential_revision")
     if is_own != is_verified:
@@ -102,9 +105,9 @@ def change_password(world: World, request: Any, call: Call) -> dict[str, Any]:
     check_expected(request, user)
     user.password_hash = request.new_password_hash
     user.modified = user.credential = world.floors[user.id] = call.revision
-    if not request.keep_tokens:
+    if world.is_bounded and not request.keep_tokens:
         user.tokens.clear()
-    if not request.keep_sessions:
+    if world.is_bounded and not request.keep_sessions:
         _end_sessions(world, user.id, None, 0)
     return {}
 
@@ -147,23 +150,29 @@ def delete_token(world: World, request: Any, call: Call) -> dict[str, Any]:
     if request.name not in caller.tokens:
         raise Refused("TOKEN_NOT_FOUND", token=request.name)
     del caller.tokens[request.name]
-    _end_minted(world, caller, call)
+    if world.is_bounded:
+        _end_minted(world, caller, call)
     return {}
 
 
 def delete_user_token(world: World, request: Any, call: Call) -> dict[str, Any]:
     """Delete a token of any user."""
-    user = _whose(world, request, world.caller(call))
+    caller = world.caller(call)
+    user = _whose(world, request, caller)
+    _check_root(caller, user)
     if request.name not in user.tokens:
         raise Refused("TOKEN_NOT_FOUND", token=request.name)
     del user.tokens[request.name]
-    _end_minted(world, user, call)
+    if world.is_bounded:
+        _end_minted(world, user, call)
     return {}
 
 
 def end_user_sessions(world: World, request: Any, call: Call) -> dict[str, Any]:
     """End one session of a user, or all, but never the calling one."""
-    user = _whose(world, request, world.caller(call))
+    caller = world.caller(call)
+    user = _whose(world, request, caller)
+    _check_root(caller, user)
     one = request.session_id if request.HasField("session_id") else None
     _end_sessions(world, user.id, one, call.session_id)
     return {}
@@ -264,14 +273,13 @@ def _end_minted(world: World, user: User, call: Call) -> None:
 
 
 def _whose(world: World, request: Any, caller: User) -> User:
-    """Return whom a request is about; root is for root alone."""
+    """Return whom a request is about."""
     user = caller
     if request.HasField("user"):
         named = world.find_user(request.user)
         if named is None or named.id != caller.id:
             world.demand(caller, "manage_users")
         user = _existing(world, request.user)
-    _check_root(caller, user)
     return user
 
 

@@ -177,6 +177,8 @@ class World:
     next_stream_id: int = 1
     next_topic_id: int = 1
     next_group_id: int = 1
+    # Whether FEATURE_LEVEL_BOUNDED is in force: below it fewer credentials end.
+    is_bounded: bool = True
 
     # --- Who may do what ---
 

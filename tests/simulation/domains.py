@@ -148,7 +148,8 @@ class DomainModel:
         """Follow the next entry."""
         self._levels[prepare.op] = prepare.header.feature_level
         requests = log_pb2.PrepareBody.FromString(prepare.body).requests
-        answers = self.model.commit(prepare.header.timestamp, requests)
+        level = prepare.header.feature_level
+        answers = self.model.commit(prepare.header.timestamp, requests, level)
         for request, answer in zip(requests, answers, strict=True):
             key = request.SerializeToString(deterministic=True)
             self._expected.setdefault(key, []).append((prepare.op, answer))
