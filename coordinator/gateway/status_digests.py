@@ -9,6 +9,7 @@ here, in slices that everything else can wait for.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ from coordinator.gateway.shares import full, too_much
 from coordinator.mux import types as mux
 from coordinator.mux.catalog_types import Entity
 from coordinator.replica.batcher import Reply
+from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.format.digest import StateDigest
 from viewstamp.framing import unframe
@@ -36,6 +38,8 @@ _SPANS: Final = tuple(
 # In hexadecimal, by stage; of sessions, too.
 Digests: TypeAlias = dict[mux.Stage, str]
 Waiter: TypeAlias = tuple[int | None, Callable[[Digests | Refusal], None]]
+
+_log = logging.getLogger(__name__)
 
 
 class Replica(Protocol):
@@ -92,10 +96,10 @@ class StatusDigests:
         """Go on with sessions, unless a service did not answer."""
         try:
             digests = _digests_of(future.result())
-        except Refusal as refusal:
-            self._tell(waiters, refusal)
-        else:
             entities = iter(self._session_entities())
+        except (Exception, asyncio.CancelledError) as error:
+            self._tell(waiters, _refusal_of(error))
+        else:
             self._walk_sessions(waiters, digests, entities, StateDigest())
 
     def _walk_sessions(
@@ -106,14 +110,16 @@ class StatusDigests:
         found: StateDigest,
     ) -> None:
         """Hash what sessions holds for a slice; the rest once others had their turn."""
-        until_ns = time.perf_counter_ns() + _SLICE_NS
-        for entity in entities:
-            found.add(*entity)
-            if time.perf_counter_ns() > until_ns:
-                loop = asyncio.get_running_loop()
-                loop.call_soon(self._walk_sessions, waiters, digests, entities, found)
-                return
-        self._tell(waiters, {**digests, mux.Stage.SESSIONS: found.hexdigest()})
+        try:
+            is_done = _walked_for_a_slice(entities, found)
+        except Exception as error:
+            self._tell(waiters, _refusal_of(error))
+            return
+        if is_done:
+            self._tell(waiters, {**digests, mux.Stage.SESSIONS: found.hexdigest()})
+        else:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._walk_sessions, waiters, digests, entities, found)
 
     def _tell(self, waiters: Sequence[Waiter], outcome: Digests | Refusal) -> None:
         """Tell all who wait for this walk, and begin the next if somebody waits for it."""
@@ -122,14 +128,40 @@ class StatusDigests:
             self._held[user_id] -= 1
             if not self._held[user_id]:
                 del self._held[user_id]
-            tell(outcome)
+            _tell_one(tell, outcome)
         next_waiters, self._waiting = self._waiting, []
         if not next_waiters:
             return
         try:
             self._begin(next_waiters)
-        except Refusal as refusal:
-            self._tell(next_waiters, refusal)
+        except Exception as error:
+            self._tell(next_waiters, _refusal_of(error))
+
+
+def _walked_for_a_slice(entities: Iterator[Entity], found: StateDigest) -> bool:
+    """Hash entities for a slice; return whether these were all."""
+    until_ns = time.perf_counter_ns() + _SLICE_NS
+    for entity in entities:
+        found.add(*entity)
+        if time.perf_counter_ns() > until_ns:
+            return False
+    return True
+
+
+def _tell_one(tell: Callable[[Digests | Refusal], None], outcome: Digests | Refusal) -> None:
+    """Tell one who waits; what fails there keeps nobody else waiting."""
+    try:
+        tell(outcome)
+    except Exception:
+        _log.exception("a caller could not be told digests")
+
+
+def _refusal_of(error: BaseException) -> Refusal:
+    """Return what to tell in place of digests; what is no refusal is logged."""
+    if isinstance(error, Refusal):
+        return error
+    _log.error("digests could not be found", exc_info=error)
+    return Refusal(Reason.REASON_INTERNAL, "digests could not be found: see the log")
 
 
 def _digests_of(reply: Reply) -> Digests:

@@ -140,6 +140,52 @@ async def test_a_walk_that_cannot_begin_is_told() -> None:
     assert world.names_told() == "abd"
 
 
+def broken() -> Iterator[Entity]:
+    """Fail after the first entity."""
+    yield ENTITIES[0]
+    raise ValueError("planted")
+
+
+@pytest.mark.parametrize("where", ["sessions", "answer", "none", "cancelled"])
+async def test_a_walk_that_fails_is_told_and_the_next_begins(where: str) -> None:
+    """Whatever fails in a walk, who waits is told INTERNAL, and who asks later is answered."""
+    world = World(broken() if where == "sessions" else ENTITIES)
+    world.ask("a")
+    if where == "cancelled":
+        world.walks[0].cancel()
+        await asyncio.sleep(0)
+    elif where == "none":
+        world.walks[0].set_exception(KeyError("planted"))
+        await asyncio.sleep(0)
+    else:
+        await world.answer(0, *([SpanReply(b"", ())] * (3 if where == "answer" else 0)))
+    ((_, found),) = world.told
+    assert isinstance(found, Refusal)
+    assert found.reason == Reason.REASON_INTERNAL
+    world.ask("b")
+    await world.answer(1)
+    assert world.names_told() == "ab"
+    assert isinstance(world.told[1][1], dict)
+
+
+async def test_who_cannot_be_told_keeps_nobody_waiting() -> None:
+    """A caller that fails when it is told does not keep the others from their answers."""
+    world = World()
+    world.ask("a")
+    world.digests.ask(HONEST, broken_caller)
+    world.ask("b")
+    await world.answer(0)
+    await world.answer(1)
+    world.ask("c")
+    await world.answer(2)
+    assert world.names_told() == "abc"
+
+
+def broken_caller(_: Digests | Refusal) -> None:
+    """Fail."""
+    raise ValueError("planted")
+
+
 async def test_sessions_are_walked_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop has its turn between slices, and the digest is that of all entities."""
     monkeypatch.setattr(status_digests, "_SLICE_NS", 0)
