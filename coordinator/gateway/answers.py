@@ -1,69 +1,129 @@
 """The answers of one Submit stream on their way out: made one at a time, in order.
 
-An answer to thousands of commands takes tens of milliseconds to make. So it is made when it is
-about to be written, by the one who writes it, and the event loop turns between two of them.
+An answer to thousands of commands takes tens of milliseconds to make, and weighs megabytes once it
+is made. So it is made when it is about to be written, by the one who writes it. The streams of one
+user take turns at that: between two slices of it the event loop turns. What waits is weighed, since
+a client may leave its answers unread.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from coordinator.slices import Slice
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
-from viewstamp.limits import KIB
+from viewstamp.limits import KIB, MIB
 
 Answer: TypeAlias = submit_pb2.CommandReply | submit_pb2.ReadReply
 Make: TypeAlias = Callable[[], Answer]
 # Answers that are ready together share a message up to so many bytes, for clients that take them:
 # what a message costs by itself no longer counts then.
 PACKED_ANSWERS_BYTES_MAX: Final = 256 * KIB
+# What the unread answers of one stream, and of all streams of one user, may weigh before nothing
+# more is read from a stream. One answer may always be due on each.
+ANSWERS_DUE_BYTES_MAX: Final = 8 * MIB
+ANSWERS_DUE_BYTES_PER_USER_MAX: Final = 64 * MIB
+# What an answer weighs beside its results and refusals, roughly.
+ANSWER_OVERHEAD_BYTES: Final = KIB
+
+
+class UserAnswers:
+    """What the streams of one user share: the turn to make answers, and what all of these weigh."""
+
+    def __init__(self) -> None:
+        """Begin with nothing due."""
+        self.weight = 0
+        self.turn = asyncio.Lock()
+        self.slice = Slice()
 
 
 class AnswerQueue:
     """What waits to be written; `packs` says whether answers of commands may share a message."""
 
-    def __init__(self, *, packs: bool) -> None:
+    def __init__(self, *, packs: bool, of_user: UserAnswers) -> None:
         self._packs = packs
-        self._waiting: deque[Answer | Make] = deque()
+        self._of_user = of_user
+        self._waiting: deque[tuple[Answer | Make, int]] = deque()
+        self._weight = 0  # of those that are taken, too, until they are written
+        self._taken_weight = 0
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, answer: Answer | Make) -> None:
+    @property
+    def is_full(self) -> bool:
+        """Whether some answers must be read before there are more."""
+        if self._weight > ANSWERS_DUE_BYTES_MAX:
+            return True
+        return self._weight > 0 and self._of_user.weight > ANSWERS_DUE_BYTES_PER_USER_MAX
+
+    def add(self, answer: Answer | Make, weight: int = 0) -> None:
         """Let an answer, or what makes it, wait behind the others."""
-        self._waiting.append(answer)
+        if self._is_closed:
+            return
+        weight += ANSWER_OVERHEAD_BYTES
+        self._waiting.append((answer, weight))
+        self._weight += weight
+        self._of_user.weight += weight
 
     async def take(self) -> list[Answer]:
         """Return what goes into the next message: one answer, or several of commands.
 
         Raises what the first one raises when it is made, and forgets that one.
         """
-        own = Slice()
-        answers = [self._taken()]
-        size = answers[0].ByteSize()
-        while self._packs and self._waiting and isinstance(answers[0], submit_pb2.CommandReply):
+        async with self._of_user.turn:
+            own = self._of_user.slice
             await own.give_way()
-            answer = self._made()
-            if not isinstance(answer, submit_pb2.CommandReply):
-                break
-            size += answer.ByteSize()
-            if size > PACKED_ANSWERS_BYTES_MAX:
-                break
-            answers.append(self._taken())
-        return answers
+            answers = [self._taken()]
+            size = answers[0].ByteSize()
+            while self._packs and self._may_share(answers[0]):
+                await own.give_way()
+                answer = self._made()
+                if not isinstance(answer, submit_pb2.CommandReply):
+                    break
+                size += answer.ByteSize()
+                if size > PACKED_ANSWERS_BYTES_MAX:
+                    break
+                answers.append(self._taken())
+            return answers
+
+    def written(self) -> None:
+        """What was taken is with the client."""
+        self._forget(self._taken_weight)
+        self._taken_weight = 0
+
+    def close(self) -> None:
+        """Forget all answers, and those that come: nobody is there for them."""
+        self._is_closed = True
+        self._waiting.clear()
+        self._forget(self._weight)
+
+    def _forget(self, weight: int) -> None:
+        self._weight -= weight
+        self._of_user.weight -= weight
+
+    def _may_share(self, first: Answer) -> bool:
+        """Whether the next answer may go with the first one; what is large is not made yet."""
+        if not self._waiting or not isinstance(first, submit_pb2.CommandReply):
+            return False
+        return self._waiting[0][1] <= PACKED_ANSWERS_BYTES_MAX
 
     def _taken(self) -> Answer:
-        waiting = self._waiting.popleft()
+        waiting, weight = self._waiting.popleft()
+        self._taken_weight += weight
         return waiting() if callable(waiting) else waiting
 
     def _made(self) -> Answer | None:
         """Return the next answer, which keeps its place; None if it cannot be made."""
-        waiting = self._waiting[0]
+        waiting, weight = self._waiting[0]
         if callable(waiting):
             try:
-                waiting = self._waiting[0] = waiting()
+                waiting = waiting()
             except Exception:
                 return None  # it is made once more when it is the first, and raises there
+            self._waiting[0] = waiting, weight
         return waiting

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from coordinator.gateway.normalize import TRANSACT, codes_of_transaction
 from coordinator.gateway.peer_address import address_of
 from coordinator.gateway.routes import Routes
+from coordinator.replica.kept_errors import errors_weight
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.audit.log import Record
@@ -93,6 +94,7 @@ def kept_spans(
     for index, span in enumerate(spans[:SPANS_MAX]):
         method, items = routes.find(span.code), span.items
         refused = errors[index] if index < len(errors) else ()
+        size += errors_weight(refused)
         kept = _kept_items(method, items)
         if kept is None:
             parts.append(partial(_same, _span(routes, method, span.count, items, refused)))

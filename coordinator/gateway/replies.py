@@ -8,6 +8,7 @@ from typing import Any, Final, NoReturn
 import grpc.aio
 
 from coordinator.replica.batcher import Reply, SpanReply
+from coordinator.replica.kept_errors import errors_weight
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
@@ -22,6 +23,8 @@ HEADER_KEY: Final = "viewstamp-header-bin"
 ANSWER_BYTES_MAX: Final = MESSAGE_BYTES_MAX - KIB
 # What a text adds beside itself: tag, length, and longer lengths of what it is in.
 TEXT_OVERHEAD_BYTES: Final = 16
+# What a secret at the end of an answer weighs while it waits, roughly.
+SUFFIX_BYTES: Final = 256
 
 
 def header_of(reply: Reply, cluster_id: bytes) -> common_pb2.ResponseHeader:
@@ -65,6 +68,16 @@ def command_reply(
         )
     _render(message)
     return message
+
+
+def weight_of(reply: Reply, suffixes: Sequence[Mapping[int, bytes]] = ()) -> int:
+    """Return the bytes that a reply keeps until it is written; `suffixes` are its secrets."""
+    weight = SUFFIX_BYTES * sum(map(len, suffixes))
+    for span in reply.spans:
+        weight += len(span.results)
+        if span.errors:
+            weight += errors_weight(span.errors)
+    return weight
 
 
 def _is_plain(spans: Sequence[SpanReply]) -> bool:
@@ -120,10 +133,11 @@ def _add_spans(
 ) -> None:
     for position, span in enumerate(spans):
         message = target.add(results=span.results, errors=span.errors)
-        refused = {error.index for error in span.errors}
-        for index, suffix in (suffixes[position] if position < len(suffixes) else {}).items():
-            if index not in refused:  # a secret was derived, and names nothing
-                message.suffixes.add(index=index, suffix=suffix)
+        if position < len(suffixes) and (secrets := suffixes[position]):
+            refused = {error.index for error in message.errors}
+            for index, suffix in secrets.items():
+                if index not in refused:  # a secret was derived, and names nothing
+                    message.suffixes.add(index=index, suffix=suffix)
 
 
 def _render(message: submit_pb2.CommandReply | submit_pb2.ReadReply) -> None:

@@ -113,14 +113,12 @@ def _unary_handler(unary: UnaryCalls, path: str) -> Any:
 
 def _submit_handler(submit: SubmitStreams) -> Any:
     # Messages stay bytes until `submit` reads them: what is malformed deserves a proper refusal.
+    # It encodes the answers, too: while one is written, which may take long, its bytes are enough.
     async def serve(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         await submit.serve(context)
 
     handler: Callable[[Any, Any], Awaitable[None]] = serve
-    return grpc.stream_stream_rpc_method_handler(
-        handler,
-        response_serializer=submit_service_pb2.SubmitResponse.SerializeToString,
-    )
+    return grpc.stream_stream_rpc_method_handler(handler)
 
 
 def _check_is_free(address: str) -> None:

@@ -25,7 +25,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _log = logging.getLogger(__name__)
 
 
-async def write_in_time(context: Context, message: Message, timeout_ms: int) -> None:
+async def write_in_time(context: Context, message: Message | bytes, timeout_ms: int) -> None:
     """Write a message. Raises Refusal QUOTA_EXCEEDED if nothing is read for so long."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):

@@ -6,12 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+from weakref import WeakValueDictionary
 
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from coordinator.gateway.answers import Answer, AnswerQueue, Make
+from coordinator.gateway.answers import Answer, AnswerQueue, Make, UserAnswers
 from coordinator.gateway.audit import Audit
 from coordinator.gateway.commands import Commands
 from coordinator.gateway.principal import Authenticator
@@ -21,6 +22,7 @@ from coordinator.gateway.replies import (
     read_reply,
     refused_command,
     refused_read,
+    weight_of,
 )
 from coordinator.gateway.slow_readers import end_in_time, write_in_time
 from coordinator.gateway.stream_places import StreamPlaces
@@ -40,6 +42,8 @@ from viewstamp.tokens import AccessToken
 ANSWERS_DUE_MAX: Final = 1_024
 
 Context = grpc.aio.ServicerContext[Any, Any]
+# What makes an answer, and the bytes that it keeps until then beside the least.
+Weighed: TypeAlias = tuple[Make, int]
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +74,8 @@ class SubmitStreams:
         # The stream of each session that was opened last: nothing new is taken from its elders.
         self._newest: dict[int, _Stream] = {}
         self._places = StreamPlaces()
+        # Kept alive by the streams of each user.
+        self._answers: WeakValueDictionary[int, UserAnswers] = WeakValueDictionary()
 
     async def serve(self, context: Context) -> None:
         """Serve one stream until either side ends it."""
@@ -103,6 +109,10 @@ class SubmitStreams:
         for streams in list(self._open.values()):
             for stream in streams:
                 stream.end(refusal)
+
+    def answers_of(self, user_id: int) -> UserAnswers:
+        """Return what the streams of a user share."""
+        return self._answers.setdefault(user_id, UserAnswers())
 
     def check_newest(self, session_id: int, stream: _Stream) -> None:
         """Raise Refusal STREAM_REPLACED unless the stream is the one that was opened last."""
@@ -148,7 +158,7 @@ class SubmitStreams:
         opened = submit_pb2.StreamOpened(
             last_request_number=last_number, cluster_id=self.cluster_id
         )
-        await context.write(submit_pb2.SubmitResponse(opened=opened))
+        await context.write(submit_pb2.SubmitResponse(opened=opened).SerializeToString())
 
     async def _serve_session(
         self, context: Context, principal: AccessToken, opening: submit_pb2.OpenStream
@@ -227,7 +237,8 @@ class _Stream:
         self._session_id = opening.session_id
         # Kept: once a call is over, gRPC must not be asked for it any more.
         self._peer = context.peer()
-        self._outgoing = AnswerQueue(packs=opening.takes_packed_answers)
+        of_user = streams.answers_of(principal.user_id)
+        self._outgoing = AnswerQueue(packs=opening.takes_packed_answers, of_user=of_user)
         self._wake = asyncio.Event()
         self._answers_due = 0
         self._answer_written = asyncio.Event()
@@ -246,6 +257,7 @@ class _Stream:
         finally:
             for future in list(self._reads):
                 future.cancel()  # nobody is there for the answers
+            self._outgoing.close()
 
     def end(self, refusal: Refusal) -> None:
         """End the stream once the answers that are ready were written."""
@@ -261,10 +273,10 @@ class _Stream:
 
     async def _read(self) -> None:
         while True:
-            await self._until_due_at_most(ANSWERS_DUE_MAX - 1)
+            await self._until(self._has_room)
             message = await _read(self._context)
             if message is None:
-                await self._until_due_at_most(0)
+                await self._until(lambda: not self._answers_due)
                 return
             await self._unless_ended()
             self._streams.authenticator.check_fresh(self._principal)
@@ -281,15 +293,18 @@ class _Stream:
                     "a message after the first must be `command`, `commands` or `read`",
                 )
 
-    async def _until_due_at_most(self, limit: int) -> None:
-        while self._answers_due > limit:
+    def _has_room(self) -> bool:
+        return self._answers_due < ANSWERS_DUE_MAX and not self._outgoing.is_full
+
+    async def _until(self, may_go_on: Callable[[], bool]) -> None:
+        while not may_go_on():
             self._answer_written.clear()
             await self._answer_written.wait()
 
     async def _commands(self, requests: Iterable[submit_pb2.CommandRequest]) -> None:
         own = Slice()
         for request in requests:
-            await self._until_due_at_most(ANSWERS_DUE_MAX - 1)
+            await self._until(self._has_room)
             await own.give_way()
             await self._unless_ended()
             await self._command(request)
@@ -320,12 +335,11 @@ class _Stream:
             self._tell(request, refusal)
             self._send(refused_command(number, refusal))
             return
-        suffixes = admitted.suffixes
-        admitted.future.add_done_callback(
-            lambda future: self._answer(
-                partial(self._command_answer, request, future, suffixes, traces)
-            )
-        )
+        answer = partial(self._command_answer, request, admitted.future, admitted.suffixes, traces)
+        if admitted.future.done():
+            self._answer(answer)  # weighed before the next request is looked at
+        else:
+            admitted.future.add_done_callback(lambda _: self._answer(answer))
 
     def _tell(self, request: submit_pb2.CommandRequest, outcome: Reply | Refusal) -> None:
         audit = self._streams.audit
@@ -338,18 +352,20 @@ class _Stream:
         future: asyncio.Future[Reply],
         suffixes: Sequence[Mapping[int, bytes]],
         traces: Traces,
-    ) -> Make:
+    ) -> Weighed:
         failure = future.exception()
+        number, cluster_id = request.number, self._streams.cluster_id
         if failure is None:
             reply = future.result()
             self._answered(traces, reply)
             self._tell(request, reply)
-            return partial(command_reply, request.number, reply, self._streams.cluster_id, suffixes)
+            make = partial(command_reply, number, reply, cluster_id, suffixes)
+            return make, weight_of(reply, suffixes)
         if isinstance(failure, Refusal):
             self._refused(traces, failure)
             self._tell(request, failure)
-            return partial(refused_command, request.number, failure)
-        return partial(_fail, failure)
+            return partial(refused_command, number, failure), 0
+        return partial(_fail, failure), 0
 
     def _answered(self, traces: Traces, reply: Reply) -> None:
         if traces and self._streams.watch is not None:
@@ -384,7 +400,7 @@ class _Stream:
 
     def _read_answer(
         self, request: submit_pb2.ReadRequest, future: asyncio.Future[Reply], traces: Traces
-    ) -> Make:
+    ) -> Weighed:
         read_id, audit = request.read_id, self._streams.audit
         failure = future.exception()
         if failure is None:
@@ -392,45 +408,47 @@ class _Stream:
             if audit is not None:
                 audit.reads(request.spans, self._principal, self._peer, reply)
             self._answered(traces, reply)
-            return partial(read_reply, read_id, reply, self._streams.cluster_id)
+            make = partial(read_reply, read_id, reply, self._streams.cluster_id)
+            return make, weight_of(reply)
         if isinstance(failure, Refusal):
             self._refused(traces, failure)
-            return partial(refused_read, read_id, failure)
-        return partial(_fail, failure)
+            return partial(refused_read, read_id, failure), 0
+        return partial(_fail, failure), 0
 
-    def _answer(self, answer: Callable[[], Make]) -> None:
+    def _answer(self, answer: Callable[[], Weighed]) -> None:
         """Send an answer; end the stream if there is none, since its client would wait for ever."""
         try:
-            make = answer()
+            make, weight = answer()
         except (Exception, asyncio.CancelledError):
             self.end(_without_answer())
         else:
-            self._send(make)
+            self._send(make, weight)
 
-    def _send(self, answer: Answer | Make) -> None:
-        self._outgoing.add(answer)
+    def _send(self, answer: Answer | Make, weight: int = 0) -> None:
+        self._outgoing.add(answer, weight)
         self._wake.set()
 
     async def _write(self) -> None:
         while True:
             while self._outgoing:
-                answers = await self._next_answers()
-                timeout_ms = limits.ANSWER_READING_TIMEOUT_MS
-                await write_in_time(self._context, _response(answers), timeout_ms)
-                self._answers_due -= len(answers)
+                encoded, count = await self._next_message()
+                await write_in_time(self._context, encoded, limits.ANSWER_READING_TIMEOUT_MS)
+                self._outgoing.written()
+                self._answers_due -= count
                 self._answer_written.set()
             if self._end is not None:
                 raise self._end
             self._wake.clear()
             await self._wake.wait()
 
-    async def _next_answers(self) -> list[Answer]:
-        """Return what goes into the next message.
+    async def _next_message(self) -> tuple[bytes, int]:
+        """Return the next message, whose answers weigh far more than its bytes, and their number.
 
         Where an answer cannot be made, the stream ends: the client must not wait. Raises Refusal.
         """
         try:
-            return await self._outgoing.take()
+            answers = await self._outgoing.take()
+            return _response(answers).SerializeToString(), len(answers)
         except Exception as error:
             raise _without_answer() from error
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import Batch, LooseCommand, Reply, SpanReply
-from coordinator.stages import codec
+from coordinator.replica.kept_errors import KeptErrors
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
@@ -51,7 +51,7 @@ def request_reply(reply: mux_types.RequestReply) -> Reply:
 
 def span_reply(span: mux_types.SpanReply) -> SpanReply:
     """Return the mux's reply to one span in the shell's form."""
-    errors = tuple(codec.indexed_error(error) for error in span.errors)
+    errors = KeptErrors(span.errors) if span.errors else ()
     results = frame(span.state_digest) if span.state_digest else span.results
     return SpanReply(results, errors)
 

@@ -62,7 +62,7 @@ class SpanReply:
     """The answer to one span: framed results, and the errors of refused commands by index."""
 
     results: bytes
-    errors: tuple[errors_pb2.IndexedError, ...]
+    errors: Sequence[errors_pb2.IndexedError]
 
 
 @dataclass(frozen=True, slots=True)

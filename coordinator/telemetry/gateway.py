@@ -167,18 +167,18 @@ class GatewayWatch:
 
     def answered(self, traces: Traces, reply: Reply) -> None:
         """Record the spans of calls that got an answer."""
+        reasons = _Reasons(reply)
         for trace in traces:
-            self._answered(trace, reply)
+            self._answered(trace, reply, reasons)
 
-    def _answered(self, trace: CommandTrace, reply: Reply) -> None:
+    def _answered(self, trace: CommandTrace, reply: Reply, reasons: _Reasons) -> None:
         outcome: errors_pb2.Reason.ValueType | str = rpc.OK
         refusals: Mapping[int, errors_pb2.Reason.ValueType] = NO_REFUSALS
         refused = 0
         if reply.error is not None:
             outcome = reply.error.reason
         elif trace.count == 1:
-            errors = reply.errors_of(trace.span)
-            refusals = _refusals_of(trace, errors) if errors else NO_REFUSALS
+            refusals = reasons.of(trace)
         else:
             refused = sum(len(span.errors) for span in reply.spans)
         revision = reply.first_revision + (0 if trace.is_read else trace.index)
@@ -225,10 +225,21 @@ def _place_of(index: int, calls: Iterable[_Calls]) -> _Place | None:
     return None
 
 
-def _refusals_of(
-    trace: CommandTrace, errors: Iterable[errors_pb2.IndexedError]
-) -> Mapping[int, errors_pb2.Reason.ValueType]:
-    """Return the reasons of those calls of one command that were refused, by their place."""
-    calls = trace.calls
-    found = ((error.index - trace.span_index, error.error.reason) for error in errors)
-    return {call: reason for call, reason in found if call in calls}
+class _Reasons:
+    """Why commands of a reply were refused. Each refusal is looked at once, however many traces."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self._of_span: dict[int, dict[int, errors_pb2.Reason.ValueType]] = {}
+
+    def of(self, trace: CommandTrace) -> Mapping[int, errors_pb2.Reason.ValueType]:
+        """Return the reasons of those calls of one command that were refused, by their place."""
+        reasons = self._of_span.get(trace.span)
+        if reasons is None:
+            errors = self._reply.errors_of(trace.span)
+            reasons = {error.index: error.error.reason for error in errors}
+            self._of_span[trace.span] = reasons
+        if not reasons:
+            return NO_REFUSALS
+        first = trace.span_index
+        return {call: reasons[first + call] for call in trace.calls if first + call in reasons}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.gateway.answers import PACKED_ANSWERS_BYTES_MAX, Answer, AnswerQueue
+from coordinator.gateway.answers import PACKED_ANSWERS_BYTES_MAX, Answer, AnswerQueue, UserAnswers
 from coordinator.slices import SLICE_MS
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 
@@ -53,7 +53,7 @@ def _number(answer: Answer) -> int:
 )
 async def test_answers_keep_their_order(packs: bool, expected: list[list[int]]) -> None:
     """Only answers of commands share a message, up to its size, whether made before or not."""
-    queue = AnswerQueue(packs=packs)
+    queue = AnswerQueue(packs=packs, of_user=UserAnswers())
     queue.add(command(1))
     queue.add(made(command(2)))
     queue.add(made(read(3)))
@@ -64,7 +64,7 @@ async def test_answers_keep_their_order(packs: bool, expected: list[list[int]]) 
 
 async def test_the_loop_turns_between_two_answers() -> None:
     """Answers that share a message and take long to make do not hold the loop together."""
-    queue = AnswerQueue(packs=True)
+    queue = AnswerQueue(packs=True, of_user=UserAnswers())
     for number in range(1, 5):
         queue.add(made(command(number)))
     turns = 0
@@ -87,7 +87,7 @@ async def test_an_answer_that_cannot_be_made_holds_up_none_before_it() -> None:
     def fail() -> Answer:
         raise ValueError("planted")
 
-    queue = AnswerQueue(packs=True)
+    queue = AnswerQueue(packs=True, of_user=UserAnswers())
     queue.add(command(1))
     queue.add(fail)
     assert [_number(answer) for answer in await queue.take()] == [1]

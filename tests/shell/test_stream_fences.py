@@ -50,10 +50,10 @@ class Wire:
         """Return the next message."""
         return await self.arrived.get()
 
-    async def write(self, response: submit.SubmitResponse) -> None:
+    async def write(self, response: bytes) -> None:
         """Take a message, once the client reads."""
         await self.may_write.wait()
-        self.written.put_nowait(response)
+        self.written.put_nowait(submit.SubmitResponse.FromString(response))
 
     async def abort(self, code: object, message: str, trailing_metadata: Any = ()) -> None:
         """End the stream."""

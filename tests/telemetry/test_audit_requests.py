@@ -16,7 +16,10 @@ from google.protobuf.message import Message
 from coordinator.gateway import audit_records
 from coordinator.gateway.audit import Audit
 from coordinator.gateway.audit_records import KEPT_BYTES_MAX, SPANS_MAX
-from coordinator.replica.batcher import Reply
+from coordinator.mux import types as mux_types
+from coordinator.mux.replies import ERROR_OVERHEAD_BYTES
+from coordinator.replica.batcher import Reply, SpanReply
+from coordinator.replica.kept_errors import DECODED_ERROR_BYTES, KeptErrors
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as consumer_groups
 from viewstamp.api.errors.v1 import errors_pb2
@@ -230,6 +233,30 @@ def test_what_waits_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.Monk
     held = sum(len(items) for waiting in kept._waiting for items in kept_by(waiting[0]))
     assert log.WAITING_BYTES_MAX // 2 < held <= log.WAITING_BYTES_MAX
     assert kept.lost == log.RECORDS_WAITING_MAX - len(kept._waiting) > 0
+
+
+@pytest.mark.parametrize("of", ["commands", "reads"])
+def test_refusals_that_wait_are_bounded_in_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """Refusals that are kept until the thread comes to them count as what they weigh."""
+    monkeypatch.setattr(AuditLog, "_run", lambda self: None)
+    monkeypatch.setattr(log, "WAITING_BYTES_MAX", 4 * 1024 * 1024)
+    kept = open_log(tmp_path, 8 * 1024 * 1024)
+    routes: Any = Routes()
+    audit = Audit(kept, routes, cast(Any, None))
+    error = errors_pb2.Error(reason=Reason.REASON_PERMISSION_DENIED).SerializeToString()
+    encoded = tuple(mux_types.IndexedError(index, error) for index in range(1_000))
+    refused = SpanReply(b"", KeptErrors(encoded))
+    reply = Reply(view=1, op=1, first_revision=9, spans=(refused,))
+    sent = span("DeleteStream", streams.DeleteStreamRequest())
+    for _ in range(200):
+        if of == "commands":
+            request_of(sent, refused=reply)(audit)
+        else:
+            audit.reads([sent], AccessToken(7, 1, 2**60), "", reply)
+    each = len(encoded) * (ERROR_OVERHEAD_BYTES if of == "commands" else DECODED_ERROR_BYTES)
+    assert 0 < len(kept._waiting) <= log.WAITING_BYTES_MAX // each
 
 
 def kept_by(make: Any) -> Iterator[bytes]:
