@@ -83,6 +83,7 @@ class SubmitStreams:
         try:
             self._check_serving()
             principal = self.authenticator.principal(context.invocation_metadata())
+            self.commands.check_credentials(principal)
             with self._places.place(principal.user_id):
                 await self._serve(context, principal)
         except Refusal as refusal:

@@ -302,6 +302,8 @@ class UnaryCalls:
         if entries and principal is not None:
             session_id = _number(entries, SESSION_KEY)
             await self._commands.check_caller(session_id, principal)
+        elif principal is not None:
+            self._commands.check_credentials(principal)
         span = ReadSpan(method, 1, frame(payload))
         # Who asks for credentials must not choose a replica, or a moment, that does not know yet
         # that they were revoked.

@@ -58,7 +58,7 @@ async def test_credentials_are_never_read_of_the_past(is_public: bool, seen: Con
         bytes(16),
         SimpleNamespace(public=lambda path: method),  # type: ignore[arg-type]
         SimpleNamespace(principal=lambda metadata: AccessToken(1, 1, 0)),  # type: ignore[arg-type]
-        SimpleNamespace(),  # type: ignore[arg-type]
+        SimpleNamespace(check_credentials=lambda principal: None),  # type: ignore[arg-type]
         SimpleNamespace(),  # type: ignore[arg-type]
         reads,
         lambda: None,

@@ -68,6 +68,37 @@ async def test_what_has_ended_fences_no_stream() -> None:
         assert stream.ended_with == ""
 
 
+async def test_what_has_ended_holds_no_place() -> None:
+    """Whoever comes with an older token and says nothing is refused before a stream is counted."""
+    face, wire = Face(), Wire()
+    end(face, minimum_token=CHANGED)
+    face.authenticator.caller = BY_TOKEN
+    async with asyncio.timeout(10):  # nothing arrives, for which a stream waits as long
+        await face.serve(wire)
+    assert wire.ended_with == "UNAUTHENTICATED"
+
+
+async def test_what_has_ended_takes_no_share_of_reads() -> None:
+    """A read with an older token is refused before it counts among those of the user."""
+    face = Face()
+    end(face, minimum_token=CHANGED)
+    face.authenticator.caller = BY_TOKEN
+    method: Any = SimpleNamespace(code=101, kind=MethodKind.QUERY, public=False)
+    nothing: Any = SimpleNamespace()  # whatever is asked of it fails
+    calls = UnaryCalls(
+        bytes(16),
+        SimpleNamespace(public=lambda path: method),  # type: ignore[arg-type]
+        face.authenticator,  # type: ignore[arg-type]
+        face.world.commands,
+        *(nothing, nothing),
+        lambda: None,
+    )
+    call = Call(())
+    with pytest.raises(Ended):
+        await calls.serve("/test.Service/Read", b"", call)  # type: ignore[arg-type]
+    assert call.details["reason"] == "UNAUTHENTICATED"
+
+
 async def test_what_has_ended_makes_no_room() -> None:
     """No session of the owner gives way to a registration with an older token."""
     face = Face()
