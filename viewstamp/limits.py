@@ -65,8 +65,9 @@ TRANSACTION_PARTS_MAX: Final = 128
 # Runs that one request may make: times that it goes through the stages, one after another. Commands
 # that look at what an earlier one sends back, and grants between other commands, begin another.
 REQUEST_RUNS_MAX: Final = 512
-# Runs that all requests of one prepare make together, about half a second of processor time.
-PREPARE_RUNS_MAX: Final = 1_024
+# Runs that all requests of one prepare make together: as many as one request may, which is about
+# a third of a second of processor time. With so many under way the next prepare waits.
+PREPARE_RUNS_MAX: Final = REQUEST_RUNS_MAX
 # So many commands weigh as much of a share, and of a turn, as a run.
 COMMANDS_PER_RUN: Final = 64
 PIPELINE_PREPARES_MAX: Final = 8

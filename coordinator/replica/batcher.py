@@ -125,6 +125,7 @@ class Batch:
     waiters: list[asyncio.Future[Reply] | list[LooseCommand]]
     may_use_reserve: bool = False
     traces: Sequence[CommandTrace] = ()  # of sampled calls, by their place in the prepare
+    runs: int = 1
 
 
 # A request with its measures: bytes, commands, and what it takes of a turn. A turn counts commands,
@@ -346,6 +347,7 @@ class Batcher:
             builder.requests,
             builder.waiters,
             traces=builder.traces,
+            runs=builder.runs,
         )
 
     def take_snapshot_command(self) -> Batch | None:

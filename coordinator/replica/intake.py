@@ -16,6 +16,7 @@ from coordinator.replica.answers import answer, fail, no_space
 from coordinator.replica.batcher import Batch, Batcher, LooseCommand, SessionRequest
 from coordinator.replica.ports import Room, wall_clock_us
 from coordinator.replica.refusals import NOT_SERVING, left_in_the_log
+from viewstamp import limits
 from viewstamp.errors import Refusal
 
 
@@ -69,6 +70,7 @@ class Intake:
         self._is_pump_due = False
         self._batch: Batch | None = None  # of the step under way
         self._in_log: dict[int, Batch] = {}
+        self._runs_in_log = 0
 
     # --- Into the log ---
 
@@ -122,7 +124,10 @@ class Intake:
 
     @property
     def _is_gathering(self) -> bool:
-        return not self.batcher.is_worth_a_prepare(self._core.unretired_count)
+        under_way = self._core.unretired_count
+        # What comes meanwhile must not stand behind prepares that each take long.
+        is_long = under_way > 0 and self._runs_in_log >= limits.PREPARE_RUNS_MAX
+        return is_long or not self.batcher.is_worth_a_prepare(under_way)
 
     def _admit(self, batch: Batch) -> None:
         self._batch = batch
@@ -145,6 +150,7 @@ class Intake:
         """The batch of this step is entry `op`; the founding entry has none."""
         if self._batch is not None:
             self._in_log[op] = self._batch
+            self._runs_in_log += self._batch.runs
 
     def refused(self, reason: vsr.RefusalReason) -> None:
         """The batch of this step was not taken."""
@@ -155,6 +161,7 @@ class Intake:
         """Answer whoever waits for an op."""
         batch = self._in_log.pop(op, None)
         if batch is not None:
+            self._runs_in_log -= batch.runs
             answer(batch, replies)
 
     def let_go(self) -> None:
@@ -168,6 +175,7 @@ class Intake:
             fail(batch, left_in_the_log())
         # The next entries of these ops may be other ones.
         self._in_log.clear()
+        self._runs_in_log = 0
 
 
 _NO_ROOM: Final = frozenset({Room.FULL, Room.EXHAUSTED})
