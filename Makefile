@@ -75,7 +75,7 @@ test: lint ## Lint, run the tests, hold the coverage gate
 
 test-long: $(DEV) ## Run the tests that take minutes, and a short crash test
 	CI=true $(LIMIT) 15m $(LONG) $(SPREAD) --ignore tests/analytics --ignore tests/replicas
-	CI=true $(LIMIT) 20m $(LONG) tests/replicas
+	CI=true $(LIMIT) 25m $(LONG) tests/replicas
 	CI=true $(LIMIT) 20m $(LONG) tests/analytics
 	$(LIMIT) 5m $(PYTHON) tests/crash/crash_test.py --short
 
