@@ -102,11 +102,11 @@ lock: $(DEV) ## Resolve the dependencies again
 	    --output-file requirements-analytics.lock
 
 simulate: $(DEV) ## Simulate clusters under faults: SEED=first COUNT=how many FIGURES=file, resumable
-	$(PYTHON) -m tests.simulation.campaign --seed $(SEED) --count $(COUNT) --processes 2 \
+	$(PYTHON) -m testkit.simulation.campaign --seed $(SEED) --count $(COUNT) --processes 2 \
 	    --state .simulation.jsonl --figures $(or $(FIGURES),.simulation.md)
 
 simulate-guards: $(DEV) ## Take the guards of the protocol out, one by one: seeds have to find it
-	$(PYTHON) -m tests.simulation.guards --processes 2 --state .guards.jsonl --table .guards.md
+	$(PYTHON) -m testkit.simulation.guards --processes 2 --state .guards.jsonl --table .guards.md
 
 crash-test: $(DEV) ## Kill processes of a loaded cluster and check what it promised
 	$(PYTHON) tests/crash/crash_test.py

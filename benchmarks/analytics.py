@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from analytics import session
-from analytics.otlp.generate import Load, generate
+from testkit.generators.spans import Load, generate
 from viewstamp.limits import MIB
 
 SPANS: Final = (1_000_000, 3_000_000, 10_000_000)

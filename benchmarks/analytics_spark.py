@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from analytics import job, session, sizing, tables
-from analytics.otlp.generate import START_NS
 from analytics.traces import Period
+from testkit.generators.spans import START_NS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -31,6 +31,19 @@ import grpc.aio
 from rich.console import Console
 from rich.markup import escape
 
+from testkit.load import Trial, TrialOptions
+from testkit.load.analysis import Analysis, AnalysisFailed, analyze, left_out
+from testkit.load.display import (
+    live_progress,
+    print_analysis,
+    print_checks,
+    print_kills,
+    print_snapshots,
+)
+from testkit.load.interrupt import cancel_on_signals
+from testkit.load.kills import PROCESSES, PlannedKill
+from testkit.load.session import LoadFailed
+from testkit.load.trial import DATA_DIRECTORY
 from viewstamp.client import Client, ClientError, Refusal
 from viewstamp.cluster import ClusterError
 from viewstamp.cluster.local import COORDINATOR, SERVICES
@@ -42,19 +55,6 @@ from viewstamp.importer import (
     read_plan,
 )
 from viewstamp.importer.display import print_report, progress_bars
-from viewstamp.loadtest import Trial, TrialOptions
-from viewstamp.loadtest.analysis import Analysis, AnalysisFailed, analyze, left_out
-from viewstamp.loadtest.display import (
-    live_progress,
-    print_analysis,
-    print_checks,
-    print_kills,
-    print_snapshots,
-)
-from viewstamp.loadtest.interrupt import cancel_on_signals
-from viewstamp.loadtest.kills import PROCESSES, PlannedKill
-from viewstamp.loadtest.session import LoadFailed
-from viewstamp.loadtest.trial import DATA_DIRECTORY
 from viewstamp.telemetry.settings import TELEMETRY_DIRECTORY, TelemetrySettings
 
 CATALOGUE: Final = Path(__file__).with_name("wikimedia_event_streams.json")

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from testkit.load.interrupt import cancel_on_signals
 from tests.abuse import scene
 from tests.abuse.attacks import KINDS
 from tests.abuse.honest import Figures, Honest, plain_caller
@@ -33,7 +34,6 @@ from tests.abuse.report import print_report, write_tables
 from viewstamp.client import Client, connect
 from viewstamp.cluster import LocalReplicas
 from viewstamp.limits import TOPICS_PER_STREAM_MAX
-from viewstamp.loadtest.interrupt import cancel_on_signals
 
 CALLS: Final = 1_000_000
 SECONDS: Final = 180.0

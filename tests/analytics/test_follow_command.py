@@ -14,8 +14,8 @@ from typing import IO, TYPE_CHECKING, Final
 import pytest
 
 from analytics import follow, job, tables
-from analytics.otlp.generate import Load, generate
 from analytics.schema import DATA_QUALITY, QUARANTINE, RPC_RED, SPANS, Table
+from testkit.generators.spans import Load, generate
 from tests.tidy.tree import ROOT
 
 if TYPE_CHECKING:

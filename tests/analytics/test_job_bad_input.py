@@ -21,7 +21,7 @@ from analytics.schema import (
     Table,
 )
 from analytics.session import AnalyticsError
-from analytics.snapshots.history import Life, write_history
+from testkit.generators.history import Life, write_history
 from viewstamp.snapshots.copies import Copies, copy_directories
 from viewstamp.snapshots.export import export
 from viewstamp.snapshots.generation import Generation

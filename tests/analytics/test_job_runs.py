@@ -10,9 +10,9 @@ import pytest
 
 from analytics import __main__ as command
 from analytics import job, tables
-from analytics.otlp import generate
 from analytics.schema import DATA_QUALITY, RPC_RED, SPANS
 from analytics.session import AnalyticsError
+from testkit.generators import spans
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,7 @@ def test_nothing_to_analyse_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_traces_become_tables_and_a_page(spark: SparkSession, tmp_path: Path) -> None:
     """Every table of traces is there and readable; page and picture too; steps tell their time."""
-    made = generate.generate(tmp_path / "traces", generate.Load(spans=2_000, seed=3))
+    made = spans.generate(tmp_path / "traces", spans.Load(spans=2_000, seed=3))
     steps: list[str] = []
     request = job.Request(
         output=tmp_path / "out",

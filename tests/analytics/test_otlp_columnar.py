@@ -11,8 +11,8 @@ import pytest
 
 from analytics.otlp import columnar, files, ingest, lines
 from analytics.otlp.flatten import flatten
-from analytics.otlp.generate import Load, generate
 from analytics.schema import SPANS
+from testkit.generators.spans import Load, generate
 from tests.analytics.test_otlp_rows import PROBLEMS, SPAN, line_of
 
 if TYPE_CHECKING:

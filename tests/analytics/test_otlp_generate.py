@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from analytics.otlp.generate import Load, generate
+from testkit.generators.spans import Load, generate
 
 
 def spans_of(directory: Path) -> list[dict[str, Any]]:

@@ -11,9 +11,9 @@ import zstandard
 
 from analytics import tables
 from analytics.otlp import files, quality
-from analytics.otlp.generate import Load, generate
 from analytics.otlp.ingest import Ingested, ingest
 from analytics.schema import DATA_QUALITY, QUARANTINE, SPANS
+from testkit.generators.spans import Load, generate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

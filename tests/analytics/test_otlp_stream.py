@@ -14,10 +14,10 @@ from pyspark.sql import functions
 
 from analytics import tables
 from analytics.otlp import stream
-from analytics.otlp.generate import Load, generate
 from analytics.otlp.ingest import ingest
 from analytics.otlp.source import LinesReader
 from analytics.schema import QUARANTINE, SPANS
+from testkit.generators.spans import Load, generate
 from tests.tidy.tree import ROOT
 
 if TYPE_CHECKING:

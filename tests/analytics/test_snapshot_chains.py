@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics.snapshots import chain, copies
-from analytics.snapshots.generations import SnapshotWriter
 from analytics.snapshots.layers import KeyRange
 from analytics.snapshots.source import SnapshotReader
 from analytics.snapshots.views import Slice, view_of
+from testkit.generators.generations import SnapshotWriter
 from tests.analytics.snapshot_cases import rows
 from viewstamp.format.block import ENTRY_HEADER_BYTES
 from viewstamp.format.section import Entry, Position

@@ -11,7 +11,7 @@ import pytest
 from analytics import schema, tables
 from analytics.snapshots import exports, reading
 from analytics.snapshots.errors import NewerSnapshotError, SnapshotCopyWarning, SnapshotError
-from analytics.snapshots.history import Life, write_history
+from testkit.generators.history import Life, write_history
 from tests.analytics import snapshot_cases
 from tests.analytics.snapshot_cases import collected
 from viewstamp.snapshots.copies import Copies, copy_directories

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from analytics.snapshots import change, garbage, growth, reading, sizes
-from analytics.snapshots.history import Life, write_history
+from testkit.generators.history import Life, write_history
 from tests.analytics.snapshot_cases import arrow, collected, rows
 from viewstamp.limits import SNAPSHOT_COPIES
 from viewstamp.snapshots.copies import Copies, copy_directories

@@ -12,8 +12,8 @@ import pytest
 
 from analytics.snapshots import columns, entities, reading
 from analytics.snapshots.errors import NewerSnapshotError, SnapshotCopyWarning, SnapshotError
-from analytics.snapshots.generations import SnapshotWriter, changes_of
-from analytics.snapshots.history import PASSWORD_HASH, Life, write_history
+from testkit.generators.generations import SnapshotWriter, changes_of
+from testkit.generators.history import PASSWORD_HASH, Life, write_history
 from tests.analytics import snapshot_cases
 from tests.analytics.snapshot_cases import rows
 from viewstamp.api.users.v1.users_pb2 import PersonalAccessTokenEntity, UserEntity

@@ -9,7 +9,7 @@ import pytest
 
 from analytics import schema, tables
 from analytics.snapshots import change, garbage, growth, latency, sizes
-from analytics.snapshots.generations import SnapshotWriter, changes_of
+from testkit.generators.generations import SnapshotWriter, changes_of
 from tests.analytics.snapshot_cases import HOUR_US, collected, frame, rows
 from viewstamp import limits
 from viewstamp.api.consumer_groups.v1.consumer_groups_pb2 import ConsumerGroupEntity, MemberEntity

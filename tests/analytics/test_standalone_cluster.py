@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from analytics import job, tables
-from analytics.otlp.generate import Load, generate
 from analytics.schema import TABLES
-from analytics.snapshots.history import Life, write_history
+from testkit.generators.history import Life, write_history
+from testkit.generators.spans import Load, generate
 from tests.analytics import standalone_cluster as standalone
 from tests.tidy.tree import ROOT
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from coordinator.mux.types import Read, ReadSpan, Stage
-from tests.composite.harness import Replica, entry
-from tests.composite.model import CODES, Model
-from tests.composite.workload import Workload
+from testkit.composite.harness import Replica, entry
+from testkit.composite.model import CODES, Model
+from testkit.composite.workload import Workload
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.framing import EMPTY_FRAME
 

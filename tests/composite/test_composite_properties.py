@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.composite.model import DOMAIN_COMMANDS, METHODS
+from testkit.composite.model import DOMAIN_COMMANDS, METHODS
 from tests.composite.trial import READS, Trial, check_continued, check_same
 
 SHORT_PREPARES = 10

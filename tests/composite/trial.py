@@ -10,14 +10,14 @@ from typing import Any
 from google.protobuf.message import Message
 
 from coordinator.mux.types import Read, ReadSpan, SnapshotState, Stage
-from tests.composite.comparison import check_read, check_reply
-from tests.composite.cuts import begin, decide
-from tests.composite.harness import STAGES, Entry, Replica, Service, entry
+from testkit.composite.comparison import check_read, check_reply
+from testkit.composite.cuts import begin, decide
+from testkit.composite.harness import STAGES, Entry, Replica, Service, entry
+from testkit.composite.model import CODES, METHODS, Model, Outcome
+from testkit.composite.views import facts_of_model, facts_of_sections
+from testkit.composite.workload import Workload
+from testkit.composite.world import Call, Refused
 from tests.composite.indexes import check_indexes, check_session_indexes
-from tests.composite.model import CODES, METHODS, Model, Outcome
-from tests.composite.views import facts_of_model, facts_of_sections
-from tests.composite.workload import Workload
-from tests.composite.world import Call, Refused
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.framing import frame_all
 

@@ -6,7 +6,7 @@ the cut of one and its decision. Every request in flight is sent again under its
 once more after its answer. What the load wrote down of the answers must agree with a sequential
 model, with paged reads, and with the digests of a replay from scratch, archived journal segments
 included. Every snapshot that is left must verify, and a restart from the last one must come to the
-same digests (`viewstamp/loadtest`).
+same digests (`testkit/load`).
 
 Exit code: 0 if every promise was kept, 1 if not, 130 if interrupted.
 """
@@ -29,19 +29,19 @@ import grpc.aio
 from rich.console import Console
 from rich.markup import escape
 
-from viewstamp.client import Client, ClientError, Refusal
-from viewstamp.cluster import ClusterError
-from viewstamp.loadtest import Trial, TrialOptions
-from viewstamp.loadtest.display import (
+from testkit.load import Trial, TrialOptions
+from testkit.load.display import (
     live_progress,
     print_checks,
     print_kill_summary,
     print_snapshots,
 )
-from viewstamp.loadtest.interrupt import cancel_on_signals
-from viewstamp.loadtest.kills import PROCESSES, PlannedKill
-from viewstamp.loadtest.oracle import Check, Violation
-from viewstamp.loadtest.session import LoadFailed
+from testkit.load.interrupt import cancel_on_signals
+from testkit.load.kills import PROCESSES, PlannedKill
+from testkit.load.oracle import Check, Violation
+from testkit.load.session import LoadFailed
+from viewstamp.client import Client, ClientError, Refusal
+from viewstamp.cluster import ClusterError
 
 KILLS_PER_PROCESS: Final = 10
 KILLS_PER_PROCESS_SHORT: Final = 2

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from testkit.load.cuts import Moment
+from testkit.load.kills import IN_FLIGHT_MIN, PROCESSES
 from tests.crash.crash_test import EXIT_KEPT, main
-from viewstamp.loadtest.cuts import Moment
-from viewstamp.loadtest.kills import IN_FLIGHT_MIN, PROCESSES
 
 
 @pytest.mark.long

@@ -8,13 +8,9 @@ from typing import cast
 
 import pytest
 
-from viewstamp.api.errors.v1.errors_pb2 import Reason
-from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
-from viewstamp.client.consistency import LINEARIZABLE, Consistency
-from viewstamp.errors import Refusal
-from viewstamp.loadtest.cuts import CutKill, Moment, SnapshotRequests, moment_of, wall_clock_us
-from viewstamp.loadtest.generator import LoadGenerator, Restoration
-from viewstamp.loadtest.kills import (
+from testkit.load.cuts import CutKill, Moment, SnapshotRequests, moment_of, wall_clock_us
+from testkit.load.generator import LoadGenerator, Restoration
+from testkit.load.kills import (
     CUT_ATTEMPTS_MAX,
     IN_FLIGHT_MIN,
     Kill,
@@ -22,8 +18,12 @@ from viewstamp.loadtest.kills import (
     check_kills,
     kill_during_cut,
 )
-from viewstamp.loadtest.oracle import Check
-from viewstamp.loadtest.session import LoadFailed, Request
+from testkit.load.oracle import Check
+from testkit.load.session import LoadFailed, Request
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+from viewstamp.client.consistency import LINEARIZABLE, Consistency
+from viewstamp.errors import Refusal
 
 NEVER_S = 3600.0
 LATER_US = 10**16  # in the year 2286

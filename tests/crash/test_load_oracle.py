@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from viewstamp.loadtest.commands import Command, Kind, Outcome, request_of
-from viewstamp.loadtest.kills import Kill, PlannedKill, check_kills
-from viewstamp.loadtest.model import Model
-from viewstamp.loadtest.oracle import Check, Digests, Violation, check_digests, check_records
-from viewstamp.loadtest.records import Answer, Duplicate, Record, RecordFile, read_records
-from viewstamp.loadtest.state import Grant, State, User
-from viewstamp.loadtest.workload import GroupName, Workload
+from testkit.load.commands import Command, Kind, Outcome, request_of
+from testkit.load.kills import Kill, PlannedKill, check_kills
+from testkit.load.model import Model
+from testkit.load.oracle import Check, Digests, Violation, check_digests, check_records
+from testkit.load.records import Answer, Duplicate, Record, RecordFile, read_records
+from testkit.load.state import Grant, State, User
+from testkit.load.workload import GroupName, Workload
 
 ALICE, BOB = 5, 6  # sessions, named by the revisions of their registration
 

@@ -17,18 +17,15 @@ from coordinator.journal.superblock import (
     seal_state,
 )
 from coordinator.replica.bootstrap import DirectoryOptions, open_replica
-from tests.snapshot_tools.generations import Replica, flip, two_generations
-from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
-from viewstamp.format.manifest import sections
-from viewstamp.loadtest.generations import (
+from testkit.load.generations import (
     UNCHANGED_SECTIONS,
     Taken,
     check_files,
     check_last_layers,
     taken_of,
 )
-from viewstamp.loadtest.oracle import Check, Digests
-from viewstamp.loadtest.replay import (
+from testkit.load.oracle import Check, Digests
+from testkit.load.replay import (
     REPLAY_OPS_MAX,
     IncompleteLog,
     Start,
@@ -36,6 +33,9 @@ from viewstamp.loadtest.replay import (
     copy_from_scratch,
     starts_of,
 )
+from tests.snapshot_tools.generations import Replica, flip, two_generations
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
+from viewstamp.format.manifest import sections
 from viewstamp.snapshots.copies import Copies, copy_directories
 from viewstamp.snapshots.entities import SECTION_NAMES
 from viewstamp.snapshots.generation import Generation

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from viewstamp.loadtest import analysis
-from viewstamp.loadtest.analysis import Analysis, AnalysisFailed
-from viewstamp.loadtest.display import FINDINGS_SHOWN_MAX, print_analysis
+from testkit.load import analysis
+from testkit.load.analysis import Analysis, AnalysisFailed
+from testkit.load.display import FINDINGS_SHOWN_MAX, print_analysis
 
 
 def printed(one: Analysis) -> str:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.histories import wing_gong, witness
-from tests.histories.history import (
+from testkit.oracles import wing_gong, witness
+from testkit.oracles.history import (
     Operation,
     SequentialModel,
     by_key,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.journal import Journal, Recovery
-from tests.journal.builders import (
+from testkit.journal_builders import (
     JOURNAL_ID,
     RECORDS_PER_SEGMENT,
     SEGMENT_BYTES,
@@ -19,8 +19,8 @@ from tests.journal.builders import (
     reopen,
     segment,
 )
-from tests.journal.memory_storage import MemoryStorage
-from tests.simulation.disk import SimulatedDisk
+from testkit.memory_storage import MemoryStorage
+from testkit.simulation.disk import SimulatedDisk
 from viewstamp.format.prepare import Prepare
 from viewstamp.format.record import (
     FRAME_BYTES,

@@ -12,8 +12,8 @@ import pytest
 from coordinator import vsr
 from coordinator.journal import CorruptJournal
 from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
-from tests.journal.builders import CLUSTER_ID, SEGMENT_BYTES
-from tests.journal.memory_storage import Loss, MemoryStorage, SimulatedCrash
+from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES
+from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
 from viewstamp.format.prepare import Prepare, seal
 from viewstamp.format.record import SECTOR_BYTES
 

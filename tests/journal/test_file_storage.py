@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.journal import Superblock, SuperblockState
 from coordinator.storage import DirectoryInUse, FileStorage
-from tests.journal.builders import CLUSTER_ID, SEGMENT_BYTES, chain, create, reopen
+from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES, chain, create, reopen
 
 HOLD_LOCK = """
 import sys

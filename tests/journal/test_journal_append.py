@@ -16,7 +16,7 @@ from coordinator.journal import (
     NoSpace,
 )
 from coordinator.journal.journal import SEGMENT_BYTES as DEFAULT_SEGMENT_BYTES
-from tests.journal.builders import (
+from testkit.journal_builders import (
     CLUSTER_ID,
     DIRECTORY,
     OTHER_CLUSTER_ID,
@@ -31,7 +31,7 @@ from tests.journal.builders import (
     reopen,
     segment,
 )
-from tests.journal.memory_storage import MemoryStorage
+from testkit.memory_storage import MemoryStorage
 from viewstamp.format.prepare import NO_PARENT
 from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.limits import MIB, PIPELINE_PREPARES_MAX

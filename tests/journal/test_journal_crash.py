@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from coordinator.journal import Journal, JournalFailed, JournalNotFound, Recovery
-from tests.journal.builders import chain, create, filled, reopen, segment
-from tests.journal.memory_storage import Loss, MemoryStorage, SimulatedCrash
+from testkit.journal_builders import chain, create, filled, reopen, segment
+from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
 from viewstamp.format.record import SECTOR_BYTES
 
 GROUP_SIZES = (1, 4, 2, 5, 3, 7, 2)

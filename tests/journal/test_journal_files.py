@@ -17,7 +17,7 @@ from coordinator.journal import (
     WrongReplica,
 )
 from coordinator.storage import DirectoryInUse
-from tests.journal.builders import (
+from testkit.journal_builders import (
     DIRECTORY,
     JOURNAL_ID,
     OTHER_CLUSTER_ID,
@@ -32,7 +32,7 @@ from tests.journal.builders import (
     reopen_and_close,
     segment,
 )
-from tests.journal.memory_storage import MemoryStorage
+from testkit.memory_storage import MemoryStorage
 from viewstamp.format import FormatVersionError
 from viewstamp.format.prepare import NO_PARENT, checksum_of
 from viewstamp.format.record import FRAME_BYTES, SECTOR_BYTES

@@ -9,7 +9,7 @@ from coordinator.journal import (
     Fault,
     JournalError,
 )
-from tests.journal.builders import (
+from testkit.journal_builders import (
     append_unchecked,
     chain,
     create,
@@ -21,7 +21,7 @@ from tests.journal.builders import (
     reopen_and_close,
     segment,
 )
-from tests.journal.memory_storage import MemoryStorage
+from testkit.memory_storage import MemoryStorage
 from viewstamp.format.record import FRAME_BYTES, SECTOR_BYTES
 
 IN_FRAME, IN_BODY, IN_PADDING = 30, FRAME_BYTES + 130, SECTOR_BYTES - 1

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from coordinator.journal.findings import Entry, find
 from coordinator.journal.lost_ops import tell_ops
-from tests.journal.builders import chain, filled, place, reopen
-from tests.journal.memory_storage import MemoryStorage
+from testkit.journal_builders import chain, filled, place, reopen
+from testkit.memory_storage import MemoryStorage
 from viewstamp.format.record import SECTOR_BYTES, Frame, RecordKind
 
 Shown = tuple[int, int | str]

@@ -8,8 +8,16 @@ import pytest
 
 from coordinator.journal import CorruptJournal, Journal, NoSpace, Recovery
 from coordinator.replica.start import SnapshotCut, join
-from tests.journal.builders import append_unchecked, chain, create, place, refused, reopen, segment
-from tests.journal.memory_storage import Loss, MemoryStorage, SimulatedCrash
+from testkit.journal_builders import (
+    append_unchecked,
+    chain,
+    create,
+    place,
+    refused,
+    reopen,
+    segment,
+)
+from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
 from viewstamp.format.prepare import Prepare
 from viewstamp.limits import PIPELINE_PREPARES_MAX
 

@@ -13,8 +13,8 @@ import pytest
 
 from coordinator.journal import Journal
 from coordinator.replica.start import SnapshotCut, continues
-from tests.journal.builders import create, prepare, reopen
-from tests.journal.memory_storage import Loss, MemoryStorage, SimulatedCrash
+from testkit.journal_builders import create, prepare, reopen
+from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
 from viewstamp.format.prepare import NO_PARENT, Prepare
 from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.limits import PIPELINE_PREPARES_MAX

@@ -25,8 +25,8 @@ from coordinator.journal.errors import JournalError
 from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.replica.start import SnapshotCut, WrongDirectoryError, join, start_event
 from coordinator.vsr.log import LOG_TAIL_PREPARES
-from tests.journal.builders import CLUSTER_ID, SEGMENT_BYTES, chain, create, place, reopen
-from tests.journal.memory_storage import MemoryStorage
+from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES, chain, create, place, reopen
+from testkit.memory_storage import MemoryStorage
 from viewstamp.format.prepare import Prepare
 from viewstamp.format.record import SECTOR_BYTES
 

@@ -11,7 +11,7 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.journal.builders import CLUSTER_ID, chain, prepare
+from testkit.journal_builders import CLUSTER_ID, chain, prepare
 from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.prepare import (
     HEADER_BYTES,

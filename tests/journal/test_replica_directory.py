@@ -12,7 +12,7 @@ from coordinator.journal import CorruptJournal
 from coordinator.journal.errors import JournalError
 from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.storage import FileStorage
-from tests.journal.builders import CLUSTER_ID, SEGMENT_BYTES, chain
+from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES, chain
 from viewstamp.format.prepare import Prepare
 from viewstamp.format.record import FRAME_BYTES, SECTOR_BYTES
 

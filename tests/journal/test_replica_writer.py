@@ -10,8 +10,8 @@ import pytest
 
 from coordinator.journal import CorruptRecord, Journal
 from coordinator.replica.writer import READ_CHUNK_BYTES, REPAIR_BYTES_MAX, Gone, Held, Writer
-from tests.journal.builders import chain, create, filled, place, reopen
-from tests.journal.memory_storage import MemoryStorage
+from testkit.journal_builders import chain, create, filled, place, reopen
+from testkit.memory_storage import MemoryStorage
 from viewstamp.limits import MIB
 
 

@@ -13,7 +13,7 @@ from coordinator.journal.superblock import NOT_ADMITTED
 from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.replica.start import WrongDirectoryError
 from coordinator.snapshot.errors import TransferFailed
-from tests.journal.builders import CLUSTER_ID, SEGMENT_BYTES
+from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES
 
 
 def opened(path: Path, replica_id: int, replica_count: int) -> ReplicaFiles:

@@ -36,8 +36,8 @@ from coordinator.journal.superblock import (
     encode_copy,
     seal_state,
 )
-from tests.journal.builders import CLUSTER_ID, OTHER_CLUSTER_ID
-from tests.journal.memory_storage import Loss, MemoryStorage, SimulatedCrash
+from testkit.journal_builders import CLUSTER_ID, OTHER_CLUSTER_ID
+from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
 from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.prepare import checksum_of
 

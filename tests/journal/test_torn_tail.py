@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.journal import Journal, Recovery
-from tests.journal.builders import chain, create, filled, place, reopen
-from tests.journal.memory_storage import MemoryStorage
+from testkit.journal_builders import chain, create, filled, place, reopen
+from testkit.memory_storage import MemoryStorage
 from viewstamp.format.prepare import Prepare
 from viewstamp.format.record import FRAME_BYTES, SECTOR_BYTES, UNIT_BYTES
 

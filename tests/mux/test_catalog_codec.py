@@ -8,7 +8,7 @@ from coordinator.mux import types as mux
 from coordinator.mux.types import CatalogCommand, Retention
 from coordinator.stages import catalog_codec as codes
 from coordinator.stages.codec import ProtobufCodec, decode_requests, encode_batch
-from tests.mux.chains import ROOT, TASKS
+from testkit.composite.chains import ROOT, TASKS
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.log.v1 import log_pb2

@@ -28,7 +28,7 @@ from coordinator.mux.types import (
     Snapshot,
     SnapshotState,
 )
-from tests.mux.chains import ROOT, TASKS
+from testkit.composite.chains import ROOT, TASKS
 from tests.mux.fakes import FakeCodec
 
 DAY_US = 86_400_000_000

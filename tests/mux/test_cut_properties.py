@@ -22,7 +22,7 @@ from coordinator.mux.types import (
     SnapshotState,
     Stage,
 )
-from tests.mux.chains import Section, entities_of, section_from, section_of
+from testkit.composite.chains import Section, entities_of, section_from, section_of
 from tests.mux.fakes import FakeCodec, FakeStage
 from tests.mux.sequential import SERVICES
 from tests.mux.test_mux_order import Cluster, Story, _stages, story

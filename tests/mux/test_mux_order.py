@@ -30,7 +30,7 @@ from coordinator.mux.types import (
     Stage,
     StageBatch,
 )
-from tests.mux.chains import catalog_command
+from testkit.composite.chains import catalog_command
 from tests.mux.fakes import FakeCodec, FakeStage
 from tests.mux.sequential import SERVICES, Client, Sequential
 from viewstamp import limits

@@ -49,7 +49,7 @@ from coordinator.mux.types import (
     Stage,
     StageBatch,
 )
-from tests.mux.chains import catalog_command, entities_of, section_of
+from testkit.composite.chains import catalog_command, entities_of, section_of
 from tests.mux.fakes import FakeCodec, FakeStage, holes
 from viewstamp import limits
 from viewstamp.framing import frame_all

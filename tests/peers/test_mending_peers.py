@@ -20,9 +20,7 @@ from coordinator.replica.bootstrap import DamagedSnapshot, SuperblockFile
 from coordinator.snapshot.errors import AllCopiesBad
 from coordinator.snapshot.layout import layer_file
 from coordinator.snapshot.provider import StoredSnapshots
-from tests.journal.builders import CLUSTER_ID
-from tests.peers.peer_trial import COUNT, config, free_addresses, serving, until
-from tests.snapshot_files.generation_builders import (
+from testkit.generation_builders import (
     COPY_DIRECTORIES,
     STAGES,
     Sections,
@@ -31,6 +29,8 @@ from tests.snapshot_files.generation_builders import (
     memory,
     open_files,
 )
+from testkit.journal_builders import CLUSTER_ID
+from tests.peers.peer_trial import COUNT, config, free_addresses, serving, until
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.format.manifest import section_of
 

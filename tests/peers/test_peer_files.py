@@ -16,8 +16,8 @@ from coordinator.peers import files as files_module
 from coordinator.peers.fetch import ADOPTED, PeerFileUnavailable, SnapshotFetcher
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.provider import StoredSnapshots
+from testkit.generation_builders import Sections, entities, memory, open_files
 from tests.peers.peer_trial import OTHER_CLUSTER, config, free_addresses, serving
-from tests.snapshot_files.generation_builders import Sections, entities, memory, open_files
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference

@@ -30,12 +30,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from testkit.load.interrupt import cancel_on_signals
 from tests.replicas.trial import Trial, digests, trial, under_load
 from viewstamp.client import ClientError
 from viewstamp.cluster import ClusterError
 from viewstamp.cluster.local import COORDINATOR
 from viewstamp.errors import Refusal
-from viewstamp.loadtest.interrupt import cancel_on_signals
 
 KILLS: Final = 20
 REPLICAS: Final = 3

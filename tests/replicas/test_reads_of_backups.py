@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from coordinator.gateway.forwarding import FORWARDED_KEY
-from tests.histories.history import Operation
+from testkit.oracles.history import Operation
 from tests.replicas.trial import KEYS, STREAM, Trial, token_of, trial, under_load
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2

@@ -19,8 +19,8 @@ from typing import Any, Final
 import grpc.aio
 from google.protobuf.message import Message
 
-from tests.histories import wing_gong, witness
-from tests.histories.history import Operation, SequentialModel, by_key
+from testkit.oracles import wing_gong, witness
+from testkit.oracles.history import Operation, SequentialModel, by_key
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from coordinator.vsr import choice
-from tests.simulation import campaign, document, outcome
-from tests.simulation.branches import counted
-from tests.simulation.figures import (
+from testkit.simulation import campaign, document, outcome
+from testkit.simulation.branches import counted
+from testkit.simulation.figures import (
     EXCUSED,
     FAULTS_MIN,
     MARK_MIN,
@@ -23,11 +23,11 @@ from tests.simulation.figures import (
     required,
     shortfalls,
 )
-from tests.simulation.fingerprint import ENTRY, ROOT, closure
-from tests.simulation.marks import Marks
-from tests.simulation.options import FAULT_KINDS_MIN, FaultKind, Scale, draw
-from tests.simulation.outcome import NoEnd, Outcome, bounded_cpu, run_seed
-from tests.simulation.schedule import Schedule
+from testkit.simulation.fingerprint import ENTRY, ROOT, closure
+from testkit.simulation.marks import Marks
+from testkit.simulation.options import FAULT_KINDS_MIN, FaultKind, Scale, draw
+from testkit.simulation.outcome import NoEnd, Outcome, bounded_cpu, run_seed
+from testkit.simulation.schedule import Schedule
 
 QUIET = Console(quiet=True)
 LONG_SEEDS = 120
@@ -83,13 +83,13 @@ def test_fingerprint_covers_what_a_run_imports() -> None:
         "coordinator/vsr/replica.py",
         "coordinator/journal/__init__.py",
         "services/streams/domain.py",
-        "tests/journal/memory_storage.py",
-        "tests/composite/model.py",
-        "tests/simulation/nemesis.py",
+        "testkit/memory_storage.py",
+        "testkit/composite/model.py",
+        "testkit/simulation/nemesis.py",
         "viewstamp/limits.py",
     } <= names
     assert not [name for name in names if "/test_" in name]
-    assert not names & {"tests/simulation/campaign.py", "tests/simulation/figures.py"}
+    assert not names & {"testkit/simulation/campaign.py", "testkit/simulation/figures.py"}
 
 
 def test_closure_follows_every_form_of_import(tmp_path: Path) -> None:

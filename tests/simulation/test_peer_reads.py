@@ -7,8 +7,8 @@ from typing import Final
 from coordinator import vsr
 from coordinator.replica.peer_answers import READS_MAX
 from coordinator.vsr import messages
-from tests.simulation.marks import sent_mark
-from tests.simulation.scenario import Scenario
+from testkit.simulation.marks import sent_mark
+from testkit.simulation.scenario import Scenario
 
 STORY: Final = """
 write 8

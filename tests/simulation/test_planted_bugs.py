@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.checkers import CHECKERS
-from tests.simulation.guards import ALL, key, problem
-from tests.simulation.plant import PITFALLS, Plant, Verdict, look
-from tests.simulation.planted_bugs import PLANTS
-from tests.simulation.planted_guards import GUARDS
-from tests.simulation.scenario import Scenario
-from tests.simulation.simulation import Failure
+from testkit.simulation.checkers import CHECKERS
+from testkit.simulation.guards import ALL, key, problem
+from testkit.simulation.plant import PITFALLS, Plant, Verdict, look
+from testkit.simulation.planted_bugs import PLANTS
+from testkit.simulation.planted_guards import GUARDS
+from testkit.simulation.scenario import Scenario
+from testkit.simulation.simulation import Failure
 
 SEEDS_MAX = 40
 STORIES = Path(__file__).parent / "scenarios"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.scenario import Scenario
-from tests.simulation.simulation import Failure
+from testkit.simulation.scenario import Scenario
+from testkit.simulation.simulation import Failure
 
 STORIES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 

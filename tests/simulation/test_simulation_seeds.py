@@ -12,8 +12,8 @@ from typing import Final
 
 import pytest
 
-from tests.simulation.options import APART, FaultKind, Options, Scale, draw
-from tests.simulation.outcome import Outcome, command, run_seed, shrink
+from testkit.simulation.options import APART, FaultKind, Options, Scale, draw
+from testkit.simulation.outcome import Outcome, command, run_seed, shrink
 from viewstamp.limits import FORFEIT_LAG_OPS
 
 ROOT: Final = Path(__file__).parents[2]
@@ -76,8 +76,8 @@ def test_seed_that_found_a_bug(name: str, options: Options) -> None:
 def test_a_seed_is_the_same_run_every_time() -> None:
     """Neither the process nor its hash seed changes anything that happens."""
     code = (
-        "from tests.simulation.options import draw\n"
-        "from tests.simulation.outcome import run_seed\n"
+        "from testkit.simulation.options import draw\n"
+        "from testkit.simulation.outcome import run_seed\n"
         "for seed in (3, 11):\n"
         "    outcome = run_seed(draw(seed))\n"
         "    print(outcome.simulated_ms, outcome.ops, sorted(outcome.counts.items()))\n"
@@ -117,11 +117,11 @@ def test_failure_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
         is_bad = FaultKind.LOSS in options.faults and options.commands > 8
         return Outcome(options.seed, kind="OneHistory" if is_bad else "", counts=Counter())
 
-    monkeypatch.setattr("tests.simulation.outcome.run_seed", fails_with_loss)
+    monkeypatch.setattr("testkit.simulation.outcome.run_seed", fails_with_loss)
     options, _ = shrink(replace(drawn, faults=drawn.faults | {FaultKind.LOSS}), "OneHistory")
 
     assert options.faults == {FaultKind.LOSS}
     assert 8 < options.commands <= 16
     assert command(options, drawn) == (
-        f"python -m tests.simulation --seed 7 --commands {options.commands} --only loss"
+        f"python -m testkit.simulation --seed 7 --commands {options.commands} --only loss"
     )

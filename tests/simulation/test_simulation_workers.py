@@ -11,7 +11,7 @@ import psutil
 
 CAMPAIGN = """
 import os, time
-from tests.simulation.workers import pool
+from testkit.simulation.workers import pool
 
 if __name__ == "__main__":
     with pool(1) as workers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.scenario import Scenario
+from testkit.simulation.scenario import Scenario
 
 # What a replica is in the middle of: the story, and how many places there are at least.
 STORIES = {

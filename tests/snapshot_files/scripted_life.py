@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from coordinator.journal import Journal, Superblock, SuperblockState
-from tests.journal.builders import CLUSTER_ID, SEGMENT_BYTES, prepare
-from tests.journal.memory_storage import MemoryStorage
-from tests.snapshot_files.generation_builders import (
+from testkit.generation_builders import (
     COPY_DIRECTORIES,
     Repairs,
     empty_manifest,
@@ -15,6 +13,8 @@ from tests.snapshot_files.generation_builders import (
     open_files,
     write_section,
 )
+from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES, prepare
+from testkit.memory_storage import MemoryStorage
 from tests.snapshot_files.scripted_machine import (
     SCRIPT,
     STAGES,

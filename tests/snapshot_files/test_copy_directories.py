@@ -17,9 +17,7 @@ from coordinator.snapshot.identity import (
     encode_identity,
 )
 from coordinator.storage import DirectoryInUse, FileStorage
-from tests.journal.builders import CLUSTER_ID, OTHER_CLUSTER_ID
-from tests.journal.memory_storage import MemoryStorage
-from tests.snapshot_files.generation_builders import (
+from testkit.generation_builders import (
     COPY_DIRECTORIES,
     Repairs,
     Sections,
@@ -28,6 +26,8 @@ from tests.snapshot_files.generation_builders import (
     memory,
     open_files,
 )
+from testkit.journal_builders import CLUSTER_ID, OTHER_CLUSTER_ID
+from testkit.memory_storage import MemoryStorage
 from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.prepare import checksum_of
 

@@ -11,9 +11,7 @@ from coordinator.snapshot.errors import (
 )
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.layout import layer_file, manifest_file
-from tests.journal.builders import CLUSTER_ID, OTHER_CLUSTER_ID
-from tests.journal.memory_storage import Loss, MemoryStorage
-from tests.snapshot_files.generation_builders import (
+from testkit.generation_builders import (
     COPY_DIRECTORIES,
     Repairs,
     Sections,
@@ -23,6 +21,8 @@ from tests.snapshot_files.generation_builders import (
     memory,
     open_files,
 )
+from testkit.journal_builders import CLUSTER_ID, OTHER_CLUSTER_ID
+from testkit.memory_storage import Loss, MemoryStorage
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format.block import decode_block
 from viewstamp.format.manifest import encode_manifest, root_of, section_of

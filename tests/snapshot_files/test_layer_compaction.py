@@ -24,9 +24,7 @@ from coordinator.snapshot.copies import Copies
 from coordinator.snapshot.errors import AllCopiesBad, CompactionFailed, CopiesFailed
 from coordinator.snapshot.layout import layer_file
 from coordinator.storage import FileStorage
-from tests.journal.builders import CLUSTER_ID
-from tests.journal.memory_storage import MemoryStorage
-from tests.snapshot_files.generation_builders import (
+from testkit.generation_builders import (
     Repairs,
     Sections,
     entities,
@@ -34,6 +32,8 @@ from tests.snapshot_files.generation_builders import (
     memory,
     open_files,
 )
+from testkit.journal_builders import CLUSTER_ID
+from testkit.memory_storage import MemoryStorage
 from viewstamp.api.snapshots.v1.manifest_pb2 import (
     LayerReference,
     SectionManifest,

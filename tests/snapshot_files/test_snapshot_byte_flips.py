@@ -31,8 +31,7 @@ from coordinator.snapshot.errors import AllCopiesBad, WrongCopyDirectory
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.identity import IDENTITY_BYTES, IDENTITY_FILE
 from coordinator.snapshot.layout import layer_check, layer_file
-from tests.journal.builders import CLUSTER_ID
-from tests.snapshot_files.generation_builders import (
+from testkit.generation_builders import (
     COPY_DIRECTORIES,
     Repairs,
     Sections,
@@ -41,6 +40,7 @@ from tests.snapshot_files.generation_builders import (
     memory,
     open_files,
 )
+from testkit.journal_builders import CLUSTER_ID
 from viewstamp.format.manifest import sections as sections_of
 
 GENERATION = 2

@@ -18,8 +18,8 @@ from copy import deepcopy
 import pytest
 
 from coordinator.snapshot import writing
-from tests.journal.memory_storage import Loss, MemoryStorage, SimulatedCrash
-from tests.snapshot_files.generation_builders import COPY_DIRECTORIES, RESERVE_BYTES_MIN
+from testkit.generation_builders import COPY_DIRECTORIES, RESERVE_BYTES_MIN
+from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
 from tests.snapshot_files.scripted_life import Life, Witness
 from tests.snapshot_files.scripted_machine import RESTART_OP, SCRIPT, machine_at
 from viewstamp.format.manifest import layer_name, sections

@@ -15,8 +15,7 @@ from coordinator.snapshot.errors import (
     SnapshotNoSpace,
 )
 from coordinator.snapshot.layout import layer_file, manifest_file
-from tests.journal.memory_storage import MemoryStorage
-from tests.snapshot_files.generation_builders import (
+from testkit.generation_builders import (
     COPY_DIRECTORIES,
     RESERVE_BYTES_MIN,
     Repairs,
@@ -26,6 +25,7 @@ from tests.snapshot_files.generation_builders import (
     memory,
     open_files,
 )
+from testkit.memory_storage import MemoryStorage
 from viewstamp.format.manifest import section_of
 
 A, B, C = COPY_DIRECTORIES

@@ -9,8 +9,7 @@ import pytest
 from coordinator.snapshot.errors import CopyNotWritten
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.layout import layer_file, manifest_file
-from tests.journal.memory_storage import MemoryStorage
-from tests.snapshot_files.generation_builders import (
+from testkit.generation_builders import (
     COPY_DIRECTORIES,
     Sections,
     append_small_blocks,
@@ -19,6 +18,7 @@ from tests.snapshot_files.generation_builders import (
     memory,
     open_files,
 )
+from testkit.memory_storage import MemoryStorage
 from viewstamp.format.manifest import section_of
 from viewstamp.format.section import SectionTally
 

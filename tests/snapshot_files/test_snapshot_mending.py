@@ -24,8 +24,7 @@ from coordinator.snapshot.errors import AllCopiesBad
 from coordinator.snapshot.layout import layer_file, manifest_file
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.storage import FileStorage
-from tests.journal.builders import CLUSTER_ID, SEGMENT_BYTES
-from tests.snapshot_files.generation_builders import (
+from testkit.generation_builders import (
     COPY_DIRECTORIES,
     Sections,
     entities,
@@ -33,6 +32,7 @@ from tests.snapshot_files.generation_builders import (
     memory,
     open_files,
 )
+from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES
 from tests.snapshot_files.transfer_trial import (
     NEWEST,
     FakeFetcher,

@@ -14,8 +14,7 @@ from coordinator.snapshot.errors import CopiesFailed, TransferFailed
 from coordinator.snapshot.layout import layer_file, manifest_file
 from coordinator.snapshot.partial_files import PartialFiles
 from coordinator.vsr import SnapshotNeeded
-from tests.journal.builders import OTHER_CLUSTER_ID
-from tests.snapshot_files.generation_builders import (
+from testkit.generation_builders import (
     COPY_DIRECTORIES,
     Sections,
     entities,
@@ -23,6 +22,7 @@ from tests.snapshot_files.generation_builders import (
     memory,
     open_files,
 )
+from testkit.journal_builders import OTHER_CLUSTER_ID
 from tests.snapshot_files.transfer_trial import NEWEST, Trial
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format.manifest import (

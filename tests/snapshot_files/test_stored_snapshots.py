@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from coordinator.snapshot.provider import StoredSnapshots
-from tests.snapshot_files.generation_builders import Sections, entities, memory, open_files
+from testkit.generation_builders import Sections, entities, memory, open_files
 
 GIVE_UP_S = 10
 

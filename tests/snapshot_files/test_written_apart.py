@@ -19,9 +19,7 @@ from coordinator.snapshot.errors import CopiesFailed, CopyNotWritten
 from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
 from coordinator.snapshot.opening import release
 from coordinator.storage import DirectoryInUse, FileStorage
-from tests.journal.builders import CLUSTER_ID
-from tests.journal.memory_storage import MemoryStorage
-from tests.snapshot_files.generation_builders import (
+from testkit.generation_builders import (
     COPY_DIRECTORIES,
     RESERVE_BYTES_MIN,
     Repairs,
@@ -31,6 +29,8 @@ from tests.snapshot_files.generation_builders import (
     memory,
     open_files,
 )
+from testkit.journal_builders import CLUSTER_ID
+from testkit.memory_storage import MemoryStorage
 
 OPTIONS = WriterOptions(COPY_DIRECTORIES, 20_000)
 NAME = "layers/some.layer"

@@ -15,9 +15,7 @@ from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.layout import layer_file, manifest_file
 from coordinator.snapshot.transfer import RestartNeeded, StateTransfer, TransferPorts
 from coordinator.vsr import SnapshotNeeded
-from tests.journal.builders import CLUSTER_ID
-from tests.journal.memory_storage import MemoryStorage
-from tests.snapshot_files.generation_builders import (
+from testkit.generation_builders import (
     COPY_DIRECTORIES,
     Sections,
     entities,
@@ -25,6 +23,8 @@ from tests.snapshot_files.generation_builders import (
     memory,
     open_files,
 )
+from testkit.journal_builders import CLUSTER_ID
+from testkit.memory_storage import MemoryStorage
 from viewstamp.format import CHECKSUM_BYTES
 from viewstamp.format.digest import DIGEST_BYTES
 from viewstamp.format.layer_parts import HEADER_BYTES, LAYER_VERSION

@@ -32,7 +32,7 @@ from coordinator.snapshot.pacing import (
 )
 from coordinator.snapshot.triggers import Load
 from coordinator.snapshot.work import LocalWork
-from tests.snapshot_files.generation_builders import Sections, entities, memory, open_files
+from testkit.generation_builders import Sections, entities, memory, open_files
 from tests.snapshot_orchestration.orchestra import FakeFiles, Services, World, primary, tasks
 from viewstamp.limits import ITEM_LOG_CUT_BYTES
 

@@ -26,8 +26,8 @@ from coordinator.snapshot.generation_files import StoredGenerations, durable_of
 from coordinator.snapshot.sections import CutSections, SectionBase
 from coordinator.snapshot.work import LocalWork
 from coordinator.stages.codec import ProtobufCodec
-from tests.journal.builders import CLUSTER_ID
-from tests.snapshot_files.generation_builders import memory, open_files
+from testkit.generation_builders import memory, open_files
+from testkit.journal_builders import CLUSTER_ID
 from tests.snapshot_orchestration.orchestra import World
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.format.manifest import sections

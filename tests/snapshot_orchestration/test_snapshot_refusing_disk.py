@@ -10,14 +10,14 @@ import pytest
 
 from coordinator.mux.catalog_types import FailSnapshot
 from coordinator.snapshot.adoption import Adoption, AdoptionPorts
-from tests.journal.memory_storage import MemoryStorage
-from tests.snapshot_files.generation_builders import (
+from testkit.generation_builders import (
     COPY_DIRECTORIES,
     Sections,
     entities,
     memory,
     open_files,
 )
+from testkit.memory_storage import MemoryStorage
 from tests.snapshot_files.test_snapshot_disk_faults import failing
 from tests.snapshot_orchestration.test_snapshot_real_files import RealWorld
 

@@ -17,7 +17,8 @@ ARROWS = (
     ("coordinator", ("coordinator", "viewstamp")),
     ("services", ("services", "viewstamp")),
     ("analytics", ("analytics", "viewstamp.api", "viewstamp.format", "viewstamp.limits")),
-    ("examples", ("examples", "viewstamp")),
+    ("testkit", ("testkit", "viewstamp", "coordinator", "services", "analytics")),
+    ("examples", ("examples", "testkit", "viewstamp")),
     ("tools", ("tools", "viewstamp")),
 )
 FIRST_PARTY = frozenset(
@@ -28,6 +29,7 @@ FIRST_PARTY = frozenset(
         "analytics",
         "examples",
         "tools",
+        "testkit",
         "tests",
         "benchmarks",
     }

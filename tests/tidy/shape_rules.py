@@ -16,7 +16,7 @@ FILE_LINES_MAX = 500
 # Path, or path and function as `path::name`, and why it may be longer. Empty, and meant to stay so.
 LENGTH_EXEMPTIONS: dict[str, str] = {}
 
-DOCUMENTED_FOLDERS = ("viewstamp", "coordinator", "services", "analytics", "tools")
+DOCUMENTED_FOLDERS = ("viewstamp", "coordinator", "services", "analytics", "testkit/load", "tools")
 # A setter or an overload is explained where the property or the function is.
 EXPLAINED_ELSEWHERE = frozenset({"setter", "deleter", "overload", "override"})
 

@@ -1,0 +1,1 @@
+"""What tests, the demo and benchmarks share, and what no user installs."""

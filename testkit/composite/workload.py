@@ -1,0 +1,371 @@
+"""Random prepares: few names and many collisions, so that everything meets everything.
+
+The choices know what the model knows: mostly they name what exists, and often enough what does
+not, did, or is spelled wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any, Final
+
+from testkit.composite.commands import (
+    GROUP_NAMES,
+    NAMES,
+    NOT_A_MESSAGE,
+    SECOND_US,
+    USER_NAMES,
+    CommandWriter,
+)
+from testkit.composite.model import CODES, DOMAIN_COMMANDS, METHODS, NONCE_BYTES, SYSTEM_USER, Model
+from testkit.composite.world import FROM_TOKEN
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.log.v1 import log_pb2
+from viewstamp.framing import frame_all
+
+REFUSAL: Final = errors_pb2.Error(
+    reason=errors_pb2.REASON_INVALID_PASSWORD, message="too short", details=[]
+)
+# How often each command comes, beside the others.
+WEIGHTS: Final[Mapping[str, int]] = {
+    "CreateUser": 4,
+    "UpdateUser": 3,
+    "DeleteUser": 2,
+    "ChangePassword": 2,
+    "UpdatePermissions": 5,
+    "CreatePersonalAccessToken": 3,
+    "DeletePersonalAccessToken": 2,
+    "DeleteUserToken": 1,
+    "EndUserSessions": 1,
+    "Logout": 1,
+    "CreateStream": 5,
+    "UpdateStream": 2,
+    "DeleteStream": 1,
+    "PurgeStream": 1,
+    "CreateTopic": 8,
+    "UpdateTopic": 2,
+    "DeleteTopic": 1,
+    "PurgeTopic": 1,
+    "CreatePartitions": 3,
+    "DeletePartitions": 2,
+    "CreateConsumerGroup": 5,
+    "DeleteConsumerGroup": 2,
+    "JoinConsumerGroup": 12,
+    "LeaveConsumerGroup": 3,
+    "HeartbeatConsumerGroup": 8,
+}
+_ALL_OF_STREAMS: Final = {"global": {"manage_streams": True}}
+_OF_MEMBERS: Final = (
+    "HeartbeatConsumerGroup", "HeartbeatConsumerGroup", "HeartbeatConsumerGroup",
+    "LeaveConsumerGroup", "JoinConsumerGroup",
+)  # fmt: skip
+
+
+class Workload:
+    """Draws prepares for a model; `proposals` are those that the machines made so far."""
+
+    def __init__(self, random: Random, model: Model) -> None:
+        """Begin with the founding still to come."""
+        self.random = random
+        self.model = model
+        self.writer = CommandWriter(random, model)
+        # Requests that were sent, for duplicates; sessions and users that may be gone by now.
+        self._sent: list[log_pb2.LoggedRequest] = []
+        self._stamps: dict[int, list[int]] = {0: [1]}
+        # Every history has its own leanings, so that some hold what all others would destroy.
+        self._deck = [
+            name for name, weight in WEIGHTS.items() for _ in range(weight * self._pick((0, 1, 3)))
+        ] or list(WEIGHTS)
+        self._sessions_in_30 = self._pick((1, 3, 6))
+        self._transactions_in_30 = self._pick((2, 5, 12))
+
+    def founding(self) -> log_pb2.LoggedRequest:
+        """Return the one request of op 1."""
+        return _request(0, 0, 0, [self._internal("Found", {"root_password_hash": "root"})])
+
+    def furnishing(self) -> tuple[int, list[log_pb2.LoggedRequest]]:
+        """Return a prepare in which root creates a bit of everything."""
+        in_a = {"stream": {"name": "a"}, "topic": {"name": "a"}}
+        nonces = [{"nonce": bytes([nonce]) * NONCE_BYTES} for nonce in range(3)]
+        users = [{"username": name, "password_hash": name} for name in USER_NAMES]
+        contents: list[tuple[str, list[dict[str, Any]]]] = [
+            ("CreateUser", [{**user, "permissions": _ALL_OF_STREAMS} for user in users]),
+            ("CreateStream", [{"name": name} for name in NAMES]),
+            ("CreateTopic", [{"stream": {"name": name}, "name": "a", "partitions_count": 5}
+                             for name in NAMES]),
+            ("CreateConsumerGroup", [{**in_a, "name": name} for name in GROUP_NAMES]),
+            ("RegisterSession", nonces),
+        ]  # fmt: skip
+        spans = [
+            _span(CODES[name], [_encoded(name, fields) for fields in items], 0, 1)
+            for name, items in contents
+        ]
+        for user_id in range(1, 4):
+            items = [_encoded("RegisterSession", fields) for fields in nonces[:2]]
+            spans.append(_span(CODES["RegisterSession"], items, user_id, self.model.revision + 3))
+        self.writer.timestamp += SECOND_US
+        return self.writer.timestamp, [_request(0, 0, 0, spans)]
+
+    def joining(self) -> tuple[int, list[log_pb2.LoggedRequest]]:
+        """Return a prepare in which users get grants of topics, and every session joins a group."""
+        self._learn()
+        grants = [self._grants_of_topics(user_id) for user_id in range(1, len(USER_NAMES) + 1)]
+        requests = [_request(0, 0, 0, [_span(CODES["UpdatePermissions"], grants, 0, 1)])]
+        name = "JoinConsumerGroup"
+        for session in self.model.world.sessions.values():
+            place = {"stream": {"name": "a"}, "topic": {"name": "a"}}
+            whom = {"group": {"name": self._pick(GROUP_NAMES)}, "instance_id": self._pick("ijkl")}
+            item = _encoded(name, {**place, **whom})
+            stamp = self._stamps[session.user_id][-1]
+            span = _span(CODES[name], [item], session.user_id, stamp)
+            requests.append(_request(session.id, 1, 0, [span]))
+        return self.writer.timestamp + 1, requests
+
+    def _grants_of_topics(self, user_id: int) -> bytes:
+        """Return a command that gives a user grants of each topic, and now and then of streams."""
+        topics = [{"topic": {"name": "a"}, "read_topic": True}]
+        streams = [
+            {"stream": {"name": name}, "topics": topics, "poll_messages": self._chance(2)}
+            for name in NAMES
+        ]
+        permissions = {**_ALL_OF_STREAMS, "streams": streams}
+        return _encoded("UpdatePermissions", {"user": {"id": user_id}, "permissions": permissions})
+
+    def prepare(
+        self, proposals: dict[tuple[int, bytes], int]
+    ) -> tuple[int, list[log_pb2.LoggedRequest]]:
+        """Return the log time and the requests of the next prepare; take from `proposals`."""
+        self.writer.timestamp += self._pick((1, 1, 1, 1, SECOND_US, SECOND_US, 31 * SECOND_US))
+        self._learn()
+        numbers = {s.id: s.last_number for s in self.model.world.sessions.values()}
+        requests = [self._request(numbers) for _ in range(self.random.randrange(1, 5))]
+        requests += self._proposed(proposals, is_hurried=self._chance(20))
+        return self.writer.timestamp, requests
+
+    # --- Requests ---
+
+    def _request(self, numbers: dict[int, int]) -> log_pb2.LoggedRequest:
+        kind = self.random.randrange(20)
+        if kind == 0 and self._sent:
+            again: log_pb2.LoggedRequest = self._pick(self._sent)
+            return again
+        if kind <= 5 or not numbers:
+            user = self._user_id()
+            request = _request(0, 0, 0, self._spans(user, 0, is_mixed=True))
+        elif kind == 6:
+            request = _request(self._session_id(), 0, self.random.randrange(6), [])
+        else:
+            request = self._in_session(numbers)
+        self._sent.append(request)
+        return request
+
+    def _in_session(self, numbers: dict[int, int]) -> log_pb2.LoggedRequest:
+        session_id = self._session_id()
+        session = self.model.world.sessions.get(session_id)
+        user = self._user_id() if session is None or self._chance(30) else session.user_id
+        last = numbers.get(session_id, self.random.randrange(4))
+        number = last + self._pick((1,) * 12 + (0, 2, -1))
+        if number == last + 1 and session_id in numbers:
+            numbers[session_id] = number
+        acked = self._pick((0, 0, 0, last, max(0, last - 2), last + 3))
+        return _request(session_id, max(0, number), acked, self._spans(user, session_id))
+
+    def _proposed(
+        self, proposals: dict[tuple[int, bytes], int], is_hurried: bool = False
+    ) -> list[log_pb2.LoggedRequest]:
+        """Return what machines proposed and is due, or a few that are not due yet."""
+        requests = []
+        for (code, payload), due in list(proposals.items()):
+            is_taken = self._chance(2) if due <= self.writer.timestamp else is_hurried
+            if is_taken:
+                del proposals[code, payload]
+                requests.append(_request(0, 0, 0, [_span(code, [payload], SYSTEM_USER, 0)]))
+        return requests
+
+    def drain(
+        self, proposals: dict[tuple[int, bytes], int]
+    ) -> tuple[int, list[log_pb2.LoggedRequest]]:
+        """Return a prepare of all that is proposed, after every deadline."""
+        self.writer.timestamp += 1000 * SECOND_US
+        pending = list(proposals)
+        proposals.clear()
+        spans = [_span(code, [payload], SYSTEM_USER, 0) for code, payload in pending]
+        return self.writer.timestamp, [_request(0, 0, 0, [span]) for span in spans]
+
+    # --- Spans ---
+
+    def _spans(
+        self, user_id: int, session_id: int, is_mixed: bool = False
+    ) -> list[log_pb2.LoggedSpan]:
+        spans = []
+        for _ in range(self.random.randrange(1, 4)):
+            stamp = self._stamp(user_id)
+            spans.append(self._any_span(user_id, stamp, session_id))
+            # The gateway packs callers without a session together.
+            if is_mixed and self._chance(2):
+                user_id = self._user_id()
+        return spans
+
+    def _any_span(self, user_id: int, stamp: int, session_id: int) -> log_pb2.LoggedSpan:
+        kind = self.random.randrange(30)
+        count = self._pick((1, 1, 1, 2, 3))
+        if kind < self._sessions_in_30:
+            name = self._pick(("RegisterSession",) * 7 + ("EndSession",))
+            items = [self._session_item(name) for _ in range(count)]
+            return self._spoiled(_span(CODES[name], items, user_id, stamp))
+        if kind < self._sessions_in_30 + self._transactions_in_30:
+            items = [self._transaction(user_id, session_id) for _ in range(self._pick((1, 1, 2)))]
+            return self._spoiled(_span(CODES["Transact"], items, user_id, stamp))
+        if kind == 29:
+            return self._any_internal(user_id)
+        name = self._pick(self._deck)
+        if session_id and self._chance(3):
+            name = self._member_command(session_id)
+        items = [self.writer.item(name, user_id, session_id) for _ in range(count)]
+        return self._spoiled(_span(CODES[name], items, user_id, stamp))
+
+    def _member_command(self, session_id: int) -> str:
+        """Return a command of a member if the session is one, else one that makes it one."""
+        groups = self.model.world.groups()
+        is_member = any(session_id in group.members for _, _, group in groups)
+        chosen: str = self._pick(_OF_MEMBERS if is_member else ("JoinConsumerGroup",))
+        return chosen
+
+    def _spoiled(self, span: log_pb2.LoggedSpan) -> log_pb2.LoggedSpan:
+        """Return the span, now and then refused in part before the log, or not as it claims."""
+        if span.count > 1 and self._chance(6):
+            index = self.random.randrange(span.count)
+            span.refused.add(index=index, error=REFUSAL)
+        elif self._chance(40):
+            span.count += 1
+        elif self._chance(80):
+            span.items += b"\x0a\x05"
+        return span
+
+    def _session_item(self, name: str) -> bytes:
+        if self._chance(15):
+            return NOT_A_MESSAGE
+        if name != "RegisterSession":
+            return b""
+        size = NONCE_BYTES - self._chance(20)
+        return _encoded(name, {"nonce": bytes([self.random.randrange(6)]) * size})
+
+    def _transaction(self, user_id: int, session_id: int) -> bytes:
+        if self._chance(20):
+            rubbish: bytes = self._pick((b"", NOT_A_MESSAGE))
+            return rubbish
+        request: Any = METHODS[CODES["Transact"]].request()
+        for part in range(self._pick((1, 2, 2, 3, 4))):
+            name = self._pick(self._deck)
+            if part == 0 and self._chance(6):
+                name = self._pick(("DeleteUser", "UpdateUser"))
+            code = CODES[name]
+            if self._chance(30):
+                code = self._pick((950, CODES["Transact"], CODES["Assign"], CODES["GetStream"]))
+            request.parts.add(code=code, request=self.writer.item(name, user_id, session_id))
+        if self._chance(3):
+            # Doomed by its last part: all that went well before must be taken back.
+            request.parts.add(code=CODES["GetStream"])
+        encoded: bytes = request.SerializeToString(deterministic=True)
+        return encoded
+
+    def _any_internal(self, user_id: int) -> log_pb2.LoggedSpan:
+        """Return an internal command that nobody proposed, or that somebody forged."""
+        session = self.model.world.sessions.get(self._session_id())
+        groups = self.model.world.groups()
+        group = self._pick(groups)[2] if groups else None
+        name = self._pick(("ExpireSession", "ExpireSession", "Assign", "Found"))
+        fields: dict[str, dict[str, Any]] = {
+            "ExpireSession": {
+                "session_id": session.id if session else 1,
+                "last_request_number": (session.last_number if session else 0) - self._chance(3),
+            },
+            "Assign": {
+                "group_id": group.id if group else 1,
+                "group_epoch": (group.epoch if group else 1) - self._chance(3),
+            },
+            "Found": {"root_password_hash": "again"},
+        }
+        chosen = {key: max(0, v) if isinstance(v, int) else v for key, v in fields[name].items()}
+        span = self._internal(name, chosen)
+        if self._chance(4):
+            span.user_id, span.credential_revision = user_id, self._stamp(user_id)
+        return span
+
+    def _internal(self, name: str, fields: dict[str, Any]) -> log_pb2.LoggedSpan:
+        return _span(CODES[name], [_encoded(name, fields)], SYSTEM_USER, 0)
+
+    def reader(self) -> tuple[int, int, int]:
+        """Return who reads: user, stamp, session."""
+        self._learn()
+        session = self.model.world.sessions.get(self._session_id())
+        if session is not None and self._chance(2):
+            return session.user_id, self._stamp(session.user_id), session.id
+        user_id = self._user_id()
+        return user_id, self._stamp(user_id), 0
+
+    def query(self, name: str, user_id: int, session_id: int) -> bytes:
+        """Return one encoded read."""
+        return self.writer.item(name, user_id, session_id)
+
+    # --- Choices ---
+
+    def _pick(self, choices: Any) -> Any:
+        return self.writer.pick(choices)
+
+    def _chance(self, one_in: int) -> bool:
+        return self.writer.chance(one_in)
+
+    def _user_id(self) -> int:
+        """Return a caller: root, a user, or one who is gone."""
+        if self._chance(2):
+            return 0
+        known: int = self._pick(list(self._stamps))
+        return known if not self._chance(40) else 99
+
+    def _stamp(self, user_id: int) -> int:
+        """Return the newest credentials of a user, or older ones."""
+        stamps = self._stamps.get(user_id, [1])
+        stamp: int = self._pick(stamps) if self._chance(12) else stamps[-1]
+        return stamp | FROM_TOKEN if self._chance(6) else stamp
+
+    def _session_id(self) -> int:
+        live = list(self.model.world.sessions)
+        sent = [r.session_id for r in self._sent if r.session_id]
+        if not live or (sent and self._chance(10)):
+            session_id: int = self._pick(sent) if sent else 1
+            return session_id
+        chosen: int = self._pick(live)
+        return chosen
+
+    def _learn(self) -> None:
+        """Remember the credentials of every user, for when they are old."""
+        for user in self.model.world.users.values():
+            stamps = self._stamps.setdefault(user.id, [])
+            if user.credential not in stamps:
+                stamps.append(user.credential)
+
+
+def _request(
+    session_id: int, number: int, acked: int, spans: list[log_pb2.LoggedSpan]
+) -> log_pb2.LoggedRequest:
+    return log_pb2.LoggedRequest(session_id=session_id, number=number, acked=acked, spans=spans)
+
+
+def _span(code: int, items: list[bytes], user_id: int, stamp: int) -> log_pb2.LoggedSpan:
+    return log_pb2.LoggedSpan(
+        code=code,
+        count=len(items),
+        items=frame_all(items),
+        user_id=user_id,
+        credential_revision=stamp,
+    )
+
+
+def _encoded(name: str, fields: dict[str, Any]) -> bytes:
+    request = METHODS[CODES[name]].request(**fields)
+    return request.SerializeToString(deterministic=True)
+
+
+assert frozenset(CODES[name] for name in WEIGHTS) == DOMAIN_COMMANDS, "a command never comes"

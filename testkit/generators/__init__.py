@@ -1,0 +1,1 @@
+"""Spans and generations of snapshots, made up from a seed."""

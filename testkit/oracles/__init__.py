@@ -1,0 +1,1 @@
+"""Judges of histories: whether some order of the calls explains every answer."""

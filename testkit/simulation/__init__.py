@@ -1,0 +1,1 @@
+"""Whole clusters in one process, where one seed decides everything."""

@@ -1,0 +1,471 @@
+"""One bug for each known pitfall of the protocol: its guard, taken out.
+
+The numbers P1 to P20 are those of the list of pitfalls that `docs/simulation.md` repeats. A bug is
+put in place of a function or a rule of the core, while a seed runs. Where the core's own invariants
+would see it at once, they look away (`unseen`), so that it is left to what clients and disks show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any, Final
+from unittest import mock
+
+import pytest
+
+from coordinator import vsr
+from coordinator.mux.entities import Session
+from coordinator.mux.sessions import SessionsMachine
+from coordinator.vsr import (
+    acknowledge,
+    choice,
+    drop,
+    install,
+    messages,
+    repair,
+    replica,
+    start_view,
+    view_change,
+    wishes,
+)
+from coordinator.vsr.effects import DropRule, Status
+from coordinator.vsr.log import Entry
+from coordinator.vsr.state import State
+from coordinator.vsr.timeouts import TimeoutName
+from testkit.simulation.disk import SimulatedDisk
+from testkit.simulation.figures import WHOLE_SEEDS
+from testkit.simulation.machine import JOURNAL, SUPERBLOCK
+from testkit.simulation.options import OF_STORED_DATA, FaultKind, Leaning, Options
+from testkit.simulation.plant import Plant
+from testkit.simulation.process import HANDLERS, Process
+from testkit.simulation.simulation import PART_ALONE_SHARE, REST_SHAPES
+
+Patch = pytest.MonkeyPatch
+
+
+def unseen(patch: Patch) -> None:
+    """Let the core's own invariants look away."""
+    patch.setattr(replica, "check_step", lambda before, state: None)
+
+
+def receive(patch: Patch, message: type, rules: drop.Rules, handler: Callable[..., None]) -> None:
+    """Give every member another way to take a kind of message."""
+    known = replica.MESSAGE_HANDLERS[message]
+    members = {status: (rules, handler) for status in known if status is not Status.BLANK}
+    patch.setitem(replica.MESSAGE_HANDLERS, message, {**known, **members})
+
+
+def never(patch: Patch, name: TimeoutName) -> None:
+    """Let a timeout come to nothing."""
+    patch.setitem(replica.TIMEOUT_HANDLERS, name, lambda state: state.timeouts.stop(name))
+
+
+def truncate_when_behind(patch: Patch) -> None:
+    """Who hears of a later view discards what it does not know to be committed, and asks."""
+    real = start_view.on_newer_view
+
+    def truncate(state: State, message: Any) -> None:
+        if state.log.op > state.commit_max:
+            state.discard_after(state.commit_max)
+        real(state, message)
+
+    patch.setattr(start_view, "on_newer_view", truncate)
+
+
+def ignore_later_views(patch: Patch) -> None:
+    """A vote, a log or a question of a later view than the own one is not followed."""
+    for message in (
+        messages.DoViewChangeMessage,
+        messages.StartViewMessage,
+        messages.RequestStartViewMessage,
+    ):
+        rules, handler = replica.MESSAGE_HANDLERS[message][Status.NORMAL]
+        receive(patch, message, ((DropRule.NEWER_VIEW, drop.newer_view), *rules), handler)
+
+
+def wish_once(patch: Patch) -> None:
+    """A wish for the next view is said once."""
+    never(patch, TimeoutName.WISH_RESEND)
+
+
+def vote_once(patch: Patch) -> None:
+    """A vote is sent once."""
+    never(patch, TimeoutName.VOTE_RESEND)
+
+
+def ask_once(patch: Patch) -> None:
+    """A restarted replica asks for a view's log once, though no answer comes."""
+    real = start_view.ask
+    asked: dict[bytes, int] = {}
+
+    def ask(state: State, view: int) -> None:
+        is_restarted = state.status is Status.RECOVERING
+        if not is_restarted or asked.get(state.boot_nonce, -1) < view:
+            asked[state.boot_nonce] = view
+            real(state, view)
+
+    never(patch, TimeoutName.START_VIEW_REQUEST)
+    patch.setattr(start_view, "ask", ask)
+
+
+def take_any_log(patch: Patch) -> None:
+    """A log of the own view counts though it is older than what was vouched for since."""
+    rules = tuple(r for r in drop.START_VIEW_RULES if r[0] is not DropRule.STALE_START_VIEW)
+    _, handler = replica.MESSAGE_HANDLERS[messages.StartViewMessage][Status.NORMAL]
+    receive(patch, messages.StartViewMessage, rules, handler)
+
+
+def wait_for_a_primary(patch: Patch) -> None:
+    """A restarted replica takes no part in view changes until a primary told it the log."""
+    real = wishes.due_view
+    patch.setattr(
+        wishes,
+        "due_view",
+        lambda state: None if state.status is Status.RECOVERING else real(state),
+    )
+    for message in (messages.DoViewChangeMessage, messages.RequestStartViewMessage):
+        known = replica.MESSAGE_HANDLERS[message]
+        others = {status: known[status] for status in known if status is not Status.RECOVERING}
+        patch.setitem(replica.MESSAGE_HANDLERS, message, others)
+
+
+def vouch_before_durable(patch: Patch) -> None:
+    """A backup acknowledges an entry when its write begins."""
+    real = State.write
+
+    def write(self: State, prepare: Any, *, fills: bool = False) -> Entry:
+        entry = real(self, prepare, fills=fills)
+        entry.durable = True
+        return entry
+
+    patch.setattr(State, "write", write)
+
+
+def go_on_counting(patch: Patch) -> None:
+    """A new session goes on with the numbers of another one of its user."""
+    real = SessionsMachine._register
+
+    def register(self: SessionsMachine, command: Any, user_id: int, revision: int) -> Any:
+        others = [self._existing(session_id) for session_id in self._of_user.get(user_id) or ()]
+        applied = real(self, command, user_id, revision)
+        if others and self._sessions.get(revision) is not None:
+            last_number = max(session.last_number for session in others)
+            self._sessions.put(revision, Session(revision, user_id, command.nonce, last_number))
+        return applied
+
+    patch.setattr(SessionsMachine, "_register", register)
+
+
+def keep_numbers_in_hand(patch: Patch) -> None:
+    """A request that a primary once took counts as under way, though its view ended without it."""
+    real = Process._status_changed
+
+    def changed(self: Process, effect: Any) -> None:
+        before = set(self._in_hand)
+        real(self, effect)
+        self._in_hand |= before
+
+    patch.setitem(HANDLERS, vsr.StatusChanged, changed)
+
+
+def vote_before_durable(patch: Patch) -> None:
+    """A replica votes in a view before its disk knows of the view."""
+
+    def may_vote(state: State) -> bool:
+        in_change = state.status is Status.VIEW_CHANGE and state.installation is None
+        return in_change and state.is_voter and not state.is_installed and state.log.is_quiet
+
+    unseen(patch)
+    patch.setattr(view_change, "may_vote", may_vote)
+
+
+def act_before_log_view_is_durable(patch: Patch) -> None:
+    """A replica is in a view, vouches and is normal, before its disk knows that it has the log."""
+    real = install.record
+    patch.setattr(
+        State,
+        "is_installed",
+        property(lambda self: self.durable is not None and self.log_view == self.view),
+    )
+
+    def record(state: State, installation: Any) -> None:
+        was_installed = state.is_installed
+        real(state, installation)
+        if state.is_installed and not was_installed:
+            install.take_up(state)
+
+    patch.setattr(install, "record", record)
+
+
+def vouch_after_voting(patch: Patch) -> None:
+    """Who voted goes on journaling the old primary's entries, and vouches for them to it."""
+    real_rules, real_acknowledge = drop.rules_of_view, acknowledge.acknowledge
+
+    def is_old(state: State, view: int) -> bool:
+        return state.status is Status.VIEW_CHANGE and view == state.log_view < state.view
+
+    def rules(state: State, message: Any) -> drop.Rules:
+        is_excepted = isinstance(message, messages.PrepareMessage) and is_old(state, message.view)
+        return () if is_excepted else real_rules(state, message)
+
+    def journal(state: State, message: messages.PrepareMessage) -> None:
+        header, log = message.prepare.header, state.log
+        follows = log.head is not None and header.parent == log.head.checksum
+        if is_old(state, message.view) and follows and log.has_room:
+            state.write(message.prepare)
+        elif not is_old(state, message.view):
+            start_view.on_primary_at_work(state, message)
+
+    def vouch(state: State, entry: Entry) -> None:
+        real_acknowledge(state, entry)
+        if entry.durable and state.is_voter and is_old(state, entry.log_view):
+            ok = messages.PrepareOkMessage(
+                state.configuration.cluster_id,
+                state.replica,
+                state.log_view,
+                entry.header.op,
+                entry.header.checksum,
+                state.commit_min,
+            )
+            state.send(state.log_view % state.replica_count, ok)
+
+    patch.setattr(drop, "rules_of_view", rules)
+    patch.setattr(acknowledge, "acknowledge", vouch)
+    known = replica.MESSAGE_HANDLERS[messages.PrepareMessage]
+    changed = {**known, Status.VIEW_CHANGE: ((), journal)}
+    patch.setitem(replica.MESSAGE_HANDLERS, messages.PrepareMessage, changed)
+
+
+def vote_with_hearsay(patch: Patch) -> None:
+    """A vote names the commit point that was heard of, beyond what the own log holds."""
+    real = view_change.own_vote
+
+    def vote(state: State) -> Any:
+        own = real(state)
+        return replace(own, commit=max(own.commit, state.commit_heard))
+
+    patch.setattr(view_change, "own_vote", vote)
+
+
+def take_hearsay_for_held(patch: Patch) -> None:
+    """What peers call committed counts for the own log, which may be of another view."""
+    real = State.hear_commit
+
+    def hear(self: State, commit: int, source: int) -> None:
+        real(self, commit, source)
+        if self.status in (Status.VIEW_CHANGE, Status.RECOVERING):
+            self.commit_max = max(self.commit_max, min(commit, self.log.op))
+
+    patch.setattr(State, "hear_commit", hear)
+
+
+def deny_what_is_damaged(patch: Patch) -> None:
+    """A damaged record counts in a vote as one that was never there."""
+    real = choice.finding
+
+    def finding(vote: Any, op: int, parent: bytes | None) -> Any:
+        found = real(vote, op, parent)
+        return choice.ABSENT if found == choice.UNKNOWN else found
+
+    patch.setattr(choice, "finding", finding)
+
+
+def cut_at_the_chosen_head(patch: Patch) -> None:
+    """What lies beyond the chosen log is discarded, though it is known here to be committed."""
+
+    def discard(state: State, installation: Any) -> None:
+        if state.log.op > installation.head_op:
+            state.log.discard_after(installation.head_op)
+            state.emit(vsr.DiscardAfter(installation.head_op))
+
+    unseen(patch)
+    patch.setattr(install, "discard_rest", discard)
+
+
+def question_the_commit_point(patch: Patch) -> None:
+    """A vote puts its last committed entry up for the choice."""
+    real = view_change.own_vote
+
+    def vote(state: State) -> Any:
+        own, entry = real(state), state.log.get(state.commit_max)
+        if entry is None or state.commit_max < 2:
+            return own
+        return replace(own, commit=own.commit - 1)
+
+    patch.setattr(view_change, "own_vote", vote)
+
+
+def never_forfeit(patch: Patch) -> None:
+    """A primary-elect that lags far behind leads all the same."""
+    real = view_change.begin_installation
+
+    def begin(state: State, chosen: choice.Chosen) -> None:
+        with mock.patch.object(view_change, "FORFEIT_LAG_OPS", 1 << 60):
+            real(state, chosen)
+
+    patch.setattr(view_change, "begin_installation", begin)
+
+
+def never_abdicate(patch: Patch) -> None:
+    """A primary that nobody answers goes on sending heartbeats."""
+    never(patch, TimeoutName.ABDICATION)
+
+
+def leave_alone(patch: Patch) -> None:
+    """One wish is enough to leave a view."""
+
+    def due_view(state: State) -> int | None:
+        own = state.wishes.get(state.replica)
+        return own.target_view if own and own.target_view > state.view else None
+
+    patch.setattr(wishes, "due_view", due_view)
+
+
+def register_twice(patch: Patch) -> None:
+    """A registration that comes again opens another session."""
+    real = SessionsMachine._register
+
+    def register(self: SessionsMachine, command: Any, user_id: int, revision: int) -> Any:
+        if self._of_nonce.get((user_id, command.nonce)) is not None:
+            self._of_nonce.drop((user_id, command.nonce))
+        return real(self, command, user_id, revision)
+
+    patch.setattr(SessionsMachine, "_register", register)
+
+
+def fetch_by_op(patch: Patch) -> None:
+    """Entries of a chosen log are asked for, given and taken by op, whatever their checksum."""
+    unknown = (DropRule.NOT_HELD, lambda state, message: state.log.get(message.op) is None)
+    receive(patch, messages.RequestPrepareMessage, (unknown,), repair.on_request_prepare)
+
+    def not_wanted(state: State, message: messages.RepairMessage) -> bool:
+        return not state.may_journal or message.prepare.op not in repair.wanted(state)
+
+    def take(state: State, message: messages.RepairMessage) -> None:
+        state.write(message.prepare, fills=message.prepare.op in state.log.faulty)
+
+    changed = {DropRule.NOT_LACKING: not_wanted}
+    rules = tuple((rule, changed.get(rule, applies)) for rule, applies in drop.REPAIR_RULES)
+    receive(patch, messages.RepairMessage, rules, take)
+
+    def send_held(self: Process, effect: vsr.SendHeld) -> None:
+        self.peer_reads.send_entry(effect, lambda _: True)
+
+    patch.setitem(HANDLERS, vsr.SendHeld, send_held)
+
+
+def vote_without_memory(patch: Patch) -> None:
+    """Who lost its disk votes and vouches at once."""
+
+    def begin(state: State, message: messages.CommitMessage) -> None:
+        state.timeouts.stop_all()
+        state.change_status(Status.RECOVERING)
+        state.persist_superblock()
+        state.hear_commit(message.commit, message.from_replica)
+        start_view.ask(state, message.view)
+
+    known = replica.MESSAGE_HANDLERS[messages.CommitMessage]
+    changed = {**known, Status.BLANK: (drop.FOUNDED_CLUSTER_RULES, begin)}
+    patch.setitem(replica.MESSAGE_HANDLERS, messages.CommitMessage, changed)
+
+
+def count_snapshots_early(patch: Patch) -> None:
+    """A snapshot counts as held, and is restarted from, before its files are durable."""
+    real = SimulatedDisk.sync_inode
+
+    def sync(self: SimulatedDisk, path: str, inode: Any) -> None:
+        if path.startswith((JOURNAL, SUPERBLOCK)):
+            real(self, path, inode)
+
+    patch.setattr(SimulatedDisk, "sync_inode", sync)
+
+
+def cornered(fault: FaultKind) -> Callable[[Options], bool]:
+    """The seeds that do this damage at the worst moment; see `Nemesis._corner`."""
+    return lambda options: options.faults >= {fault, FaultKind.CRASH, FaultKind.PARTITION}
+
+
+def leans(leaning: Leaning, *faults: FaultKind) -> Callable[[Options], bool]:
+    """The seeds that lean on a rare moment, and have what makes it; see `moments.py`."""
+    return lambda options: (
+        leaning in options.leanings
+        and options.faults.issuperset(faults)
+        and options.replica_count > 1
+    )
+
+
+def is_of_many_with_returns(options: Options) -> bool:
+    """The seeds in which an old primary returns to more than one who has the newer log."""
+    returns = leans(Leaning.RETURN, FaultKind.PARTITION, FaultKind.CRASH)
+    return returns(options) and options.replica_count > 3
+
+
+def has_real_stages(options: Options) -> bool:
+    """The seeds with sessions."""
+    return options.application == "domains"
+
+
+def has_snapshots_and_power_cuts(options: Options) -> bool:
+    """The seeds that cut some, and lose what was not synced."""
+    return options.snapshot_ops > 0 and FaultKind.POWER in options.faults
+
+
+def has_part_alone(options: Options) -> bool:
+    """The seeds that may cut a part of the cluster off for good."""
+    is_sound = not (options.faults & OF_STORED_DATA or options.is_founding_struck)
+    return is_sound and options.replica_count > 2
+
+
+def has_deaf_part(options: Options) -> bool:
+    """The seeds that let a part of the cluster hear nothing any more; drawn as `_heal` does."""
+    random = Random(f"{options.seed} heal")
+    is_drawn = has_part_alone(options) and random.random() < PART_ALONE_SHARE
+    random.sample(range(options.replica_count), options.replica_count)
+    random.random()
+    return is_drawn and random.choice(REST_SHAPES) == "deaf"
+
+
+GUARDS: Final = (
+    Plant("P1", truncate_when_behind, seed=1),
+    Plant("P2", ignore_later_views),
+    Plant("P3", wish_once),
+    Plant(
+        "P3", vote_once, seeds_max=WHOLE_SEEDS, where=leans(Leaning.FORGOTTEN_VIEW, FaultKind.CRASH)
+    ),
+    Plant("P4", ask_once),
+    Plant("P4", take_any_log, where=leans(Leaning.ECHOES, FaultKind.DUPLICATION)),
+    Plant("P5", wait_for_a_primary, seed=1),
+    Plant("P6", vouch_before_durable, seed=1),
+    Plant("P7", go_on_counting, seed=1, where=has_real_stages),
+    Plant("P8", keep_numbers_in_hand, where=leans(Leaning.PENDULUM)),
+    Plant("P9", vote_before_durable),
+    Plant("P10", act_before_log_view_is_durable),
+    Plant("P11", vouch_after_voting, where=leans(Leaning.DOZING, FaultKind.PAUSE)),
+    Plant("P12", take_hearsay_for_held, seed=1),
+    Plant("P12", vote_with_hearsay, seed=4),
+    Plant("P13", deny_what_is_damaged, seed=44, where=cornered(FaultKind.ROT)),
+    Plant("P14", cut_at_the_chosen_head),
+    Plant("P14", question_the_commit_point),
+    Plant(
+        "P15",
+        never_forfeit,
+        seeds_max=40,
+        redundant="it only saves time; a story shows that it does",
+        story="p15_far_behind_is_no_primary",
+    ),
+    Plant("P16", never_abdicate, where=has_deaf_part),
+    Plant(
+        "P16",
+        leave_alone,
+        seeds_max=WHOLE_SEEDS,
+        where=has_part_alone,
+        redundant="who hears nobody disturbs the others, who go on in between; a story shows it",
+        story="p16_isolated_backup_disturbs_nobody",
+    ),
+    Plant("P17", register_twice, seed=1, where=has_real_stages),
+    Plant("P18", fetch_by_op, where=is_of_many_with_returns),
+    Plant("P19", vote_without_memory, seeds_max=WHOLE_SEEDS, where=cornered(FaultKind.LOST_DISK)),
+    Plant("P20", count_snapshots_early, seed=16, where=has_snapshots_and_power_cuts),
+)

@@ -1,0 +1,155 @@
+"""How one replica stands: what the others say, whether it is fit to lead, and what it has room for.
+
+The rules are those of the product (`Reports`, `Fitness`, `Entries`, `SpaceWatch`, `Retention`).
+Here is only what calls them, in simulated time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from coordinator import vsr
+from coordinator.peers.messages import ReplicaReportMessage
+from coordinator.replica.entries import Entries
+from coordinator.replica.fitness import LOOK_INTERVAL_MS, Fitness, FitnessPorts, Seen
+from coordinator.reports import NO_VOTE, REPORT_INTERVAL_MS, Reports
+from coordinator.snapshot.retention import LOOK_INTERVAL_MS as RETENTION_INTERVAL_MS
+from coordinator.snapshot.retention import NONE_AT_ALL, Retention, Room
+from testkit.simulation.space import SimulatedSpace
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.limits import TICK_MS
+
+if TYPE_CHECKING:
+    from testkit.simulation.process import Process
+
+STATUSES: Final = {
+    status: cluster_pb2.ReplicaStatus.Value(f"REPLICA_STATUS_{status.name}")
+    for status in vsr.Status
+}
+
+
+class Standing:
+    """Beside one process. It is what `Entries` sees of the replica, too."""
+
+    def __init__(self, process: Process) -> None:
+        machine, world = process.machine, process.machine.world
+        self._process = process
+        self._world = world
+        count = world.options.replica_count
+        self._others = [i for i in range(world.options.machine_count) if i != machine.index]
+        self._reports = Reports(self._others, count, self._now_ms)
+        self.space = SimulatedSpace(
+            process.files.journal, self._became_full, process.pump, process.later
+        )
+        self.entries = Entries(self, self.space.room, lambda: self._now_ms() // TICK_MS)
+        ports = FitnessPorts(
+            self._look, self._tell, lambda reason: None, lambda reason: None, self._now_ms
+        )
+        self._fitness = Fitness(ports)
+        self._retention = Retention(process.files.journal, self._reports.followers, self._waits)
+
+    def begin(self) -> None:
+        """Report, and look at what there is, for as long as the process runs."""
+        if self._others:
+            self._report()
+            self._look_again()
+        self._process.later(RETENTION_INTERVAL_MS, self._drop_what_was_kept)
+
+    def _now_ms(self) -> int:
+        return self._world.schedule.now_ms
+
+    # --- What the others say ---
+
+    def received(self, message: Any) -> None:
+        """Take a message of another replica."""
+        if not isinstance(message, ReplicaReportMessage):
+            self.entries.received(message)
+            self.space.make_if_due()
+        elif message.cluster_id == self._world.cluster_id and message.from_replica in self._others:
+            # The product's streams are of one sender each, who has said which cluster it is of.
+            self._reports.heard(message)
+
+    def _report(self) -> None:
+        core = self._process.core
+        report = ReplicaReportMessage(
+            cluster_id=self._world.cluster_id,
+            from_replica=self._process.machine.index,
+            status=STATUSES[core.status],
+            view=core.view,
+            op=core.marks.op,
+            commit=core.marks.commit_min,
+            retired=core.marks.retired_op,
+            generation=self._process.snapshots.adopted,
+            client_address="",
+            unfit=self._fitness.reason or self._lack_of_vote(),
+        )
+        for replica in self._others:
+            self._world.network.send_report(report.from_replica, replica, report)
+        self._process.later(REPORT_INTERVAL_MS, self._report)
+
+    def _lack_of_vote(self) -> str:
+        core = self._process.core
+        return "" if core.is_standby or core.is_voter else NO_VOTE
+
+    # --- Fit to lead ---
+
+    def _look_again(self) -> None:
+        self._fitness.look()
+        self._process.later(LOOK_INTERVAL_MS, self._look_again)
+
+    def _look(self) -> Seen:
+        marks = self._process.core.marks
+        return Seen(
+            committed_op=marks.commit_min,
+            retired_op=marks.retired_op,
+            services={},
+            is_full=self.space.full,
+            has_fit_peer=self._reports.has_fit_peer(),
+        )
+
+    def _tell(self, event: vsr.Event) -> None:
+        self._world.marks.hit(f"told {type(event).__name__.lower()}")
+        self._process.step(event)
+
+    # --- Room ---
+
+    def step(self, event: vsr.Event) -> None:
+        """Give the core an entry that is let in."""
+        self._process.step(event)
+
+    def may_send(self, effect: vsr.Send) -> bool:
+        """Whether a message is to be sent: hardly ever one for what there is no room for."""
+        return self.entries.may_send(effect)
+
+    def may_use_reserve(self, prepare: vsr.Prepare) -> bool:
+        """No entry is about snapshots here."""
+        return False
+
+    def holds(self, prepare: vsr.Prepare) -> bool:
+        """Whether the log has this very entry, intact."""
+        return self._process.core.holds(prepare.op, prepare.checksum)
+
+    @property
+    def head_op(self) -> int:
+        """The last op of the log here."""
+        return self._process.core.marks.op
+
+    def _became_full(self, why: str) -> None:
+        self._world.trace.note(self._process.machine.name, "full", why)
+        self._world.marks.hit("no space for a segment")
+
+    # --- What is kept for those that lag ---
+
+    def truncate_before(self, op: int) -> None:
+        """Drop what neither a snapshot needs nor another replica; in the journal's turn."""
+        self._retention.truncate_before(op)
+        self._world.marks.hit("journal kept for others", int(self._retention._is_kept))
+
+    def _waits(self) -> Room:
+        options = self._world.options
+        return NONE_AT_ALL if self.space.full else Room(options.retain_ms, options.retain_bytes)
+
+    def _drop_what_was_kept(self) -> None:
+        if self._retention._is_kept:
+            self._process.background("truncate", self._retention._truncate, lambda _: None)
+        self._process.later(RETENTION_INTERVAL_MS, self._drop_what_was_kept)
