@@ -26,7 +26,7 @@ export DEMO_ANALYTICS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help preflight preflight-analytics preflight-dev up demo test test-long lint format generate lock \
+.PHONY: help preflight preflight-analytics preflight-dev up demo test test-long lint format generate docs lock \
         simulate simulate-guards crash-test cluster-test abuse limits benchmark benchmark-snapshots benchmark-failover \
         benchmark-analytics clean
 
@@ -93,6 +93,9 @@ format: $(DEV) ## Bring code and protos into the house format
 
 generate: $(DEV) ## Regenerate viewstamp/api from protos
 	$(PYTHON) tools/generate.py
+
+docs: $(DEV) ## Build the documentation site into var/site, with strict links
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(PYTHON) -m mkdocs build --strict
 
 lock: $(DEV) ## Resolve the dependencies again
 	$(LOCK) --upgrade --output-file requirements.lock

@@ -77,9 +77,13 @@ def lock_disagreements(lock: str, larger: str, name: str = "requirements-dev.loc
 
 
 def _pins(lock: str) -> set[str]:
-    """Return the pins of a lock file's text: name, version and hashes, without comments."""
+    """Return the pins of a lock file's text: name, version and hashes.
+
+    Comments are left out, and so are markers: a larger lock may need a package on more platforms.
+    """
     lines = [line for line in lock.splitlines() if line and not line.lstrip().startswith("#")]
-    return set("\n".join(lines).replace(" \\\n", "").splitlines())
+    pins = "\n".join(lines).replace(" \\\n", "")
+    return set(re.sub(r" ; .*?(?=\s+--hash)", "", pins).splitlines())
 
 
 def _matches(file: TextFile, pattern: re.Pattern[str], complaint: str) -> list[str]:
