@@ -9,7 +9,7 @@ UP_PORT := 7400
 SEED    ?= 1
 COUNT   ?= 200
 LOCK    := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 \
-           --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --extra build
+           --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --extra build --extra server
 
 # What hangs ends, and fails: a test names itself first (faulthandler_timeout), a runner ends here.
 LIMIT   := timeout --foreground --verbose --kill-after=30s

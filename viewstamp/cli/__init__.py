@@ -7,6 +7,9 @@ from typing import Final
 
 EXIT_INTERRUPTED: Final = 130
 
+# Modules that a client does without, and the extra that brings them.
+EXTRAS: Final = {"prometheus_client": "server", "zstandard": "server"}
+
 
 def main() -> None:
     """Run the command line and exit with its code."""
@@ -16,6 +19,21 @@ def main() -> None:
         app(prog_name="viewstamp")
     except KeyboardInterrupt:  # while modules were loaded
         sys.exit(EXIT_INTERRUPTED)
+    except ModuleNotFoundError as error:
+        _name_extra(error)
+
+
+def _name_extra(error: ModuleNotFoundError) -> None:
+    """Tell which extra brings the module that is missing, and exit. Raises what none brings."""
+    extra = EXTRAS.get((error.name or "").partition(".")[0])
+    if extra is None:
+        raise error
+    from viewstamp.cli.settings import EXIT_USAGE, Settings, tell
+
+    settings = Settings(as_json="--json" in sys.argv[1:])
+    step = f"install the extra `{extra}`: pip install 'viewstamp[{extra}]'"
+    tell(settings, "EXTRA_MISSING", f"this command needs {error.name}, which is not here", step)
+    sys.exit(EXIT_USAGE)
 
 
 __all__ = ["main"]

@@ -1,32 +1,17 @@
-"""`viewstamp up`, `keygen`, `status` and `cluster`."""
+"""`viewstamp status` and `cluster`."""
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-import signal
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.cli.options import Yes, confirm
 from viewstamp.cli.output import plain, print_json, print_table
 from viewstamp.cli.session import ask_here, run
-from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, Settings, fail, settings_of
+from viewstamp.cli.settings import EXIT_USAGE, Settings, fail, settings_of
 from viewstamp.client import Client
-from viewstamp.cluster import (
-    ClusterFailed,
-    LocalCluster,
-    LocalReplicas,
-    PreflightError,
-    check_passed_on,
-)
-from viewstamp.cluster.local import DEFAULT_LISTEN
-from viewstamp.cluster.preflight import write_secret
-from viewstamp.telemetry.settings import TELEMETRY_DIRECTORY, TRACE_RATIO, TelemetrySettings
 
 # These fit into 80 columns.
 REPLICA_COLUMNS = ("replica_id", "role", "status", "commit", "lag", "link", "address")
@@ -36,159 +21,6 @@ WIDE_REPLICA_COLUMNS = (
 )
 SERVICE_COLUMNS = ("stage", "connected", "settled_revision", "item_log_bytes", "restarts")
 ALARM_COLUMNS = ("kind", "message", "since")
-
-
-def up(
-    context: typer.Context,
-    flags: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="-- FLAGS",
-            help="Behind `--`: flags for the coordinator, for each one if there are several;"
-            " `python -m coordinator --help` explains them.",
-            show_default=False,
-        ),
-    ] = None,
-    data_directory: Annotated[
-        Path, typer.Option(help="Journal, secrets, logs; created if it is not there.")
-    ] = Path("data"),
-    listen: Annotated[
-        str, typer.Option(help="HOST:PORT for clients; port 0 takes a free one.")
-    ] = DEFAULT_LISTEN,
-    trace_ratio: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Of commands, so many are traced: 0 to 1.")
-    ] = TRACE_RATIO,
-    otlp_endpoint: Annotated[
-        str | None, typer.Option(help="Send traces to a collector too: http://HOST:PORT.")
-    ] = None,
-    metrics_listen: Annotated[
-        str | None, typer.Option(help="HOST:PORT of the coordinator's Prometheus page.")
-    ] = None,
-    replicas: Annotated[
-        int, typer.Option(min=1, max=limits.REPLICAS_MAX, help="Four processes each.")
-    ] = 1,
-    standbys: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=limits.STANDBYS_MAX,
-            help="Replicas without a vote, beside at least 2 that have one; four processes each.",
-        ),
-    ] = 0,
-) -> None:
-    """Run a cluster on this machine until Ctrl-C.
-
-    Starts the coordinator and the three domain services, and restarts what dies. The processes
-    write their logs to DATA_DIRECTORY/log and their traces to DATA_DIRECTORY/telemetry. With
-    several replicas each has a directory of its own, DATA_DIRECTORY/replica-0 and so on, and
-    listens one port above the one before. What stands behind `--` is passed on to the coordinators:
-    `viewstamp up --replicas 3 -- --snapshot-commands 1000 --log-level debug`. Exit codes: 0
-    stopped, 1 a process was given up, 2 it could not start.
-    """
-    settings = settings_of(context)
-    telemetry = TelemetrySettings(
-        directory=data_directory / TELEMETRY_DIRECTORY,
-        trace_ratio=trace_ratio,
-        otlp_endpoint=otlp_endpoint,
-        metrics_listen=metrics_listen,
-    )
-    try:
-        check_passed_on(flags or [], replicas + standbys)
-        shared: Any = {"telemetry": telemetry, "coordinator_arguments": flags or []}
-        cluster: LocalCluster | LocalReplicas = (
-            LocalCluster(data_directory, listen, **shared)
-            if replicas == 1 and standbys == 0
-            else LocalReplicas(data_directory, replicas, listen, standbys=standbys, **shared)
-        )
-        asyncio.run(_serve(settings, cluster))
-    except PreflightError as error:
-        fail(settings, "CANNOT_START", str(error))
-    except ClusterFailed as error:
-        if settings.as_json:
-            fail(settings, "CLUSTER_FAILED", str(error), exit_code=EXIT_REFUSED)
-        typer.echo(f"error: CLUSTER_FAILED: {error}", err=True)
-        raise typer.Exit(EXIT_REFUSED) from error
-
-
-async def _serve(settings: Settings, cluster: LocalCluster | LocalReplicas) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
-    try:
-        await cluster.start()
-        tasks.append(asyncio.create_task(_serve_until_failure(settings, cluster)))
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await cluster.stop()
-    if not settings.as_json:
-        typer.echo("stopped")
-
-
-async def _serve_until_failure(settings: Settings, cluster: LocalCluster | LocalReplicas) -> None:
-    await cluster.wait_ready()
-    _announce(settings, cluster)
-    await cluster.wait()
-
-
-def _announce(settings: Settings, cluster: LocalCluster | LocalReplicas) -> None:
-    password = cluster.root_password_path.resolve()
-    members = cluster.replicas if isinstance(cluster, LocalReplicas) else [cluster]
-    if settings.as_json:
-        described = [_described(member) for member in members]
-        shared = {"root_password_file": str(password)}
-        if isinstance(cluster, LocalReplicas):
-            directory = str(cluster.data_directory.resolve())
-            count = len(cluster.addresses)
-            parts = {"replicas": described[:count], "standbys": described[count:]}
-            print_json({"data_directory": directory, **parts, **shared})
-        else:
-            print_json({**described[0], **shared})
-        return
-    standbys = cluster.standby_addresses if isinstance(cluster, LocalReplicas) else []
-    address = ",".join(member.address for member in members[: len(members) - len(standbys)])
-    typer.echo(f"Viewstamp listens on {address}")
-    if standbys:
-        typer.echo(f"standbys listen on {','.join(standbys)}")
-    typer.echo(f"root's first password is in {password}")
-    typer.echo(
-        f"log in: viewstamp login --address {address} --username root --password-file '{password}'"
-    )
-    logs = cluster.data_directory.resolve() / ("*/log" if len(members) > 1 else "log")
-    typer.echo(f"logs:   {logs}    stop: Ctrl-C")
-
-
-def _described(cluster: LocalCluster) -> dict[str, Any]:
-    return {
-        "address": cluster.address,
-        "data_directory": str(cluster.data_directory.resolve()),
-        "pids": cluster.pids,
-    }
-
-
-def keygen(
-    context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="Where to; must not exist.", metavar="FILE")],
-) -> None:
-    """Write a new cluster key: 64 hexadecimal digits, the same file for every replica."""
-    settings = settings_of(context)
-    try:
-        write_secret(file, secrets.token_hex(limits.CLUSTER_KEY_BYTES) + "\n")
-    except FileExistsError:
-        text = f"{file} exists, and a key in use must never be replaced"
-        fail(settings, "FILE_EXISTS", text, "choose another file", exit_code=EXIT_USAGE)
-    except OSError as error:
-        fail(settings, "CANNOT_WRITE", f"{file}: {error.strerror}", "choose another file")
-    if settings.as_json:
-        print_json({"file": str(file)})
-    else:
-        typer.echo(
-            f"wrote a new cluster key to {file}: copy it to every replica, show it to nobody"
-        )
 
 
 def status(

@@ -31,9 +31,9 @@ class Place:
 
 # In the order in which help lists them.
 PLACES: Final = {
-    "up": Place("cluster", "up", "Run a cluster on this machine until Ctrl-C."),
+    "up": Place("up", "up", "Run a cluster on this machine until Ctrl-C."),
     "keygen": Place(
-        "cluster",
+        "up",
         "keygen",
         "Write a new cluster key: 64 hexadecimal digits, the same file for every replica.",
     ),

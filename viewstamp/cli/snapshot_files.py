@@ -227,6 +227,8 @@ def download(
 
 def fetch(context: typer.Context, settings: Settings, generation: int, directory: Path) -> Download:
     """Download into a directory. Raises BadDownload, OSError."""
+    import zstandard  # noqa: F401 - without it nothing can be verified: so nothing is downloaded
+
     with progress_bar(settings) as progress, Download(directory) as got:
         task = progress.add_task("downloading", total=None)
         failures: list[Exception] = []

@@ -43,8 +43,6 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-import zstandard
-
 from viewstamp.format import CHECKSUM_BYTES, FormatError, FormatVersionError
 from viewstamp.format.prepare import checksum_of
 from viewstamp.format.section import Entry, Position
@@ -204,6 +202,8 @@ def raw_blocks(entries: Iterable[Entry]) -> Iterator[RawBlock]:
 
 def compress(raw: RawBlock) -> Block:
     """Make the block of encoded entries: the costly part. Any thread may call it."""
+    import zstandard  # late: a client that reads no blocks does without it
+
     frame = zstandard.ZstdCompressor(
         level=ZSTD_LEVEL, write_content_size=True, write_checksum=False, write_dict_id=False
     ).compress(raw.raw)
@@ -248,6 +248,8 @@ def verify_block(data: bytes) -> BlockHeader:
 
 def decode_block(data: bytes) -> list[Entry]:
     """Return the entries of a block, verified; raises FormatError saying what is wrong."""
+    import zstandard
+
     header = verify_block(data)
     frame = memoryview(data)[BLOCK_HEADER_BYTES:]
     try:
