@@ -299,7 +299,7 @@ def _open_snapshots(
         directories,
         report=repairs,
         reserve_bytes_min=options.snapshot_reserve_bytes,
-        is_apart=isinstance(storage, FileStorage),
+        has_writer_process=isinstance(storage, FileStorage),
     )
 
 

@@ -25,7 +25,7 @@ from coordinator.snapshot.agreement import DurableReport, Reports
 from coordinator.snapshot.bases import restored_tallies, section_base
 from coordinator.snapshot.copies import CopyVerdict
 from coordinator.snapshot.decisions import LocalState
-from coordinator.snapshot.generation_files import StoredGenerations, durable_of
+from coordinator.snapshot.generation_writer import StoredGenerations, durable_of
 from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports
 from coordinator.snapshot.pacing import Pace, Traffic
 from coordinator.snapshot.retention import NONE_AT_ALL, Follower, Retention, Room

@@ -13,8 +13,7 @@ section is large, so the coordinator has it done by a process of low priority,
 `python -m coordinator.snapshot.compaction`, which calls the same function: it reads a job from its
 standard input and writes an answer, both JSON, see `CompactionJob` and `answer_of`. To start that
 process takes a processor for a third of a second; small chains, which small sections need merged
-with almost every snapshot, are merged in less by the process that writes snapshot files, or in the
-calling thread if there is none.
+with almost every snapshot, are merged in less by the process that writes snapshot files.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from coordinator.snapshot.copies import Copies, CopyVerdict, Report, no_room
+from coordinator.snapshot.copies import Copies, CopyVerdict, Report
 from coordinator.snapshot.errors import CompactionFailed, CopiesFailed, SnapshotFilesError
 from coordinator.snapshot.restore import StoredLayer, open_layer
+from coordinator.snapshot.section_writer import SectionWriter, reached_by
 from coordinator.snapshot.verify import difference
-from coordinator.snapshot.writing import SectionWriter, reached_by
 from coordinator.storage import FileStorage
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SectionManifest
 from viewstamp.format import FormatError
@@ -48,7 +47,7 @@ from viewstamp.limits import (
 
 MODULE: Final = "coordinator.snapshot.compaction"
 # Before compression, all layers of a chain together: some milliseconds of work.
-COMPACT_HERE_BYTES_MAX: Final = LAYER_BLOCK_BYTES_MAX
+SMALL_CHAIN_BYTES_MAX: Final = LAYER_BLOCK_BYTES_MAX
 # As low as it goes: the event loop of the coordinator shares the machine.
 NICENESS: Final = 19
 _PERCENT: Final = 100
@@ -157,21 +156,27 @@ def _write(copies: Copies, job: CompactionJob, entries: Iterable[Entry]) -> Laye
         feature_level=job.feature_level,
     )
     # Unnamed until the caller names it: while a compaction is under way no layer is collected.
-    writer = SectionWriter(copies, f"merged-{job.stage}", header, no_room, pin=lambda digest: None)
+    writer = SectionWriter(
+        copies.local,
+        f"merged-{job.stage}",
+        lambda: header,
+        pin=lambda digest: None,
+        use_reserve=False,
+    )
     try:
         if job.first > 0:
-            writer.append_entries(entries)
+            writer.add_entries(entries)
         else:
-            _append_all(writer, job, entries)
+            _add_all(writer, job, entries)
         return writer.finish()
     finally:
         writer.discard()
 
 
-def _append_all(writer: SectionWriter, job: CompactionJob, entries: Iterable[Entry]) -> None:
-    """Append a whole section, and hold it to what the manifest says of it."""
+def _add_all(writer: SectionWriter, job: CompactionJob, entries: Iterable[Entry]) -> None:
+    """Add a whole section, and hold it to what the manifest says of it."""
     tally = SectionTally()
-    writer.append_entries(_counted(entries, tally))
+    writer.add_entries(_counted(entries, tally))
     wrong = difference(job.section, tally)
     if wrong is not None:
         raise CompactionFailed(f"section of stage {job.stage}: {wrong}")
@@ -195,7 +200,7 @@ class Compactor(Protocol):
         ...
 
 
-class CompactorHere:
+class LocalCompactor:
     """Merges in the calling thread: for tools, and for storage that is not the file system."""
 
     def merge(self, copies: Copies, job: CompactionJob) -> LayerReference:
@@ -206,36 +211,39 @@ class CompactorHere:
         """A thread cannot be ended; it is waited for."""
 
 
-class CompactorApart:
+class SmallMerges(Protocol):
+    """The process that writes snapshot files (`writer_process.WriterProcess`)."""
+
+    def merge(self, job: str) -> str:
+        """Do a job as `answer_of` does. Raises CopyNotWritten, CopiesFailed."""
+        ...
+
+
+class ProcessCompactor:
     """Merges in a process of low priority. What it leaves behind when killed is garbage.
 
-    Chains of at most `here_bytes_max` raw bytes are merged by `near`, or in the calling thread.
+    Chains of at most `small_bytes_max` raw bytes are merged by the writer process, which is there.
     """
 
     def __init__(
-        self,
-        report: Report,
-        here_bytes_max: int = COMPACT_HERE_BYTES_MAX,
-        near: Callable[[str], str] | None = None,
+        self, report: Report, writer: SmallMerges, small_bytes_max: int = SMALL_CHAIN_BYTES_MAX
     ) -> None:
-        """`report` is told of the copies that were repaired over there. `near` does a job as
-        `answer_of` does, and may raise what `merge_chain` raises."""
+        """`report` is told of the copies that were repaired over there."""
         self._report = report
-        self._near = near
-        self._here_bytes_max = here_bytes_max
+        self._writer = writer
+        self._small_bytes_max = small_bytes_max
         self._mutex = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         self._stopped = False
 
     def merge(self, copies: Copies, job: CompactionJob) -> LayerReference:
         """As `merge_chain`; CompactionFailed stands for whatever else went wrong over there."""
-        if sum(layer.raw_bytes for layer in job.layers) <= self._here_bytes_max:
+        text = job.to_json(copies.directories)
+        if sum(layer.raw_bytes for layer in job.layers) <= self._small_bytes_max:
             self._check_running()
-            if self._near is None:
-                return merge_chain(copies, job)
-            return self._take(copies, json.loads(self._near(job.to_json(copies.directories))))
+            return self._take(copies, json.loads(self._writer.merge(text)))
         process = self._start()
-        output, errors = process.communicate(job.to_json(copies.directories))
+        output, errors = process.communicate(text)
         self._process = None
         if process.returncode != 0:
             last = errors.strip().splitlines()[-1:] or ["it said nothing"]
@@ -267,7 +275,7 @@ class CompactorApart:
             self._report(name, [CopyVerdict(*each) for each in verdicts])
         if answer["must_end"]:
             # The kernel tells of a failed write once, and it told the other process.
-            copies.fail(f"in the compaction process: {answer['failure']}")
+            copies.local.fail(f"in the compaction process: {answer['failure']}")
         if answer["failure"]:
             raise CompactionFailed(str(answer["failure"]))
         return LayerReference.FromString(bytes.fromhex(str(answer["layer"])))

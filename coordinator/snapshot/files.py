@@ -1,36 +1,36 @@
 """The face of everything that touches snapshot files.
 
 **Threads.** Every call blocks: make it from a thread that may wait. One thread opens and closes.
-In between any thread may call any method; what is handed out, a `GenerationWriter`, a
-`SectionWriter`, a `Loaded`, belongs to one thread at a time, and the section writers of one
-generation may be in different threads. One mutex is held while layers are pinned and while garbage
-is collected; writing, loading, scrubbing and compacting go on beside each other.
+In between any thread may call any method; what is handed out, a `SectionWriter`, a `Loaded`,
+belongs to one thread at a time, and the section writers of one generation may be in different
+threads. One mutex is held while layers are pinned and while garbage is collected; writing, loading,
+scrubbing and compacting go on beside each other.
 
-**Order of a generation's life.** `begin` → a section writer per stage → `write_manifest`: durable
-here. Adopted (the superblock names it, durably) → `collect_garbage` → `rebuild_reserve`. Failed or
-abandoned → `GenerationWriter.discard`, `delete` → `collect_garbage`. After a restart
+**Order of a generation's life.** A section writer per stage → `write_manifest`: durable here.
+Adopted (the superblock names it, durably) → `collect_garbage` → `rebuild_reserve`. Failed or
+abandoned → `delete` → `collect_garbage`. After a restart
 `collect_garbage` may be called only once the journal was replayed: before that the catalog is the
 one of the cut, and does not know what was kept since.
 
 **Errors.** CopiesFailed ends the process. SnapshotNoSpace and CopyNotWritten fail the generation
-that was being written, whose writer must be discarded. AllCopiesBad and GenerationDamaged say what
+that was being written, which must be deleted. AllCopiesBad and GenerationDamaged say what
 an operator can do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.snapshot.apart import CopiesApart, WriterOptions, WriterProcess
 from coordinator.snapshot.compaction import (
     CompactionJob,
     Compactor,
-    CompactorApart,
+    LocalCompactor,
+    ProcessCompactor,
     first_to_merge,
 )
-from coordinator.snapshot.copies import Copies, Report
+from coordinator.snapshot.copies import Report
 from coordinator.snapshot.errors import AllCopiesBad, ConflictingManifest, CopyNotWritten
 from coordinator.snapshot.garbage import (
     Collected,
@@ -40,17 +40,15 @@ from coordinator.snapshot.garbage import (
     stored_generations,
 )
 from coordinator.snapshot.incoming import IncomingGeneration, check_same_history
-from coordinator.snapshot.layout import (
-    equality_check,
-    layer_file,
-    manifest_file,
-)
+from coordinator.snapshot.layout import layer_file, manifest_file
+from coordinator.snapshot.local_writer import FileWriter
 from coordinator.snapshot.opening import open_directories, release
 from coordinator.snapshot.pinned import PinnedGeneration
 from coordinator.snapshot.reserve import Reserve
 from coordinator.snapshot.restore import Loaded, open_sections, read_manifest
-from coordinator.snapshot.verify import FileVerdict, problems_of
-from coordinator.snapshot.writing import SectionWriter, reached_by
+from coordinator.snapshot.section_writer import SectionWriter
+from coordinator.snapshot.verify import problems_of
+from coordinator.snapshot.writer_process import WriterProcess
 from coordinator.storage import Storage
 from viewstamp.api.snapshots.v1.manifest_pb2 import (
     LayerReference,
@@ -99,14 +97,14 @@ class SnapshotFiles:
         reserve_bytes_min: int = SNAPSHOT_RESERVE_BYTES_MIN,
         compactor: Compactor | None = None,
         compact_bytes_min: int = COMPACT_DELTAS_BYTES_MIN,
-        is_apart: bool = False,
+        has_writer_process: bool = False,
     ) -> None:
         """Open the directories, making those that are new; a temporary file of a crash goes.
 
-        `report` is told of each file of which a copy was bad, and what was done. Compaction runs
-        in a process of its own unless another compactor is given. With `is_apart` generations are
-        written by a process of their own, too; then `storage` must be the file system. Raises
-        WrongCopyDirectory, DirectoryInUse, DirectoriesUnused, CopyNotWritten, CopiesFailed.
+        `report` is told of each file of which a copy was bad, and what was done. With a writer
+        process new files are written, and chains merged, by processes of their own; then `storage`
+        must be the file system. Raises WrongCopyDirectory, DirectoryInUse, DirectoriesUnused,
+        CopyNotWritten, CopiesFailed.
         """
         self._cluster_id = directories.cluster_id
         opened = open_directories(
@@ -121,20 +119,17 @@ class SnapshotFiles:
         self.new_directories = opened.new_directories
         """Directories that got their identity now: new ones, and those where it was damaged."""
         self._locks = opened.locks
-        self._copies: Copies = opened.copies
+        self._copies = copies = opened.copies
+        self._writer: FileWriter = copies.local
         self._process: WriterProcess | None = None
-        near = None
-        if is_apart:
-            process = self._process = WriterProcess(
-                WriterOptions(directories.paths, reserve_bytes_min),
-                [each for lock in opened.locks for each in lock.descriptors()],
-            )
-            copies = CopiesApart(storage, directories.paths, report, TAG, process)
-            self._copies, near = copies, copies.merge
-        self._reserve = Reserve(storage, self._copies, reserve_bytes_min)
+        self._compactor = compactor or LocalCompactor()
+        if has_writer_process:
+            descriptors = [each for lock in opened.locks for each in lock.descriptors()]
+            self._writer = self._process = WriterProcess(copies.local, descriptors)
+            self._compactor = compactor or ProcessCompactor(report, self._process)
+        self._reserve = Reserve(storage, copies.local, reserve_bytes_min)
         # Generations that come from another replica, which nobody here may delete.
         self._incoming: set[int] = set()
-        self._compactor = compactor or CompactorApart(report, near=near)
         self._pins = Pins()
         self._merged: dict[int, Merged] = {}
         self._compacting = 0
@@ -158,9 +153,55 @@ class SnapshotFiles:
 
     # --- Writing ---
 
-    def begin(self, generation: int) -> GenerationWriter:
-        """Begin to write a generation, or begin once more after giving up."""
-        return GenerationWriter(self, generation)
+    def section_writer(
+        self, generation: int, stage: int, header: Callable[[], LayerHeader]
+    ) -> SectionWriter:
+        """Return what writes the layer of a stage; its layer stays until the manifest is durable,
+        or the generation is released."""
+        return SectionWriter(
+            self._writer,
+            f"section-{stage}-of-{generation}",
+            header,
+            lambda digest: self._pins.add(generation, [digest]),
+            use_reserve=True,
+        )
+
+    def write_manifest(self, manifest: SnapshotManifest) -> SnapshotManifest:
+        """Return once the generation is durable here, with the manifest that is stored.
+
+        One that is here already with the same root stays; with another root ConflictingManifest is
+        raised. Raises FormatError for one that is wrong in itself.
+        """
+        # Else somebody would see that some directories lack the manifest, and repair that.
+        with self._pins.mutex:
+            stored = self.stored_manifest(manifest.generation)
+            if stored is None:
+                self._put_manifest(manifest)
+            elif stored.root != manifest.root:
+                raise ConflictingManifest(
+                    f"generation {manifest.generation} is stored with root {stored.root.hex()}, but"
+                    f" was written now with root {manifest.root.hex()}: the same log gave two"
+                    " states. Stop this replica and keep its directories for whoever looks for the"
+                    " reason"
+                )
+            self._pins.release(manifest.generation)
+        return stored or manifest
+
+    def _put_manifest(self, manifest: SnapshotManifest) -> None:
+        """Write a manifest, copy by copy, each by a rename: whichever comes first after a crash,
+        all become it. The next generation goes on from it, so it is remembered."""
+        name = manifest_file(manifest.generation)
+        self._writer.write(name, encode_manifest(manifest), use_reserve=True)
+        copy = SnapshotManifest()
+        copy.CopyFrom(manifest)
+        self._written[manifest.generation] = copy
+        self._named[manifest.generation] = frozenset(layers_of(copy))
+        while len(self._written) > MANIFESTS_WRITTEN_MAX:
+            del self._written[next(iter(self._written))]
+
+    def release(self, generation: int) -> None:
+        """Give up writing a generation: layers that no manifest names become garbage."""
+        self._pins.release(generation)
 
     def incoming(
         self, manifest: SnapshotManifest, adopted: int, *, replaces: bool = False
@@ -179,23 +220,20 @@ class SnapshotFiles:
             self._incoming.add(manifest.generation)
         return IncomingGeneration(
             self._copies,
+            self._writer,
             manifest,
             self._pins,
-            self._reserve.give_up,
             self._finish_replacing if replaces else self._finish_incoming,
             self._incoming.discard,
         )
 
     def _finish_incoming(self, manifest: SnapshotManifest) -> None:
-        self.begin(manifest.generation).write_manifest(manifest)
+        self.write_manifest(manifest)
         self.load(manifest.generation).close()
 
     def _finish_replacing(self, manifest: SnapshotManifest) -> None:
-        data, name = encode_manifest(manifest), manifest_file(manifest.generation)
         with self._pins.mutex:
-            # Copy by copy, each by a rename: whichever comes first after a crash, all become it.
-            self._copies.write(name, data, equality_check(data), self._reserve.give_up)
-            self._remember(manifest)
+            self._put_manifest(manifest)
         self.load(manifest.generation).close()
 
     def _replacing(self, manifest: SnapshotManifest, *, is_adopted: bool) -> SnapshotManifest:
@@ -233,9 +271,13 @@ class SnapshotFiles:
                 return layers
             return [*merged.layers, *layers[len(merged.prefix) :]]
 
-    def _keep_chain(self, generation: int, base: Sequence[LayerReference]) -> None:
-        """Pin a chain for a generation that goes on from it, if it is still there."""
+    def keep_chain(
+        self, generation: int, stage: int, section: SectionManifest
+    ) -> list[LayerReference]:
+        """Return `chain`, whose layers stay for a generation that goes on from it until that is
+        durable or released. Raises CopyNotWritten if one of them is gone."""
         with self._pins.mutex:
+            base = self.chain(stage, section)
             lost = [each for each in base if not self._copies.has(layer_file(each.digest))]
             if lost:
                 raise CopyNotWritten(
@@ -243,6 +285,7 @@ class SnapshotFiles:
                     f"directory has it any more; ask for the chain again"
                 )
             self._pins.add(generation, [each.digest for each in base])
+        return base
 
     def stored_manifest(self, generation: int) -> SnapshotManifest | None:
         """The manifest of a generation that is durable here, all copies repaired; None if no
@@ -255,15 +298,6 @@ class SnapshotFiles:
         """What `stored_manifest` returns, but for one that was written, and verified, just now:
         that is not read again. Not to be changed."""
         return self._written.get(generation) or self.stored_manifest(generation)
-
-    def _remember(self, manifest: SnapshotManifest) -> None:
-        """Keep a manifest that was written and verified just now: the next one goes on from it."""
-        copy = SnapshotManifest()
-        copy.CopyFrom(manifest)
-        self._written[manifest.generation] = copy
-        self._named[manifest.generation] = frozenset(layers_of(copy))
-        while len(self._written) > MANIFESTS_WRITTEN_MAX:
-            del self._written[next(iter(self._written))]
 
     def generations(self) -> list[int]:
         """The generations of which any directory has a manifest, ascending."""
@@ -286,14 +320,6 @@ class SnapshotFiles:
             self._pins.release(owner)
             raise
         return Loaded(manifest, layers, lambda: self._pins.release(owner))
-
-    def scrub(self, generation: int) -> Iterator[FileVerdict]:
-        """Look at every copy of a generation's files and repair what can be, file by file.
-
-        Raises AllCopiesBad for the manifest; a layer without an intact copy is a verdict.
-        """
-        with self.pinned(generation) as pinned:
-            yield from pinned.scrub()
 
     def pinned(self, generation: int) -> PinnedGeneration:
         """Keep the files of a generation until that is closed; raises AllCopiesBad."""
@@ -321,7 +347,7 @@ class SnapshotFiles:
         with self._pins.mutex:
             if generation in self._incoming:
                 return
-            self._copies.delete([manifest_file(generation)])
+            self._writer.delete([manifest_file(generation)])
             self._pins.release(generation)
             self._named.pop(generation, None)
             self._written.pop(generation, None)
@@ -336,6 +362,7 @@ class SnapshotFiles:
             self._forget_named(adopted)
             return collect(
                 self._copies,
+                self._writer,
                 self._cluster_id,
                 self._pins,
                 live,
@@ -413,84 +440,11 @@ class SnapshotFiles:
     def give_up_reserve(self) -> None:
         """Free the reserve of every directory, for what else a snapshot needs on a full disk."""
         for copy in range(len(self.directories)):
-            self._reserve.give_up(copy)
+            self._copies.local.give_up_reserve(copy)
 
     def reserve_bytes(self) -> list[int]:
         """How much is kept in each directory."""
         return [self._reserve.held_bytes(copy) for copy in range(len(self.directories))]
-
-
-class GenerationWriter:
-    """A generation on its way to the disk."""
-
-    def __init__(self, files: SnapshotFiles, generation: int) -> None:
-        """Use `SnapshotFiles.begin`."""
-        self._files = files
-        self.generation = generation
-
-    def section(
-        self,
-        stage: int,
-        *,
-        section_version: int,
-        feature_level: int,
-        base: Sequence[LayerReference],
-    ) -> SectionWriter:
-        """Begin the layer of a stage. `base` is the chain that it goes on from, as
-        `SnapshotFiles.chain` gave it, or empty if the blocks are the whole section.
-
-        Raises SnapshotNoSpace once the reserve is given up, CopyNotWritten, CopiesFailed.
-        """
-        files = self._files
-        files._keep_chain(self.generation, base)
-        header = LayerHeader(
-            cluster_id=files._cluster_id,
-            stage=stage,
-            section_version=section_version,
-            generation=self.generation,
-            base_generation=reached_by(base),
-            feature_level=feature_level,
-        )
-        return SectionWriter(
-            files._copies,
-            f"section-{stage}-of-{self.generation}",
-            header,
-            files._reserve.give_up,
-            lambda digest: files._pins.add(self.generation, [digest]),
-        )
-
-    def write_manifest(self, manifest: SnapshotManifest) -> SnapshotManifest:
-        """Return once the generation is durable here, with the manifest that is stored.
-
-        One that is here already with the same root stays; with another root ConflictingManifest is
-        raised. Raises FormatError for one that is wrong in itself.
-        """
-        # Else somebody would see that some directories lack the manifest, and repair that.
-        with self._files._pins.mutex:
-            stored = self._write_manifest(manifest)
-            self._files._pins.release(self.generation)
-        return stored
-
-    def _write_manifest(self, manifest: SnapshotManifest) -> SnapshotManifest:
-        files = self._files
-        data = encode_manifest(manifest)
-        stored = files.stored_manifest(self.generation)
-        if stored is None:
-            name = manifest_file(self.generation)
-            files._copies.write(name, data, equality_check(data), files._reserve.give_up)
-            files._remember(manifest)
-            return manifest
-        if stored.root != manifest.root:
-            raise ConflictingManifest(
-                f"generation {self.generation} is stored with root {stored.root.hex()}, but was "
-                f"written now with root {manifest.root.hex()}: the same log gave two states. Stop "
-                f"this replica and keep its directories for whoever looks for the reason"
-            )
-        return stored
-
-    def discard(self) -> None:
-        """Give up: layers that no manifest names become garbage."""
-        self._files._pins.release(self.generation)
 
 
 def _begins_with(layers: Sequence[LayerReference], prefix: Sequence[bytes]) -> bool:

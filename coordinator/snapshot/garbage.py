@@ -21,6 +21,7 @@ from typing import TypeVar
 from coordinator.snapshot.copies import Copies
 from coordinator.snapshot.errors import AllCopiesBad
 from coordinator.snapshot.layout import LAYERS, MANIFESTS, layer_file, manifest_file
+from coordinator.snapshot.local_writer import FileWriter
 from coordinator.snapshot.restore import read_manifest
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format import FormatError
@@ -100,6 +101,7 @@ def stored_layers(copies: Copies) -> list[bytes]:
 
 def collect(
     copies: Copies,
+    writer: FileWriter,
     cluster_id: bytes,
     pins: Pins,
     live: Collection[int],
@@ -115,13 +117,13 @@ def collect(
     older than the first manifest that names it. So all layers up to that generation stay, until the
     manifest is brought back or its generation is not kept any more, and the rest goes.
     """
-    copies.check_usable()
+    copies.local.check_usable()
     with pins.mutex:
         stored = stored_generations(copies)
         kept = pins.generations().union(live)
         dead = [each for each in stored if each < adopted and each not in kept]
         if dead:
-            copies.delete([manifest_file(generation) for generation in dead])
+            writer.delete([manifest_file(generation) for generation in dead])
         if is_compacting:
             return Collected(tuple(dead), (), postponed=True)
         for generation in dead:
@@ -144,7 +146,7 @@ def collect(
             newest = max(unreadable)
             unnamed = [digest for digest in unnamed if _generation(copies, digest) > newest]
         if unnamed:
-            copies.delete([layer_file(digest) for digest in unnamed])
+            writer.delete([layer_file(digest) for digest in unnamed])
         return Collected(tuple(dead), tuple(unnamed), False, tuple(unreadable.values()))
 
 

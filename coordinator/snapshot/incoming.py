@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from coordinator.snapshot.copies import Copies, MakeRoom
+from coordinator.snapshot.copies import Copies
 from coordinator.snapshot.errors import AllCopiesBad, ConflictingManifest
 from coordinator.snapshot.garbage import Pins
 from coordinator.snapshot.layout import LAYERS, layer_check, layer_file
+from coordinator.snapshot.local_writer import FileWriter
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
 from viewstamp.format.manifest import sections
 
@@ -22,17 +23,17 @@ class IncomingGeneration:
     def __init__(
         self,
         copies: Copies,
+        writer: FileWriter,
         manifest: SnapshotManifest,
         pins: Pins,
-        make_room: MakeRoom,
         write: Callable[[SnapshotManifest], None],
         ended: Callable[[int], None],
     ) -> None:
         """Use `SnapshotFiles.incoming`."""
         self.manifest = manifest
         self._copies = copies
+        self._writer = writer
         self._pins = pins
-        self._make_room = make_room
         self._write = write
         self._ended = ended
         pins.add_generation(self, manifest)
@@ -62,18 +63,18 @@ class IncomingGeneration:
         Raises SnapshotNoSpace once the reserve is given up, CopyNotWritten, CopiesFailed.
         """
         label = f"{LAYERS}/incoming-{reference.digest.hex()}"
-        staged = self._copies.stage(label, self._make_room)
+        key = self._writer.stage(label, use_reserve=True)
         try:
             for chunk in chunks:
-                staged.append(chunk)
-            staged.place(layer_file(reference.digest), layer_check(reference))
+                self._writer.append(key, chunk)
+            self._writer.place(key, layer_file(reference.digest), layer_check(reference))
         finally:
-            staged.discard()
+            self._writer.discard(key)
 
     def finish(self) -> None:
         """Return once the generation is durable here, all of it read back and found to fit.
 
-        Raises GenerationDamaged, AllCopiesBad, and what `GenerationWriter.write_manifest` does.
+        Raises GenerationDamaged, AllCopiesBad, and what `SnapshotFiles.write_manifest` does.
         """
         self._write(self.manifest)
 

@@ -12,10 +12,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
-from coordinator.snapshot.copies import Check, chunks_of
 from coordinator.storage import StorageFile
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
 from viewstamp.format import FormatError, FormatVersionError
@@ -27,11 +27,16 @@ from viewstamp.format.manifest import (
     layer_name,
     manifest_name,
 )
+from viewstamp.limits import MIB
 
+READ_CHUNK_BYTES: Final = 1 * MIB
 LAYERS: Final = "layers"
 MANIFESTS: Final = "manifests"
 RESERVE_FILE: Final = "reserve"
 FOLDERS: Final = (LAYERS, MANIFESTS)
+
+# Says what is wrong with an open file, or None. May raise OSError: then it is unreadable.
+Check: TypeAlias = Callable[[StorageFile], str | None]
 
 
 def layer_file(digest: bytes) -> str:
@@ -42,6 +47,12 @@ def layer_file(digest: bytes) -> str:
 def manifest_file(generation: int) -> str:
     """The name of a manifest below a copy directory."""
     return f"{MANIFESTS}/{manifest_name(generation)}"
+
+
+def chunks_of(file: StorageFile) -> Iterator[bytes]:
+    """The bytes of a file, up to READ_CHUNK_BYTES at a time."""
+    for offset in range(0, file.size(), READ_CHUNK_BYTES):
+        yield file.read(offset, READ_CHUNK_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +72,7 @@ class DigestCheck:
         return None
 
 
-def layer_check(reference: LayerReference) -> Check:
+def layer_check(reference: LayerReference) -> DigestCheck:
     """A layer is intact if its size and its digest are those of the reference."""
     return DigestCheck(reference.digest, reference.size_bytes)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.snapshot.copies import TEMPORARY_SUFFIX, Copies, Report
+from coordinator.snapshot.copies import Copies, Report
 from coordinator.snapshot.errors import DirectoriesUnused, WrongCopyDirectory
 from coordinator.snapshot.identity import (
     IDENTITY_BYTES,
@@ -20,7 +20,8 @@ from coordinator.snapshot.identity import (
     encode_identity,
     to_be_written,
 )
-from coordinator.snapshot.layout import FOLDERS, equality_check, manifest_file
+from coordinator.snapshot.layout import FOLDERS, manifest_file
+from coordinator.snapshot.local_writer import TEMPORARY_SUFFIX
 from coordinator.storage import LOCK_FILE, DirectoryInUse, Storage, StorageLock
 from viewstamp.format import FormatError, FormatVersionError
 
@@ -63,14 +64,14 @@ def open_directories(
         lacking = to_be_written(found, cluster_id, replica_id)
         if generation and len(lacking) == len(directories):
             raise DirectoriesUnused(manifest_file(generation), directories)
-        copies.remove_temporaries([""])
+        copies.local.remove_temporaries([""])
         for copy in lacking:
             data = encode_identity(CopyIdentity(cluster_id, replica_id, copy))
-            copies.write_one(copy, IDENTITY_FILE, data, equality_check(data))
+            copies.local.write_one(copy, IDENTITY_FILE, data)
         for directory in directories:
             for folder in FOLDERS:
                 storage.make_directory(f"{directory}/{folder}")
-        copies.remove_temporaries(FOLDERS)
+        copies.local.remove_temporaries(FOLDERS)
     except BaseException:
         release(locks)
         raise
@@ -111,7 +112,7 @@ def _lock_after_a_crash(storage: Storage, directory: str) -> StorageLock:
     """Hold a directory; one whose holder is dead, as soon as its writer has ended, too.
 
     The writer of a coordinator that was killed finishes what it was doing, and holds the lock till
-    then (`coordinator.snapshot.apart`).
+    then (`coordinator.snapshot.writer_process`).
     """
     for _ in range(WRITER_END_MS // WRITER_LOOK_MS):
         try:

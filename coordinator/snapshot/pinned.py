@@ -6,8 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
-from coordinator.snapshot.copies import Check, Copies
-from coordinator.snapshot.layout import equality_check, layer_check, layer_file, manifest_file
+from coordinator.snapshot.copies import Copies
+from coordinator.snapshot.layout import (
+    Check,
+    equality_check,
+    layer_check,
+    layer_file,
+    manifest_file,
+)
 from coordinator.snapshot.verify import FileVerdict, scrub_file
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format.manifest import encode_manifest, sections

@@ -8,13 +8,12 @@ After the journal was truncated it is made anew.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Final
 
-from coordinator.snapshot.copies import Copies, no_room
 from coordinator.snapshot.errors import SnapshotNoSpace
 from coordinator.snapshot.layout import RESERVE_FILE
+from coordinator.snapshot.local_writer import LocalWriter
 from coordinator.storage import Storage, StorageFile
 from viewstamp.limits import SNAPSHOT_RESERVE_PERCENT
 
@@ -22,23 +21,13 @@ _PERCENT: Final = 100
 
 
 class Reserve:
-    """The reserve of each copy directory. Threads may share it: giving up is idempotent."""
+    """The reserve of each copy directory; it is given up by `LocalWriter.give_up_reserve`."""
 
-    def __init__(self, storage: Storage, copies: Copies, bytes_min: int) -> None:
+    def __init__(self, storage: Storage, local: LocalWriter, bytes_min: int) -> None:
         """`bytes_min` is kept even where generations are smaller."""
         self._storage = storage
-        self._copies = copies
+        self._local = local
         self._bytes_min = bytes_min
-        # Whoever finds the disk full meanwhile waits until the space is really free.
-        self._giving_up = threading.Lock()
-
-    def give_up(self, copy: int) -> None:
-        """Remove the reserve of a directory, if it is there; its space is free at return."""
-        path = self._copies.path(copy, RESERVE_FILE)
-        with self._giving_up:
-            if self._storage.exists(path):
-                self._copies.remove(copy, RESERVE_FILE)
-                self._copies.sync_directory(self._copies.directories[copy])
 
     def size_for(self, generation_bytes: int) -> int:
         """How much is kept where the last generation has so many bytes."""
@@ -47,15 +36,15 @@ class Reserve:
     def rebuild(self, generation_bytes: int) -> Sequence[str]:
         """Make what is missing; return the directories that have no room for it yet."""
         size_bytes = self.size_for(generation_bytes)
-        copies = range(len(self._copies.directories))
+        copies = range(len(self._local.directories))
         return [
-            self._copies.directories[copy] for copy in copies if not self._make(copy, size_bytes)
+            self._local.directories[copy] for copy in copies if not self._make(copy, size_bytes)
         ]
 
     def held_bytes(self, copy: int) -> int:
         """How much is kept in a directory now."""
         try:
-            file = self._storage.open(self._copies.path(copy, RESERVE_FILE))
+            file = self._storage.open(self._local.path(copy, RESERVE_FILE))
         except FileNotFoundError:
             return 0
         try:
@@ -68,7 +57,7 @@ class Reserve:
         held_bytes = self.held_bytes(copy)
         if held_bytes >= size_bytes:
             return True
-        directory = self._copies.directories[copy]
+        directory = self._local.directories[copy]
         if self._storage.free_bytes(directory) < size_bytes - held_bytes:
             # Asked first, so that trying again does not fill the disk for a moment each time.
             return False
@@ -76,22 +65,22 @@ class Reserve:
             self._grow(copy, size_bytes, is_new=held_bytes == 0)
         except SnapshotNoSpace:
             if held_bytes == 0:
-                self._copies.remove(copy, RESERVE_FILE)
+                self._local.remove(copy, RESERVE_FILE)
             return False
-        self._copies.sync_directory(directory)
+        self._local.sync_directory(directory)
         return True
 
     def _grow(self, copy: int, size_bytes: int, *, is_new: bool) -> None:
-        path = self._copies.path(copy, RESERVE_FILE)
+        path = self._local.path(copy, RESERVE_FILE)
         file = self._new(copy) if is_new else self._storage.open(path)
         try:
             what = f"reserving {size_bytes} bytes in {path}"
-            self._copies.attempt(copy, what, lambda: file.reserve(size_bytes), no_room)
-            self._copies.sync(file)
+            self._local.attempt(copy, what, lambda: file.reserve(size_bytes))
+            self._local.sync(file)
         finally:
             file.close()
 
     def _new(self, copy: int) -> StorageFile:
         # What a crash left of one may be there, and empty.
-        self._copies.remove(copy, RESERVE_FILE)
-        return self._copies.create_file(copy, RESERVE_FILE, no_room)
+        self._local.remove(copy, RESERVE_FILE)
+        return self._local.create(copy, RESERVE_FILE)

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import grpc
 
@@ -53,6 +53,10 @@ class SectionUnavailable(Exception):  # noqa: N818  It passes; not an error of o
     """
 
 
+# What a section consists of: its blocks in order, and last its summary.
+SectionPart: TypeAlias = Block | domain_pb2.SectionSummary
+
+
 @dataclass(frozen=True, slots=True)
 class SectionHead:
     """What a layer's header says, and so must be known before its blocks."""
@@ -68,7 +72,7 @@ class SectionSource(Protocol):
         """Return what the summary will most likely say; it is known for certain at its end."""
         ...
 
-    def read(self, stage: Stage, cut: CutTaken) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
+    def read(self, stage: Stage, cut: CutTaken) -> AsyncGenerator[SectionPart]:
         """Yield the blocks of a section in order, and last its summary.
 
         Raises SectionUnavailable, GenerationFailed.
@@ -117,18 +121,16 @@ class CutSections:
         frozen = _frozen(stage, cut) if stage in VERSIONS else cut.sessions
         return SectionHead(version, frozen.base_generation)
 
-    async def read(
-        self, stage: Stage, cut: CutTaken
-    ) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
+    async def read(self, stage: Stage, cut: CutTaken) -> AsyncGenerator[SectionPart]:
         """Yield the blocks of a section in order, and last its summary."""
-        responses = (
+        parts = (
             self._read_frozen(stage, cut, _frozen(stage, cut))
             if stage in VERSIONS
             else _read_service(self._services[stage], cut.generation)
         )
-        async with aclosing(responses):  # whoever stops reading ends the call to the service
-            async for response in responses:
-                yield response
+        async with aclosing(parts):  # whoever stops reading ends the call to the service
+            async for part in parts:
+                yield part
 
     def forget_before(self, generation: int) -> None:
         """Drop the tallies of generations that no cut is counted from any more."""
@@ -136,15 +138,15 @@ class CutSections:
 
     async def _read_frozen(
         self, stage: Stage, cut: CutTaken, frozen: FrozenSection
-    ) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
+    ) -> AsyncGenerator[SectionPart]:
         base = self._base(stage, frozen.base_generation)
         tally = SectionTally(base.digest, dict(base.kinds))
         async with aclosing(self._blocks(frozen, tally)) as blocks:
             async for block in blocks:
-                yield domain_pb2.ReadSectionResponse(block=_block_message(block))
+                yield block
         kinds = tuple(tally.kinds.items())
         self._bases[stage, cut.generation] = SectionBase(tally.digest.value, kinds)
-        yield domain_pb2.ReadSectionResponse(summary=_summary(stage, cut, frozen, tally))
+        yield _summary(stage, cut, frozen, tally)
 
     def _base(self, stage: Stage, generation: int) -> SectionBase:
         if generation == 0:
@@ -191,13 +193,11 @@ async def _compressed(raw: RawBlock) -> Block:
     return await asyncio.to_thread(compress, raw)
 
 
-async def _read_service(
-    service: SectionReader, generation: int
-) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
+async def _read_service(service: SectionReader, generation: int) -> AsyncGenerator[SectionPart]:
     try:
         async with aclosing(service.read_section(generation)) as responses:
             async for response in responses:
-                yield response
+                yield response.summary if response.HasField("summary") else _block(response.block)
     except grpc.RpcError as error:
         why = f"{error.code().name}: {error.details()}"
         if error.code() in _PASSING:
@@ -214,16 +214,14 @@ def _frozen(stage: Stage, cut: CutTaken) -> FrozenSection:
     return cut.sessions if stage is Stage.SESSIONS else cut.catalog
 
 
-def _block_message(block: Block) -> domain_pb2.SectionBlock:
-    return domain_pb2.SectionBlock(
-        data=block.data,
-        entries=block.entries,
-        tombstones=block.tombstones,
-        raw_bytes=block.raw_bytes,
-        first_kind=block.first[0],
-        first_key=block.first[1],
-        last_kind=block.last[0],
-        last_key=block.last[1],
+def _block(message: domain_pb2.SectionBlock) -> Block:
+    return Block(
+        message.data,
+        message.entries,
+        message.tombstones,
+        message.raw_bytes,
+        (message.first_kind, message.first_key),
+        (message.last_kind, message.last_key),
     )
 
 

@@ -26,7 +26,6 @@ from typing import Final, Protocol
 
 from coordinator import vsr
 from coordinator.peers.fetch import PeerFileUnavailable
-from coordinator.snapshot.copies import NO_SPACE_ERRORS
 from coordinator.snapshot.errors import (
     CopiesFailed,
     SnapshotFilesError,
@@ -34,6 +33,7 @@ from coordinator.snapshot.errors import (
 )
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.incoming import IncomingGeneration
+from coordinator.snapshot.local_writer import NO_SPACE_ERRORS
 from coordinator.snapshot.partial_files import PartialFiles
 from coordinator.snapshot.work import in_thread
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest

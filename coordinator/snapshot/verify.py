@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator.snapshot.copies import Check, Copies, CopyVerdict
+from coordinator.snapshot.copies import Copies, CopyVerdict
 from coordinator.snapshot.errors import AllCopiesBad
+from coordinator.snapshot.layout import Check
 from viewstamp.api.snapshots.v1.manifest_pb2 import SectionManifest, SnapshotManifest
 from viewstamp.format.layer import LayerReader
 from viewstamp.format.manifest import sections

@@ -17,6 +17,12 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from coordinator.mux.catalog_types import CutTaken, Snapshot, TaskSnapshot
 from coordinator.mux.stage import Stage
+from coordinator.snapshot.errors import (
+    AllCopiesBad,
+    ConflictingManifest,
+    CopyNotWritten,
+    GenerationDamaged,
+)
 from coordinator.snapshot.pacing import Pace, Steps
 from coordinator.snapshot.sections import (
     GenerationFailed,
@@ -26,14 +32,23 @@ from coordinator.snapshot.sections import (
     head_of,
 )
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
-from viewstamp.limits import MIB
+from viewstamp.format import FormatError
+from viewstamp.format.block import Block
 
 RETRY_DELAY_MS: Final = 100
-# Of blocks of one section in memory.
-HELD_BYTES_MAX: Final = 1 * MIB
+# These make a generation fail, and no more than that. A failed sync is none of them: it ends the
+# process.
+FAILING: Final = (
+    AllCopiesBad,
+    ConflictingManifest,
+    CopyNotWritten,
+    FormatError,
+    GenerationDamaged,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+S = TypeVar("S", bound="SectionWriter")
 # Tells the orchestrator what was written: generation and tasks.
 Report = Callable[[int, Sequence[TaskSnapshot]], None]
 
@@ -76,14 +91,14 @@ class _OtherHead(Exception):  # noqa: N818  A detour, not an error.
 
 
 class SectionWriter(Protocol):
-    """The layer of one section. All methods block, and are called one at a time."""
+    """The layer of one section (`section_writer.SectionWriter`). All but `add` block."""
 
-    def append(self, block: domain_pb2.SectionBlock) -> None:
-        """Write the next block."""
+    def add(self, block: Block) -> bool:
+        """Hold the next block; return whether it is time to `write`."""
         ...
 
-    def finish(self, summary: domain_pb2.SectionSummary) -> TaskSnapshot:
-        """Make the layer durable in every copy."""
+    def write(self) -> None:
+        """Write the blocks that are held."""
         ...
 
     def discard(self) -> None:
@@ -91,11 +106,17 @@ class SectionWriter(Protocol):
         ...
 
 
-class GenerationWriter(Protocol):
-    """The files of one generation. All methods block; sections are written from many threads."""
+class GenerationWriter(Protocol[S]):
+    """The files of one generation; sections are written from many threads."""
 
-    def section(self, stage: Stage, head: SectionHead) -> SectionWriter:
-        """Begin a section."""
+    def section(self, stage: Stage, head: SectionHead) -> S:
+        """Begin a section. Does not block, as the others do."""
+        ...
+
+    def finish_section(
+        self, stage: Stage, section: S, summary: domain_pb2.SectionSummary
+    ) -> TaskSnapshot:
+        """Make the layer durable in every copy."""
         ...
 
     def finish(self) -> bytes:
@@ -106,14 +127,15 @@ class GenerationWriter(Protocol):
 class GenerationFiles(Protocol):
     """The snapshot files of this replica. All methods block.
 
-    Raises GenerationFailed where the disk refuses; whatever else is raised ends the process.
+    What is in FAILING, or GenerationFailed, fails the generation; whatever else is raised ends the
+    process.
     """
 
     def find(self, generation: int) -> Durable | None:
         """Return a generation whose manifest is here, verified."""
         ...
 
-    def begin(self, cut: LocalCut) -> GenerationWriter:
+    def begin(self, cut: LocalCut) -> GenerationWriter[Any]:
         """Begin to write a generation."""
         ...
 
@@ -130,10 +152,8 @@ class LocalWork:
         source: SectionSource,
         files: GenerationFiles,
         wait: Callable[[Stage], Awaitable[None]] | None = None,
-        held_bytes_max: int = HELD_BYTES_MAX,
         pace: Pace | None = None,
     ) -> None:
-        self._held_bytes_max = held_bytes_max
         self._pace = pace or Pace()
         self._source = source
         self._files = files
@@ -143,11 +163,11 @@ class LocalWork:
         """Write a generation, reporting each task; return its root. Raises GenerationFailed."""
         await self._pace.begin_generation()
         steps = self._pace.begin()
-        writer = await in_thread(self._writer, cut)
+        writer = await _failing(self._writer, cut)
         await steps.rest()
         await all_or_none(self._section(writer, stage, cut, report) for stage in tasks)
         steps = self._pace.begin()
-        root = await in_thread(writer.finish)
+        root: bytes = await _failing(writer.finish)
         await steps.rest()
         return root
 
@@ -155,7 +175,7 @@ class LocalWork:
         """Delete what is here of a generation that will never be used."""
         await in_thread(self._files.delete, generation)
 
-    def _writer(self, cut: LocalCut) -> GenerationWriter:
+    def _writer(self, cut: LocalCut) -> GenerationWriter[Any]:
         generation = cut.taken.generation
         found = self._files.find(generation)
         if found is not None and _is_of(found, cut):
@@ -166,7 +186,7 @@ class LocalWork:
         return self._files.begin(cut)
 
     async def _section(
-        self, writer: GenerationWriter, stage: Stage, cut: LocalCut, report: Report
+        self, writer: GenerationWriter[Any], stage: Stage, cut: LocalCut, report: Report
     ) -> None:
         head = self._source.expected(stage, cut.taken)
         while True:
@@ -185,15 +205,15 @@ class LocalWork:
 
     async def _section_once(
         self,
-        writer: GenerationWriter,
+        writer: GenerationWriter[Any],
         stage: Stage,
         cut: CutTaken,
         head: SectionHead,
         steps: Steps,
     ) -> TaskSnapshot:
-        layer = _Layer(writer, stage, head, self._held_bytes_max)
+        section = writer.section(stage, head)
         try:
-            summary = await self._copy(layer, stage, cut, steps)
+            summary = await self._copy(section, stage, cut, steps)
             _check_summary(summary, stage, cut)
             # All up to the cut is in it. What the machine applied last depends on what a restart
             # began with, and a report must not.
@@ -202,69 +222,24 @@ class LocalWork:
                 raise _OtherHead(found)
             await steps.rest()
         except BaseException:
-            await in_thread(layer.discard)
+            await in_thread(section.discard)
             raise
-        task = await in_thread(layer.finish, summary)
+        task = await _failing(writer.finish_section, stage, section, summary)
         await steps.rest()
         return task
 
     async def _copy(
-        self, layer: _Layer, stage: Stage, cut: CutTaken, steps: Steps
+        self, section: SectionWriter, stage: Stage, cut: CutTaken, steps: Steps
     ) -> domain_pb2.SectionSummary:
         """Write the blocks of a section; return what ends it."""
-        async with aclosing(self._source.read(stage, cut)) as responses:
-            async for response in responses:
-                if response.HasField("summary"):
-                    return response.summary
-                if layer.hold(response.block):
-                    await in_thread(layer.write_held)
+        async with aclosing(self._source.read(stage, cut)) as parts:
+            async for part in parts:
+                if isinstance(part, domain_pb2.SectionSummary):
+                    return part
+                if section.add(part):
+                    await _failing(section.write)
                     await steps.rest()
         raise GenerationFailed(f"the {stage.name.lower()} section ended without a summary")
-
-
-class _Layer:
-    """Gathers blocks of a section, since each way into a thread and back costs the event loop."""
-
-    def __init__(
-        self, writer: GenerationWriter, stage: Stage, head: SectionHead, held_bytes_max: int
-    ) -> None:
-        self._held_bytes_max = held_bytes_max
-        self._writer = writer
-        self._stage = stage
-        self._head = head
-        self._section: SectionWriter | None = None
-        self._held: list[domain_pb2.SectionBlock] = []
-        self._held_bytes = 0
-
-    def hold(self, block: domain_pb2.SectionBlock) -> bool:
-        """Hold a block; return whether it is time to write what is held."""
-        self._held.append(block)
-        self._held_bytes += len(block.data)
-        return self._held_bytes >= self._held_bytes_max
-
-    def write_held(self) -> SectionWriter:
-        """Write what is held; blocks, as all below."""
-        if self._section is None:
-            self._section = self._writer.section(self._stage, self._head)
-        for block in self._held:
-            self._section.append(block)
-        self._held.clear()
-        self._held_bytes = 0
-        return self._section
-
-    def finish(self, summary: domain_pb2.SectionSummary) -> TaskSnapshot:
-        """Make the layer durable."""
-        try:
-            section = self.write_held()
-        except BaseException:
-            self.discard()
-            raise
-        return section.finish(summary)
-
-    def discard(self) -> None:
-        """Delete what was written."""
-        if self._section is not None:
-            self._section.discard()
 
 
 class _Comparison:
@@ -274,35 +249,37 @@ class _Comparison:
         self._durable = durable
         self._tasks = {task.stage: task for task in durable.tasks}
 
-    def section(self, stage: Stage, _: SectionHead) -> SectionWriter:
-        """Compare a section with what was written."""
-        return _SectionComparison(self._durable.generation, self._tasks[stage])
+    def section(self, stage: Stage, head: SectionHead) -> SectionWriter:
+        """Return what drops the blocks: the digest says it all."""
+        return _NothingWritten()
+
+    def finish_section(
+        self, stage: Stage, section: SectionWriter, summary: domain_pb2.SectionSummary
+    ) -> TaskSnapshot:
+        """Return the task that was written before. Raises GenerationFailed if it differs."""
+        task = self._tasks[stage]
+        if summary.state_digest != task.state_digest:
+            raise GenerationFailed(
+                f"generation {self._durable.generation} is durable here with the digest"
+                f" {task.state_digest.hex()} of {stage.name.lower()}, and the same"
+                f" log led to {summary.state_digest.hex()} now: run `viewstamp snapshot verify`"
+            )
+        return task
 
     def finish(self) -> bytes:
         """Return the root that was written: all that it covers was found equal."""
         return self._durable.root
 
 
-class _SectionComparison:
-    def __init__(self, generation: int, task: TaskSnapshot) -> None:
-        self._generation = generation
-        self._task = task
+class _NothingWritten:
+    def add(self, block: Block) -> bool:
+        return False
 
-    def append(self, block: domain_pb2.SectionBlock) -> None:
-        """Drop a block: the digest says it all."""
-
-    def finish(self, summary: domain_pb2.SectionSummary) -> TaskSnapshot:
-        """Return the task that was written before. Raises GenerationFailed if it differs."""
-        if summary.state_digest != self._task.state_digest:
-            raise GenerationFailed(
-                f"generation {self._generation} is durable here with the digest"
-                f" {self._task.state_digest.hex()} of {self._task.stage.name.lower()}, and the same"
-                f" log led to {summary.state_digest.hex()} now: run `viewstamp snapshot verify`"
-            )
-        return self._task
+    def write(self) -> None:
+        pass
 
     def discard(self) -> None:
-        """Keep the files: they are whole."""
+        pass
 
 
 def _is_of(found: Durable, cut: LocalCut) -> bool:
@@ -336,6 +313,14 @@ async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
         if not running.cancelled() and (error := running.exception()) is not None:
             _log.warning("a call that was cancelled failed as well: %s", error)
         raise
+
+
+async def _failing(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a blocking call as `in_thread` does; what is in FAILING becomes GenerationFailed."""
+    try:
+        return await in_thread(call, *args, **kwargs)
+    except FAILING as error:
+        raise GenerationFailed(str(error)) from error
 
 
 async def all_or_none(work: Any) -> None:
