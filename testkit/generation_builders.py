@@ -7,21 +7,19 @@ from dataclasses import dataclass, field
 
 from blake3 import blake3
 
-from coordinator.snapshot.compaction import Compactor, CompactorHere
+from coordinator.mux.stage import Stage
+from coordinator.snapshot.compaction import Compactor
 from coordinator.snapshot.copies import CopyVerdict
-from coordinator.snapshot.files import GenerationWriter, SnapshotDirectories, SnapshotFiles
-from coordinator.snapshot.writing import SectionWriter
+from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
+from coordinator.snapshot.generation_writer import GenerationWriter
+from coordinator.snapshot.section_writer import SectionWriter
+from coordinator.snapshot.sections import SectionHead
+from coordinator.snapshot.verify import FileVerdict
 from coordinator.storage import Storage
 from testkit.journal_builders import CLUSTER_ID
 from testkit.memory_storage import MemoryStorage
-from viewstamp.api.domain.v1.domain_service_pb2 import KindCount
-from viewstamp.api.snapshots.v1.manifest_pb2 import (
-    LayerReference,
-    SectionManifest,
-    SnapshotManifest,
-)
-from viewstamp.format.block import compress, raw_blocks
-from viewstamp.format.manifest import root_of, section_of
+from viewstamp.api.domain.v1.domain_service_pb2 import KindCount, SectionSummary
+from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format.section import Change, SectionTally
 
 STAGES = (1, 2, 3, 4, 5)
@@ -65,14 +63,14 @@ def open_files(
     reserve_bytes_min: int = RESERVE_BYTES_MIN,
     compactor: Compactor | None = None,
 ) -> SnapshotFiles:
-    """Snapshot files that compact in the calling thread, unless told otherwise."""
+    """Snapshot files that are written, and merged, in the calling thread."""
     return SnapshotFiles(
         storage,
         SnapshotDirectories(tuple(paths), cluster_id, replica_id),
         report=report or Repairs(),
         reserve_bytes_min=reserve_bytes_min,
         compact_bytes_min=0,
-        compactor=compactor or CompactorHere(),
+        compactor=compactor,
     )
 
 
@@ -97,47 +95,42 @@ def empty_manifest(
     return manifest
 
 
-def section_manifest(
-    revision: int, tally: SectionTally, layers: Iterable[LayerReference]
-) -> SectionManifest:
-    """The manifest of a section that adds up to a tally."""
-    return SectionManifest(
-        version=1,
-        applied_revision=revision,
-        state_digest=tally.digest.to_bytes(),
-        kinds=[KindCount(kind=kind, entities=count) for kind, count in tally.kinds.items()],
-        layers=layers,
-    )
-
-
 def append_small_blocks(
     section: SectionWriter, changes: Iterable[Change], tally: SectionTally
 ) -> None:
     """Append changes in blocks of a few entries."""
     entries = [entry for change in changes if (entry := tally.add(change)) is not None]
     for start in range(0, len(entries), ENTRIES_PER_BLOCK):
-        for raw in raw_blocks(entries[start : start + ENTRIES_PER_BLOCK]):
-            section.append(compress(raw))
+        section.add_entries(entries[start : start + ENTRIES_PER_BLOCK])
 
 
 def write_section(
-    files: SnapshotFiles,
     writer: GenerationWriter,
     stage: int,
-    before: SectionManifest,
+    base_generation: int,
     changes: Iterable[Change],
     tally: SectionTally,
     revision: int,
-) -> SectionManifest:
-    """Write a layer of changes on top of a chain; without changes the chain stays as it is."""
-    base = files.chain(stage, before)
-    section = writer.section(stage, section_version=1, feature_level=1, base=base)
+) -> None:
+    """Write a layer of changes against a generation; without changes its chain stays as it is."""
+    section = writer.section(Stage(stage), SectionHead(1, base_generation))
     try:
         append_small_blocks(section, changes, tally)
-        layers = [*base, section.finish()] if section.entries else base
+        summary = SectionSummary(
+            section_version=1,
+            applied_revision=revision,
+            state_digest=tally.digest.to_bytes(),
+            kinds=[KindCount(kind=kind, entities=count) for kind, count in tally.kinds.items()],
+        )
+        writer.finish_section(Stage(stage), section, summary)
     finally:
         section.discard()
-    return section_manifest(revision, tally, layers)
+
+
+def scrubbed(files: SnapshotFiles, generation: int) -> list[FileVerdict]:
+    """Look at every copy of a generation's files."""
+    with files.pinned(generation) as pinned:
+        return list(pinned.scrub())
 
 
 class Sections:
@@ -153,18 +146,16 @@ class Sections:
         self, generation: int, changed: Mapping[int, Mapping[tuple[int, bytes], bytes | None]]
     ) -> SnapshotManifest:
         """Change the state and write it as a generation; None takes an entity away."""
-        writer = self.files.begin(generation)
+        base_generation = self.manifest.generation if self.manifest else 0
         manifest = empty_manifest(generation, generation * 10, self.manifest)
+        writer = GenerationWriter(self.files, manifest)
         for stage in STAGES:
             changes = list(self._changes(stage, changed.get(stage, {})))
-            before = section_of(self.manifest, stage) if self.manifest else SectionManifest()
-            section = write_section(
-                self.files, writer, stage, before, changes, self.tallies[stage], generation * 10
-            )
-            section_of(manifest, stage).CopyFrom(section)
-        manifest.root = root_of(manifest)
-        self.manifest = writer.write_manifest(manifest)
-        return self.manifest
+            tally = self.tallies[stage]
+            write_section(writer, stage, base_generation, changes, tally, generation * 10)
+        writer.finish()
+        self.manifest = manifest
+        return manifest
 
     def _changes(
         self, stage: int, changed: Mapping[tuple[int, bytes], bytes | None]

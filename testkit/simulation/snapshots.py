@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.snapshot.agreement import Agreed, DurableReport, judge
 from coordinator.snapshot.errors import CopyNotWritten, SnapshotNoSpace
-from coordinator.snapshot.files import GenerationWriter, SnapshotFiles
+from coordinator.snapshot.files import SnapshotFiles
+from coordinator.snapshot.generation_writer import GenerationWriter
 from coordinator.snapshot.restore import Loaded
 from coordinator.vsr import PrepareHeader
 from testkit.generation_builders import STAGES, write_section
 from testkit.simulation.checkers import Broken
-from viewstamp.api.snapshots.v1.manifest_pb2 import SectionManifest, SnapshotManifest
-from viewstamp.format.manifest import root_of, section_of
+from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
+from viewstamp.format.manifest import section_of
 from viewstamp.format.section import SectionTally
 
 if TYPE_CHECKING:
@@ -87,33 +88,22 @@ def written(files: SnapshotFiles, blank: SnapshotManifest, state: bytes) -> Snap
     stored = files.stored_manifest(blank.generation)
     if stored is not None:
         return stored
-    writer = files.begin(blank.generation)
     try:
-        return _written(files, writer, blank, state)
+        return _written(files, blank, state)
     except (SnapshotNoSpace, CopyNotWritten):
-        writer.discard()
+        files.release(blank.generation)
         return None
 
 
-def _written(
-    files: SnapshotFiles, writer: GenerationWriter, blank: SnapshotManifest, state: bytes
-) -> SnapshotManifest:
+def _written(files: SnapshotFiles, blank: SnapshotManifest, state: bytes) -> SnapshotManifest:
     manifest = SnapshotManifest()
     manifest.CopyFrom(blank)
+    writer = GenerationWriter(files, manifest)
     for stage in STAGES:
         changes = [(STATE_KIND, STATE_KEY, None, state)] if stage == STATE_STAGE else []
-        section = write_section(
-            files,
-            writer,
-            stage,
-            SectionManifest(),
-            changes,
-            SectionTally(),
-            manifest.cut_revision,
-        )
-        section_of(manifest, stage).CopyFrom(section)
-    manifest.root = root_of(manifest)
-    return writer.write_manifest(manifest)
+        write_section(writer, stage, 0, changes, SectionTally(), manifest.cut_revision)
+    writer.finish()
+    return manifest
 
 
 def state_of(loaded: Loaded) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from coordinator.journal import Journal, Superblock, SuperblockState
+from coordinator.snapshot.generation_writer import GenerationWriter
 from testkit.generation_builders import (
     COPY_DIRECTORIES,
     Repairs,
@@ -24,8 +25,7 @@ from tests.snapshot_files.scripted_machine import (
     cut_op,
     machine_at,
 )
-from viewstamp.api.snapshots.v1.manifest_pb2 import SectionManifest, SnapshotManifest
-from viewstamp.format.manifest import root_of, section_of
+from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format.prepare import NO_PARENT, Prepare
 
 COLLECTING_STAGE = 3
@@ -152,25 +152,21 @@ class Life:
             return
         if generation == FULL_DISK_GENERATION:
             self._fill_disk()
-        writer = self.files.begin(generation)
         manifest = empty_manifest(generation, self.machine.op, self.adopted)
+        writer = GenerationWriter(self.files, manifest)
         for stage in STAGES:
-            before = section_of(self.adopted, stage) if self.adopted else SectionManifest()
-            section = write_section(
-                self.files,
+            write_section(
                 writer,
                 stage,
-                before,
+                self.adopted.generation if self.adopted else 0,
                 self.machine.changes_of(generation, stage),
                 self.machine.base_tally(stage),
                 self.machine.op,
             )
-            section_of(manifest, stage).CopyFrom(section)
             if stage == COLLECTING_STAGE:
                 # No manifest names yet what was written so far.
                 self.collect()
-        manifest.root = root_of(manifest)
-        writer.write_manifest(manifest)
+        writer.finish()
 
     def _fill_disk(self) -> None:
         """Leave so little on the second disk that its reserve must be given up."""
@@ -196,7 +192,7 @@ class Life:
         assert lacking == [] or self.storage.capacities_bytes
 
     def _fail(self, generation: int) -> None:
-        self.files.begin(generation).discard()
+        self.files.release(generation)
         self.files.delete(generation)
         self.collect()
 

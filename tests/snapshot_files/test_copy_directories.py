@@ -25,6 +25,7 @@ from testkit.generation_builders import (
     loaded_state,
     memory,
     open_files,
+    scrubbed,
 )
 from testkit.journal_builders import CLUSTER_ID, OTHER_CLUSTER_ID
 from testkit.memory_storage import MemoryStorage
@@ -128,7 +129,7 @@ def test_a_new_disk_is_taken_into_use_and_filled() -> None:
     storage.replace(f"{C}/lost+found", b"")
     files = open_files(storage)
     assert files.new_directories == (C,)
-    assert all(each.is_intact for each in files.scrub(1))
+    assert all(each.is_intact for each in scrubbed(files, 1))
     assert storage.names(f"{C}/layers") == storage.names(f"{A}/layers")
     assert storage.names(f"{C}/manifests") == storage.names(f"{A}/manifests")
 

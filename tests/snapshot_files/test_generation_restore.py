@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.mux.stage import Stage
 from coordinator.snapshot.errors import (
     AllCopiesBad,
     ConflictingManifest,
     GenerationDamaged,
 )
 from coordinator.snapshot.files import SnapshotFiles
+from coordinator.snapshot.generation_writer import GenerationWriter
 from coordinator.snapshot.layout import layer_file, manifest_file
+from coordinator.snapshot.sections import SectionHead
 from testkit.generation_builders import (
     COPY_DIRECTORIES,
     Repairs,
     Sections,
     append_small_blocks,
+    empty_manifest,
     entities,
     loaded_state,
     memory,
     open_files,
+    scrubbed,
 )
 from testkit.journal_builders import CLUSTER_ID, OTHER_CLUSTER_ID
 from testkit.memory_storage import Loss, MemoryStorage
@@ -90,7 +95,8 @@ def test_a_layer_that_is_there_is_made_durable_all_the_same() -> None:
 
 def write_one_section(files: SnapshotFiles) -> bytes:
     """Write a layer of generation 1 and give its digest."""
-    section = files.begin(1).section(1, section_version=1, feature_level=1, base=[])
+    writer = GenerationWriter(files, empty_manifest(1, 10, None))
+    section = writer.section(Stage(1), SectionHead(1, 0))
     append_small_blocks(section, [(1, b"key", None, b"value")], SectionTally())
     return section.finish().digest
 
@@ -115,11 +121,11 @@ def test_a_stored_manifest_stays() -> None:
     again.CopyFrom(manifest)
     again.view = 7
     before = storage.snapshot()
-    assert files.begin(1).write_manifest(again) == manifest
+    assert files.write_manifest(again) == manifest
     again.timestamp += 1
     again.root = root_of(again)
     with pytest.raises(ConflictingManifest, match="gave two states"):
-        files.begin(1).write_manifest(again)
+        files.write_manifest(again)
     assert storage.snapshot() == before
 
 
@@ -214,7 +220,7 @@ def test_a_scrub_tells_file_by_file() -> None:
     lost = layer_file(section_of(manifest, 2).layers[0].digest)
     for directory in COPY_DIRECTORIES:
         storage.remove(f"{directory}/{lost}")
-    verdicts = list(files.scrub(1))
+    verdicts = scrubbed(files, 1)
     assert [each.files_left for each in verdicts] == [5, 4, 3, 2, 1, 0]
     assert verdicts[-1].name == manifest_file(1)
     assert {each.name for each in verdicts if not each.is_intact} == {lost}

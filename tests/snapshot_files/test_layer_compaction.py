@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ import pytest
 from coordinator.snapshot import compaction
 from coordinator.snapshot.compaction import (
     CompactionJob,
-    CompactorApart,
-    CompactorHere,
+    LocalCompactor,
+    ProcessCompactor,
     answer_of,
     first_to_merge,
     job_from_json,
@@ -200,7 +199,7 @@ def test_merging_repairs_what_it_reads() -> None:
         sections.files.compact(manifest_of(sections), 1)
 
 
-class Waiting(CompactorHere):
+class Waiting(LocalCompactor):
     """Merges, and then waits to be let go on."""
 
     def __init__(self) -> None:
@@ -237,10 +236,18 @@ def test_no_layer_is_collected_while_a_chain_is_merged() -> None:
 # --- The other process ---
 
 
-def on_disk(tmp_path: Path, repairs: Repairs, here_bytes_max: int = 0) -> Sections:
+class HereInstead:
+    """Does what the writer process does, in this one."""
+
+    def merge(self, job: str) -> str:
+        """Merge a small chain."""
+        return answer_of(job)
+
+
+def on_disk(tmp_path: Path, repairs: Repairs, small_bytes_max: int = 0) -> Sections:
     """Three generations in real files, with a compactor that works in a process of its own."""
     paths = [str(tmp_path / name) for name in ("a", "b", "c")]
-    compactor = CompactorApart(repairs, here_bytes_max)
+    compactor = ProcessCompactor(repairs, HereInstead(), small_bytes_max)
     files = open_files(FileStorage(), repairs, paths=paths, compactor=compactor)
     sections = Sections(files)
     sections.write(1, entities(1, 8))
@@ -267,21 +274,21 @@ def test_another_process_merges_the_same(tmp_path: Path) -> None:
         sections.files.compact(manifest, 4)
 
 
-@pytest.mark.parametrize(("spare_bytes", "is_apart"), [(0, False), (-1, True)])
-def test_small_chains_need_no_other_process(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spare_bytes: int, is_apart: bool
+@pytest.mark.parametrize(("spare_bytes", "is_small"), [(0, True), (-1, False)])
+def test_small_chains_need_no_process_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spare_bytes: int, is_small: bool
 ) -> None:
-    """A chain within the limit is merged here, one a byte beyond it over there; none at the end."""
+    """A chain within the limit is merged by the writer process, one a byte beyond it by another."""
     (tmp_path / "sized").mkdir()
     manifest = manifest_of(on_disk(tmp_path / "sized", Repairs()))
     raw_bytes = sum(layer.raw_bytes for layer in section_of(manifest, 4).layers)
     sections = on_disk(tmp_path, Repairs(), raw_bytes + spare_bytes)
     monkeypatch.setattr(compaction, "MODULE", "coordinator.snapshot.no_such_module")
-    if is_apart:
+    if is_small:
+        assert sections.files.compact(manifest_of(sections), 4).base_generation == 0
+    else:
         with pytest.raises(CompactionFailed, match="no_such_module"):
             sections.files.compact(manifest_of(sections), 4)
-    else:
-        assert sections.files.compact(manifest_of(sections), 4).base_generation == 0
     sections.files.close()
     with pytest.raises(CompactionFailed, match="was stopped"):
         sections.files.compact(manifest, 4)
@@ -323,7 +330,7 @@ def test_a_failed_sync_in_the_other_process_ends_this_one(
         answer = json.loads(answer_of(text))
     assert answer["must_end"] is True
     assert answer["layer"] == ""
-    take: Callable[[Copies, dict[str, object]], LayerReference] = CompactorApart(Repairs())._take
+    take = ProcessCompactor(Repairs(), HereInstead())._take
     with pytest.raises(CopiesFailed, match=r"in the compaction process: .*Input/output error"):
         take(sections.files._copies, answer)
     with pytest.raises(CopiesFailed):

@@ -39,6 +39,7 @@ from testkit.generation_builders import (
     loaded_state,
     memory,
     open_files,
+    scrubbed,
 )
 from testkit.journal_builders import CLUSTER_ID
 from viewstamp.format.manifest import sections as sections_of
@@ -65,7 +66,7 @@ class Rotting:
             for reference in section.layers
         }
         self.state = sections.state
-        self.names = [each.name for each in self.files.scrub(GENERATION)]
+        self.names = [each.name for each in scrubbed(self.files, GENERATION)]
         self.sizes = {
             name: len(self.storage.content(f"{COPY_DIRECTORIES[0]}/{name}")) for name in self.names
         }

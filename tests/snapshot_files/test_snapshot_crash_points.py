@@ -17,8 +17,8 @@ from copy import deepcopy
 
 import pytest
 
-from coordinator.snapshot import writing
-from testkit.generation_builders import COPY_DIRECTORIES, RESERVE_BYTES_MIN
+from coordinator.snapshot import section_writer
+from testkit.generation_builders import COPY_DIRECTORIES, RESERVE_BYTES_MIN, scrubbed
 from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
 from tests.snapshot_files.scripted_life import Life, Witness
 from tests.snapshot_files.scripted_machine import RESTART_OP, SCRIPT, machine_at
@@ -47,7 +47,7 @@ MODES: dict[str, Mode] = {
 @pytest.fixture(autouse=True)
 def held_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have both ways of writing a layer in the script."""
-    monkeypatch.setattr(writing, "HELD_BYTES_MAX", HELD_BYTES_MAX)
+    monkeypatch.setattr(section_writer, "HELD_BYTES_MAX", HELD_BYTES_MAX)
 
 
 def damage(storage: MemoryStorage) -> None:
@@ -75,7 +75,7 @@ def settled(storage: MemoryStorage, witness: Witness) -> Life:
     life = Life(storage, witness)
     life.collect()
     for generation in life.files.generations():
-        assert all(each.is_intact for each in life.files.scrub(generation))
+        assert all(each.is_intact for each in scrubbed(life.files, generation))
     check_no_garbage(life)
     check_durable(storage)
     return life

@@ -24,6 +24,7 @@ from testkit.generation_builders import (
     loaded_state,
     memory,
     open_files,
+    scrubbed,
 )
 from testkit.memory_storage import MemoryStorage
 from viewstamp.format.manifest import section_of
@@ -67,7 +68,7 @@ def test_the_reserve_lets_a_snapshot_complete_on_a_full_disk(spare_bytes: int) -
     _, sections = full_disk(spare_bytes)
     sections.write(2, entities(2, 4))
     assert sections.files.reserve_bytes() == [20_000, 0, 20_000]
-    assert all(each.is_intact for each in sections.files.scrub(2))
+    assert all(each.is_intact for each in scrubbed(sections.files, 2))
     assert loaded_state(sections.files, 2) == sections.state
 
 
@@ -118,7 +119,7 @@ def test_a_disk_that_is_full_beyond_the_reserve_fails_the_generation_alone() -> 
         Sections(sections.files).write(2, entities(2, 100))
     assert sections.files.generations() == [1]
     assert not [path for path in storage.paths() if path.endswith(".tmp")]
-    sections.files.begin(2).discard()
+    sections.files.release(2)
     sections.files.collect_garbage([1], 1)
     assert final_files(storage) == before
     assert loaded_state(sections.files, 1) == sections.state
@@ -158,7 +159,7 @@ def test_a_failed_sync_ends_all_work(verb: str, folder: str) -> None:
     attempts: list[Callable[[], object]] = [
         lambda: sections.write(3, entities(3, 1)),
         lambda: files.load(1),
-        lambda: list(files.scrub(1)),
+        lambda: scrubbed(files, 1),
         lambda: files.delete(2),
         lambda: files.compact(manifest, 1),
         lambda: files.collect_garbage([1], 1),

@@ -6,13 +6,17 @@ import threading
 
 import pytest
 
+from coordinator.mux.stage import Stage
 from coordinator.snapshot.errors import CopyNotWritten
 from coordinator.snapshot.files import SnapshotFiles
+from coordinator.snapshot.generation_writer import GenerationWriter
 from coordinator.snapshot.layout import layer_file, manifest_file
+from coordinator.snapshot.sections import SectionHead
 from testkit.generation_builders import (
     COPY_DIRECTORIES,
     Sections,
     append_small_blocks,
+    empty_manifest,
     entities,
     loaded_state,
     memory,
@@ -75,13 +79,13 @@ def test_layers_of_a_deleted_generation_go() -> None:
 def test_what_is_being_written_is_no_garbage() -> None:
     """Layers without a manifest stay while their generation is written, and go if that ends."""
     storage, sections = five_generations()
-    writer = sections.files.begin(6)
-    section = writer.section(1, section_version=1, feature_level=1, base=[])
+    writer = GenerationWriter(sections.files, empty_manifest(6, 60, None))
+    section = writer.section(Stage(1), SectionHead(1, 0))
     append_small_blocks(section, [(1, b"key", None, b"new")], SectionTally())
     digest = section.finish().digest
     assert sections.files.collect_garbage([], 5).layers != ()
     assert storage.exists(f"copies/b/{layer_file(digest)}")
-    writer.discard()
+    sections.files.release(6)
     assert sections.files.collect_garbage([], 5).layers == (digest,)
     assert not storage.exists(f"copies/b/{layer_file(digest)}")
 
@@ -143,11 +147,10 @@ def test_a_chain_that_was_collected_is_not_gone_on_from() -> None:
     storage, sections = five_generations()
     old = sections.files.stored_manifest(2)
     assert old is not None
-    chain = sections.files.chain(1, section_of(old, 1))
     sections.files.collect_garbage([], 5)
     before = storage.snapshot()
     with pytest.raises(CopyNotWritten, match="ask for the chain again"):
-        sections.files.begin(6).section(1, section_version=1, feature_level=1, base=chain)
+        sections.files.keep_chain(6, 1, section_of(old, 1))
     assert storage.snapshot() == before
 
 
@@ -164,15 +167,15 @@ def test_other_files_are_left_alone() -> None:
 
 def give_up_after_three_sections(files: SnapshotFiles) -> None:
     """Write some layers of generation 6 and no manifest."""
-    writer = files.begin(6)
+    writer = GenerationWriter(files, empty_manifest(6, 60, None))
     for stage in (1, 2, 3):
-        section = writer.section(stage, section_version=1, feature_level=1, base=[])
+        section = writer.section(Stage(stage), SectionHead(1, 0))
         changes = [
             (kind, key, None, new) for (kind, key), new in sorted(entities(6, 2)[stage].items())
         ]
         append_small_blocks(section, changes, SectionTally())
         section.finish()
-    writer.discard()
+    files.release(6)
 
 
 def test_collecting_all_the_time_beside_a_writer_takes_nothing_away() -> None:

@@ -264,7 +264,7 @@ async def test_generation_of_a_cut_that_was_never_committed(tmp_path: Path) -> N
     other.CopyFrom(manifest)
     other.generation, other.cut_checksum = NEWEST, b"o" * 16
     other.root = root_of(other)
-    trial.files.begin(NEWEST).write_manifest(other)
+    trial.files.write_manifest(other)
     await trial.run()
     assert loaded_state(trial.files, NEWEST) == trial.peer.sections.state
 

@@ -22,7 +22,12 @@ from coordinator.mux.stage import STAGES, Stage
 from coordinator.snapshot.agreement import Reports
 from coordinator.snapshot.decisions import LocalState
 from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports, Work
-from coordinator.snapshot.sections import GenerationFailed, SectionHead, SectionUnavailable
+from coordinator.snapshot.sections import (
+    GenerationFailed,
+    SectionHead,
+    SectionPart,
+    SectionUnavailable,
+)
 from coordinator.snapshot.triggers import Load, SnapshotTriggers, TriggerSettings
 from coordinator.snapshot.work import Durable, LocalCut, LocalWork
 from coordinator.stages.catalog_codec import CATALOG_PARSERS
@@ -30,6 +35,7 @@ from coordinator.stages.codec import ProtobufCodec
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.errors import Refusal
+from viewstamp.format.block import Block
 from viewstamp.limits import FEATURE_LEVEL_MAX
 
 CHECKSUM = b"c" * 16
@@ -94,20 +100,18 @@ class Services:
         """Say what the section will be counted from."""
         return SectionHead(1, self.expected_base_generation)
 
-    async def read(
-        self, stage: Stage, cut: CutTaken
-    ) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
+    async def read(self, stage: Stage, cut: CutTaken) -> AsyncGenerator[SectionPart]:
         """Yield one block, then what the test has said."""
         self.reads.append((stage, cut.generation))
         if len(self.reads) == len(STAGES):
             self.all_reading.set()
-        yield domain_pb2.ReadSectionResponse(block=domain_pb2.SectionBlock(entries=1))
+        yield Block(b"", 1, 0, 0, (0, b""), (0, b""))
         if self.away.get(stage):
             raise SectionUnavailable(self.away[stage].pop())
         await self.open[stage].wait()
         if self.ends_early:
             return
-        summary = domain_pb2.SectionSummary(
+        yield domain_pb2.SectionSummary(
             generation=cut.generation,
             base_generation=self.base_generation,
             applied_revision=cut.revision + self.beyond,
@@ -115,7 +119,6 @@ class Services:
             state_digest=self.digest,
             kinds=[domain_pb2.KindCount(kind=1, entities=3)],
         )
-        yield domain_pb2.ReadSectionResponse(summary=summary)
 
 
 class FakeFiles:
@@ -159,6 +162,15 @@ class FakeWriter:
         """Begin a section."""
         return FakeSection(self, stage, head)
 
+    def finish_section(
+        self, stage: Stage, section: FakeSection, summary: domain_pb2.SectionSummary
+    ) -> TaskSnapshot:
+        """Keep what it adds up to."""
+        assert summary.base_generation == section.head.base_generation
+        done = TaskSnapshot(stage, summary.applied_revision, summary.state_digest, 3, 100)
+        self.done[stage] = done
+        return done
+
     def finish(self) -> bytes:
         """Make it durable."""
         if self.files.full:
@@ -181,16 +193,13 @@ class FakeSection:
     stage: Stage
     head: SectionHead
 
-    def append(self, block: domain_pb2.SectionBlock) -> None:
+    def add(self, block: Block) -> bool:
+        """Have every block written as it comes, so that there is much to undo."""
+        return True
+
+    def write(self) -> None:
         """Count a block."""
         self.writer.files.blocks.append((self.writer.cut.taken.generation, self.stage))
-
-    def finish(self, summary: domain_pb2.SectionSummary) -> TaskSnapshot:
-        """Keep what it adds up to."""
-        assert summary.base_generation == self.head.base_generation
-        done = TaskSnapshot(self.stage, summary.applied_revision, summary.state_digest, 3, 100)
-        self.writer.done[self.stage] = done
-        return done
 
     def discard(self) -> None:
         """Forget it."""
@@ -231,12 +240,7 @@ class World:
         self.disk_full = False
         self.item_log_bytes = self.journal_bytes = 0
         self.triggers = SnapshotTriggers(settings or TriggerSettings())
-        self.work: Work = work or LocalWork(
-            self.services,
-            self.files,
-            self.services.wait,
-            held_bytes_max=0,  # every block is written as it comes, so that there is much to undo
-        )
+        self.work: Work = work or LocalWork(self.services, self.files, self.services.wait)
         self.orchestrator = LocalSnapshotOrchestrator(
             self._ports(),
             self.triggers,

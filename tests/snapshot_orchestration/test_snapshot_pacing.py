@@ -215,7 +215,7 @@ async def test_rows_take_turns_while_commands_come(interval_us: int | None, at_o
 async def test_a_generation_beside_commands() -> None:
     """Sections come one after another, with a rest behind each step, and add up to the same."""
     clock, services, files = Clock(), Services(), FakeFiles()
-    world = primary(work=LocalWork(services, files, services.wait, 0, clock.pace()), files=files)
+    world = primary(work=LocalWork(services, files, services.wait, clock.pace()), files=files)
     assert await world.snapshot() == 1
     assert [stage for stage, _ in services.reads] == list(STAGES)
     # The beginning and the manifest; of each section its block, its end, and its layer.
@@ -236,7 +236,7 @@ async def test_a_generation_that_is_abandoned_in_a_rest() -> None:
             await asyncio.Event().wait()
 
     pace = Pace(Traffic(clock.retired), 120_000, lambda: clock.now_us, sleep)
-    world = World(work=LocalWork(services, files, services.wait, 0, pace), files=files)
+    world = World(work=LocalWork(services, files, services.wait, pace), files=files)
     world.begin(1)
     await world.settle()
     await resting.wait()

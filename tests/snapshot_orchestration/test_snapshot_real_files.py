@@ -22,8 +22,8 @@ from coordinator.mux.entities import number_key
 from coordinator.mux.freezing import ChangeLog, Freezer, RowKind
 from coordinator.mux.stage import SERVICE_STAGES, STAGES, Stage
 from coordinator.snapshot.files import SnapshotFiles
-from coordinator.snapshot.generation_files import StoredGenerations, durable_of
-from coordinator.snapshot.sections import CutSections, SectionBase
+from coordinator.snapshot.generation_writer import StoredGenerations, durable_of
+from coordinator.snapshot.sections import CutSections, SectionBase, SectionPart
 from coordinator.snapshot.work import LocalWork
 from coordinator.stages.codec import ProtobufCodec
 from testkit.generation_builders import memory, open_files
@@ -72,8 +72,26 @@ class Service:
         """Yield what was frozen."""
         frozen = self._rows.frozen[generation]
         cut = CutTaken(generation, 1, 1, 1, 1, 1, frozen, frozen)
-        async for response in self._sections.read(Stage.SESSIONS, cut):
-            yield response
+        async for part in self._sections.read(Stage.SESSIONS, cut):
+            yield _response(part)
+
+
+def _response(part: SectionPart) -> domain_pb2.ReadSectionResponse:
+    """Return the message of a service."""
+    if isinstance(part, domain_pb2.SectionSummary):
+        return domain_pb2.ReadSectionResponse(summary=part)
+    return domain_pb2.ReadSectionResponse(
+        block=domain_pb2.SectionBlock(
+            data=part.data,
+            entries=part.entries,
+            tombstones=part.tombstones,
+            raw_bytes=part.raw_bytes,
+            first_kind=part.first[0],
+            first_key=part.first[1],
+            last_kind=part.last[0],
+            last_key=part.last[1],
+        )
+    )
 
 
 class RealWorld(World):

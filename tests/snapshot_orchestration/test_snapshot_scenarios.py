@@ -63,6 +63,7 @@ from coordinator.stages.entities import snapshot_message, snapshot_of
 from tests.snapshot_orchestration.orchestra import Frozen, World, primary, task, tasks
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.errors import Refusal
+from viewstamp.format.block import Block
 
 
 @pytest.fixture
@@ -185,9 +186,10 @@ def _cut(sessions: Frozen) -> CutTaken:
 async def _summary(stage: Stage, cut: CutTaken) -> tuple[int, domain_pb2.SectionSummary]:
     """Read a section of the mux; return its blocks' number and its summary."""
     sections = CutSections({}, lambda _: 1)
-    *blocks, last = [response async for response in sections.read(stage, cut)]
-    assert all(response.HasField("block") for response in blocks)
-    return len(blocks), last.summary
+    *blocks, last = [part async for part in sections.read(stage, cut)]
+    assert all(isinstance(part, Block) for part in blocks)
+    assert isinstance(last, domain_pb2.SectionSummary)
+    return len(blocks), last
 
 
 async def test_11_section_of_the_mux() -> None:

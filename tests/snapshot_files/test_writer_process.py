@@ -9,15 +9,20 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
+from blake3 import blake3
 
-from coordinator.snapshot import apart, writing
-from coordinator.snapshot.apart import CopiesApart, WriterOptions, WriterProcess
-from coordinator.snapshot.apart_process import Hand, answer
-from coordinator.snapshot.errors import CopiesFailed, CopyNotWritten
+from coordinator.snapshot import section_writer, writer_process
+from coordinator.snapshot.copies import Copies
+from coordinator.snapshot.errors import CopiesFailed, CopyNotWritten, SnapshotNoSpace
 from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
+from coordinator.snapshot.layout import DigestCheck
+from coordinator.snapshot.local_writer import LocalWriter
 from coordinator.snapshot.opening import release
+from coordinator.snapshot.writer_process import WriterProcess
+from coordinator.snapshot.writer_server import answer
 from coordinator.storage import DirectoryInUse, FileStorage
 from testkit.generation_builders import (
     COPY_DIRECTORIES,
@@ -32,11 +37,11 @@ from testkit.generation_builders import (
 from testkit.journal_builders import CLUSTER_ID
 from testkit.memory_storage import MemoryStorage
 
-OPTIONS = WriterOptions(COPY_DIRECTORIES, 20_000)
 NAME = "layers/some.layer"
+Answer: TypeAlias = tuple[str | None, Any]
 
 
-def open_on_disk(root: Path, *, is_apart: bool) -> SnapshotFiles:
+def open_on_disk(root: Path, *, has_writer_process: bool) -> SnapshotFiles:
     """Snapshot files in three directories of a file system."""
     root.mkdir(exist_ok=True)
     paths = tuple(str(root / name) for name in "abc")
@@ -46,14 +51,14 @@ def open_on_disk(root: Path, *, is_apart: bool) -> SnapshotFiles:
         report=Repairs(),
         reserve_bytes_min=RESERVE_BYTES_MIN,
         compact_bytes_min=0,
-        is_apart=is_apart,
+        has_writer_process=has_writer_process,
     )
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[SnapshotFiles]:
     """Files that are written by another process."""
-    opened = open_on_disk(tmp_path / "apart", is_apart=True)
+    opened = open_on_disk(tmp_path / "there", has_writer_process=True)
     yield opened
     opened.close()
 
@@ -85,18 +90,18 @@ def live(files: SnapshotFiles) -> Sections:
     return sections
 
 
-@pytest.mark.parametrize("held_bytes_max", [0, writing.HELD_BYTES_MAX])
+@pytest.mark.parametrize("held_bytes_max", [0, section_writer.HELD_BYTES_MAX])
 def test_the_same_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: SnapshotFiles, held_bytes_max: int
 ) -> None:
     """In pieces or at once, the other process leaves byte by byte what is written here."""
-    here = open_on_disk(tmp_path / "here", is_apart=False)
+    here = open_on_disk(tmp_path / "here", has_writer_process=False)
     live(here)
     here.close()
-    monkeypatch.setattr(writing, "HELD_BYTES_MAX", held_bytes_max)
+    monkeypatch.setattr(section_writer, "HELD_BYTES_MAX", held_bytes_max)
     sections = live(files)
     assert process_of(files).pid is not None
-    assert contents(tmp_path / "apart") == contents(tmp_path / "here")
+    assert contents(tmp_path / "there") == contents(tmp_path / "here")
     assert loaded_state(files, 4) == sections.state
 
 
@@ -104,24 +109,25 @@ def test_a_dead_process_fails_the_generation_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: SnapshotFiles
 ) -> None:
     """Killed with a file in the making, it is said so; the next generation has another process."""
-    monkeypatch.setattr(writing, "HELD_BYTES_MAX", 0)
+    monkeypatch.setattr(section_writer, "HELD_BYTES_MAX", 0)
     sections = Sections(files)
     sections.write(1, entities(1, 3))
     first = process_of(files).pid
     assert first is not None
-    staged = files._copies.stage("layers/half", lambda copy: None)
+    writer = process_of(files)
+    key = writer.stage("layers/half", use_reserve=False)
     os.kill(first, signal.SIGKILL)
     with pytest.raises(CopyNotWritten, match=r"ended with status -9 .* 'append'"):
-        staged.append(b"half")
+        writer.append(key, b"half")
     with pytest.raises(CopyNotWritten, match="in a process that has ended"):
-        staged.append(b"more")
-    staged.discard()
+        writer.append(key, b"more")
+    writer.discard(key)
     sections.write(2, entities(2, 2))
     assert process_of(files).pid not in {None, first}
     assert loaded_state(files, 2) == sections.state
     files.close()
-    reopened = open_on_disk(tmp_path / "apart", is_apart=True)
-    assert not [name for name in contents(tmp_path / "apart") if name.endswith(".tmp")]
+    reopened = open_on_disk(tmp_path / "there", has_writer_process=True)
+    assert not [name for name in contents(tmp_path / "there") if name.endswith(".tmp")]
     reopened.close()
 
 
@@ -129,7 +135,7 @@ def test_what_cannot_be_started_is_told(
     monkeypatch: pytest.MonkeyPatch, files: SnapshotFiles
 ) -> None:
     """A process that ends at once fails every write, with its status."""
-    monkeypatch.setattr(apart, "MODULE", "coordinator.snapshot.no_such_module")
+    monkeypatch.setattr(writer_process, "MODULE", "coordinator.snapshot.no_such_module")
     for generation in (1, 2):
         with pytest.raises(CopyNotWritten, match="ended with status 1"):
             Sections(files).write(generation, entities(generation, 1))
@@ -140,9 +146,9 @@ def test_the_process_holds_the_directories(tmp_path: Path, files: SnapshotFiles)
     Sections(files).write(1, entities(1, 1))
     release(files._locks)  # as the kernel does for a coordinator that was killed
     with pytest.raises(DirectoryInUse):
-        open_on_disk(tmp_path / "apart", is_apart=True)
+        open_on_disk(tmp_path / "there", has_writer_process=True)
     process_of(files).stop()
-    open_on_disk(tmp_path / "apart", is_apart=True).close()
+    open_on_disk(tmp_path / "there", has_writer_process=True).close()
 
 
 def test_a_start_after_a_crash_waits_for_the_writer(tmp_path: Path, files: SnapshotFiles) -> None:
@@ -151,10 +157,10 @@ def test_a_start_after_a_crash_waits_for_the_writer(tmp_path: Path, files: Snaps
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     for name in "abc":
-        (tmp_path / "apart" / name / "LOCK").write_text(str(dead.pid))
+        (tmp_path / "there" / name / "LOCK").write_text(str(dead.pid))
     release(files._locks)
     with ThreadPoolExecutor(1) as threads:
-        opening = threads.submit(open_on_disk, tmp_path / "apart", is_apart=True)
+        opening = threads.submit(open_on_disk, tmp_path / "there", has_writer_process=True)
         with pytest.raises(TimeoutError):
             opening.result(timeout=0.1)
         process_of(files).stop()
@@ -173,17 +179,11 @@ def test_nothing_is_written_after_the_end(files: SnapshotFiles) -> None:
 # --- The other side, on a simulated disk ---
 
 
-def hand_on(storage: MemoryStorage) -> Hand:
-    """What does the work, with the directories made."""
-    open_files(storage, reserve_bytes_min=20_000).close()
-    return Hand(storage, OPTIONS, "writer")
-
-
-def fill(storage: MemoryStorage) -> None:
-    """Leave one directory no room beside what it has."""
+def fill(storage: MemoryStorage, spare_bytes: int = 0) -> None:
+    """Leave one directory so much room beside what it has."""
     directory = COPY_DIRECTORIES[1]
     used = sum(len(storage.content(p)) for p in storage.paths() if p.startswith(f"{directory}/"))
-    storage.capacities_bytes[directory] = used
+    storage.capacities_bytes[directory] = used + spare_bytes
 
 
 @pytest.mark.parametrize(("use_reserve", "error"), [(True, None), (False, "SnapshotNoSpace")])
@@ -194,33 +194,39 @@ def test_a_full_disk_over_there(use_reserve: bool, error: str | None) -> None:
     files.rebuild_reserve(Sections(files).write(1, entities(1, 1)))
     files.close()
     fill(storage)
-    hand = Hand(storage, OPTIONS, "writer")
-    found, _ = answer(hand, ("write", (NAME, b"x" * 5_000, use_reserve)))
+    writer = LocalWriter(storage, COPY_DIRECTORIES, "writer")
+    found, _ = answer(writer, ("write", (NAME, b"x" * 5_000, use_reserve)))
     assert found == error
     if not error:
         assert storage.content(f"{COPY_DIRECTORIES[1]}/{NAME}") == b"x" * 5_000
 
 
-class FailingProcess(WriterProcess):
+class NearProcess(WriterProcess):
     """Answers in this process, on a simulated disk."""
 
-    def __init__(self, hand: Hand) -> None:
-        super().__init__(OPTIONS, ())
-        self._hand = hand
+    def __init__(self, storage: MemoryStorage, local: LocalWriter) -> None:
+        super().__init__(local, ())
+        self._there = LocalWriter(storage, COPY_DIRECTORIES, "writer")
+        self._answers = list[Answer]()
 
-    def call(self, method: str, *arguments: object) -> object:
+    def _connected(self) -> Any:
+        return self
+
+    def send(self, request: tuple[str, tuple[Any, ...]]) -> None:
         """Do what the other process does."""
-        error, value = answer(self._hand, (method, arguments))
-        if error is not None:
-            raise apart.RAISED[error](value)
-        return value
+        self._answers.append(answer(self._there, request))
+
+    def recv(self) -> Answer:
+        """Return what it answers."""
+        return self._answers.pop()
 
 
 def test_a_failed_sync_over_there_ends_this_process() -> None:
     """The kernel tells of it once: nothing may be written, or read as good, afterwards."""
     storage = memory()
-    process = FailingProcess(hand_on(storage))
-    copies = CopiesApart(storage, COPY_DIRECTORIES, Repairs(), "coordinator", process)
+    open_files(storage).close()
+    copies = Copies(storage, COPY_DIRECTORIES, Repairs(), "coordinator")
+    process = NearProcess(storage, copies.local)
 
     def refuse(name: str) -> None:
         if name.startswith("sync "):
@@ -228,16 +234,45 @@ def test_a_failed_sync_over_there_ends_this_process() -> None:
 
     storage.before_step = refuse
     with pytest.raises(CopiesFailed, match=r"in the process that writes them: .*must end"):
-        copies.write(NAME, b"data", lambda file: None, lambda copy: None)
+        process.write(NAME, b"data", use_reserve=False)
     storage.before_step = None
     with pytest.raises(CopiesFailed):
-        copies.delete([NAME])
+        process.delete([NAME])
     with pytest.raises(CopiesFailed):
         copies.scrub(NAME, lambda file: None)
     assert not storage.exists(f"{COPY_DIRECTORIES[0]}/{NAME}")
 
 
+@pytest.mark.parametrize("spare_bytes", [0, 3_000])
+def test_a_disk_that_fills_up_over_there_leaves_nothing(spare_bytes: int) -> None:
+    """In the middle of a large file it is said so, and no part of the file is left anywhere."""
+    storage = memory()
+    open_files(storage, reserve_bytes_min=0).close()
+    fill(storage, spare_bytes)
+    before = storage.snapshot()
+    process = NearProcess(storage, LocalWriter(storage, COPY_DIRECTORIES, "coordinator"))
+    key = process.stage("layers/large", use_reserve=True)
+    with pytest.raises(SnapshotNoSpace):
+        for _ in range(4):
+            process.append(key, b"x" * 1_000)
+    process.discard(key)
+    assert storage.snapshot() == before
+
+
+def test_a_large_file_over_there_is_verified() -> None:
+    """What does not read back with its digest is told, and was made durable before that."""
+    storage = memory()
+    open_files(storage).close()
+    process = NearProcess(storage, LocalWriter(storage, COPY_DIRECTORIES, "coordinator"))
+    key = process.stage("layers/large", use_reserve=False)
+    process.append(key, b"other")
+    with pytest.raises(CopyNotWritten, match="does not read back"):
+        process.place(key, NAME, DigestCheck(blake3(b"right").digest(), 5))
+    process.discard(key)
+    assert not [path for path in storage.paths() if path.endswith(".tmp")]
+
+
 def test_a_defect_ends_the_process() -> None:
     """What nobody expected is not turned into an answer."""
     with pytest.raises(AssertionError, match="not to be asked for"):
-        answer(hand_on(memory()), ("_room", (True,)))
+        answer(LocalWriter(memory(), COPY_DIRECTORIES, "writer"), ("check_usable", ()))
