@@ -3,9 +3,11 @@
 What touches the disk, all of it through `coordinator.storage.Storage`:
 
 * `files` is the face, `SnapshotFiles`, with its rules for threads;
-* `copies` keeps each file in three directories: written, verified, read with repair, scrubbed;
+* `local_writer` writes each file into three directories, verified; `writer_process` has another
+  process do so (`writer_server`); `copies` reads, with repair, and scrubs;
 * `identity` says whose directory a directory is; `reserve` keeps space to be given up;
-* `writing` makes the layers and the manifest of a generation, `restore` reads them back;
+* `generation_writer` makes the layers of a generation, each by a `section_writer`, and then its
+  manifest; `restore` reads them back;
 * `pinned` gives the files of a generation as files, for downloads and checks;
 * `compaction` merges a chain of layers into a new base; `garbage` removes what nobody names;
 * `verify` computes every digest of a generation anew.
@@ -14,7 +16,7 @@ What decides, and what it does on the way:
 
 * `values` says which reports fit a generation, `decisions` what is to be done about it, as a table;
 * `orchestrator` does that, one generation at a time, from what `generations` knows;
-* `work` makes a generation durable, from `sections` into the files by way of `generation_files`;
+* `work` makes a generation durable, from `sections` into the files;
 * `triggers` says when to begin one; `store` is the catalog's view in SQLite, with `schema`;
 * `api` is the API for whoever runs in the same process.
 """
