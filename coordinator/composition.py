@@ -92,12 +92,14 @@ class Coordinator:
         if self._members is not None:
             self._members.connect(self.driver, lambda: core.marks.commit_max)
         self._founding = Founding(files.cluster_id, config.data_directory, self.driver.found)
-        self._proposals = Proposals(self.driver, self.routes)
+        self._proposals = Proposals(self.driver.intake, self.routes)
         self._services = self._connect_services()
         self._clients = self._services.clients
         self._timers = SessionTimers(self._mux.sessions.live, self._proposals, monotonic_ms)
         self._cluster = ClusterStage(
-            self.driver,
+            self.driver.progress,
+            self.driver.reads,
+            self.driver.mux_effects.read_followed,
             self.alarms,
             dict(self._clients),
             lambda: len(self._mux.sessions),
@@ -190,7 +192,7 @@ class Coordinator:
             await client.close()
         await self._snapshots.stop()
         if grace_ms:
-            committed_op = self.driver.recordable_commit
+            committed_op = self.driver.core.recordable_commit
             await self._writer.call(lambda: self._files.record_commit(committed_op))
         self._writer.close()
         self._files.close()
@@ -231,7 +233,7 @@ class Coordinator:
     def _persisting(self, prepares: Sequence[Prepare]) -> None:
         self._space.sent(prepares)
         self._snapshots.persisting(prepares)
-        self._telemetry.persisting(prepares, self.driver.batch_of)
+        self._telemetry.persisting(prepares, self.driver.intake.batch_of)
 
     def _persisted(self, prepares: Sequence[Prepare]) -> None:
         self._space.written(prepares)
@@ -384,7 +386,7 @@ class Coordinator:
 
         def look() -> yielding.Seen:
             progress = self.driver.progress
-            follows = progress.status is vsr.Status.NORMAL and not self.driver.is_serving
+            follows = progress.status is vsr.Status.NORMAL and not self.driver.serving.is_primary
             return yielding.Seen(follows, progress.op, progress.retired_op)
 
         return yielding.Yielding(yielding.YieldingPorts(look, yielding.say, monotonic_ms))

@@ -67,7 +67,7 @@ class ServiceLinks:
         events = StageEvents(
             replied=lambda reply: self._replied(stage, reply),
             decode=lambda reply: self._decode(stage, reply),
-            deferred=lambda outcome: self._ports.driver.read_followed(codec.decode_query(outcome)),
+            deferred=self._followed,
             connected=lambda describe: self._connected(stage, describe),
             lost=lambda why: self._lost(stage, why),
             busy=lambda ms: self._busy(stage, ms),
@@ -92,9 +92,12 @@ class ServiceLinks:
         decoded = yield from codec.decode_reply(stage, reply)
         return decoded
 
+    def _followed(self, outcome: domain_pb2.QueryOutcome) -> None:
+        self._ports.driver.mux_effects.read_followed(codec.decode_query(outcome))
+
     def _replied(self, stage: mux_types.Stage, reply: mux_types.StageReply) -> None:
         self._ports.answered(stage, reply.sequence)
-        self._ports.driver.stage_replied(reply)
+        self._ports.driver.mux_effects.stage_replied(reply)
         self._look_for_trouble(stage)
 
     def _look_for_defects(
@@ -145,14 +148,14 @@ class ServiceLinks:
             self.all_described.set()
         if ports.proposals.active:
             # The question of a new primary may have died with the process that was asked.
-            ports.driver.ask_proposals()
+            ports.driver.mux_effects.ask_proposals()
 
     def _lost(self, stage: mux_types.Stage, why: str) -> None:
         name = stage.name.lower()
         self._ports.alarms.raise_alarm(
             cluster_pb2.ALARM_KIND_SERVICE_DOWN, f"service {name} does not answer: {why}", name
         )
-        self._ports.driver.stage_lost(stage)
+        self._ports.driver.mux_effects.stage_lost(stage)
 
     def _busy(self, stage: mux_types.Stage, ms: int) -> None:
         """A service lives and does not get on; `ms` is 0 once it does."""

@@ -231,13 +231,13 @@ class Members:
     def _lack_of_vote(self) -> str:
         assert self._driver is not None, "connect first"
         is_standby = self.replica_id >= self._replica_count
-        return "" if is_standby or self._driver.has_vote else NO_VOTE
+        return "" if is_standby or self._driver.core.is_voter else NO_VOTE
 
     def _received(self, message: peer_messages.PeerMessage) -> None:
         handler = self._handlers.get(type(message))
         if handler is None:
             assert self._driver is not None, "connect first"
-            self._driver.received(message)  # type: ignore[arg-type]
+            self._driver.entries.received(message)  # type: ignore[arg-type]
         else:
             handler(message)
 

@@ -78,15 +78,17 @@ class PublicFace:
         self._commands = Commands(
             ports.routes,
             self._normalizer,
-            ports.driver,
+            ports.driver.intake,
             ports.mux.sessions,
             ports.mux.admission,
             self._shares,
             Quotas(config.quotas, monotonic_ms),
             ports.timers.used,
-            Leading(ports.driver.reads.confirm, ports.driver.check_serving).confirm,
+            Leading(ports.driver.reads.confirm, ports.driver.serving.check).confirm,
         )
-        reader = MuxReader(ports.driver, ports.mux.sessions, ports.services)
+        reader = MuxReader(
+            ports.driver.reads, ports.driver.serving, ports.mux.sessions, ports.services
+        )
         self._reads = Reads(ports.routes, reader, shares=self._shares)
         self.submit = self._make_submit()
         handlers = self._audit.administrative(
@@ -138,11 +140,13 @@ class PublicFace:
             self._commands,
             self._normalizer,
             self._reads,
-            ports.driver.check_serving,
+            ports.driver.serving.check,
             ports.watch,
-            None if ports.members is None else Elsewhere(ports.driver.check_reading, forwarding),
+            None
+            if ports.members is None
+            else Elsewhere(ports.driver.serving.check_reading, forwarding),
             self.submit.check_no_stream,
-            SessionRoom(ports.mux.sessions, ports.timers, ports.driver.submit),
+            SessionRoom(ports.mux.sessions, ports.timers, ports.driver.intake.submit),
             self._audit,
         )
 
@@ -154,7 +158,7 @@ class PublicFace:
             self._commands,
             self._reads,
             ports.timers,
-            ports.driver.check_serving,
+            ports.driver.serving.check,
             ports.watch,
             self._audit,
         )
@@ -168,7 +172,7 @@ class PublicFace:
             self._commands,
             self._reads,
             ports.snapshots,
-            ports.driver.check_serving,
+            ports.driver.serving.check,
             ports.watch,
         )
 
@@ -180,7 +184,7 @@ class PublicFace:
             ports.authenticator,
             self._commands,
             self._reads,
-            ports.driver.check_serving,
+            ports.driver.serving.check,
             self._forwarding,
             ports.supported_levels,
         )
@@ -193,7 +197,7 @@ class PublicFace:
             ports.authenticator,
             self._commands,
             self._reads,
-            ports.driver.check_serving,
+            ports.driver.serving.check,
             self._forwarding,
             self._step_down,
         )

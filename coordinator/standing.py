@@ -74,7 +74,7 @@ class Standing:
         if self._has_led:
             self._stop_leading()
         # Clients are served from now on, whether or not this replica comes to propose anything.
-        self._has_led = ports.driver.is_serving
+        self._has_led = ports.driver.serving.is_primary
         self._caught_up_op = ports.driver.progress.op if is_normal else None
         if ports.members is not None:
             ports.members.report()
@@ -118,11 +118,11 @@ class Standing:
 
     def _look_at_level(self) -> None:
         """Once the feature level is raised, have the stages tell what it kept from the log."""
-        level = self._ports.driver.feature_level
+        level = self._ports.driver.mux.feature_level
         if level != self._level_in_force:
             self._level_in_force = level
             if self._ports.proposals.active:
-                self._ports.driver.ask_proposals()
+                self._ports.driver.mux_effects.ask_proposals()
 
     def stopped(self) -> None:
         """Nobody is served any more."""
@@ -155,10 +155,10 @@ class Standing:
 
     async def _became_ready(self) -> None:
         ports = self._ports
-        if ports.driver.is_serving:
+        if ports.driver.serving.is_primary:
             ports.proposals.activate()
             ports.timers.begin()
-            ports.driver.ask_proposals()
+            ports.driver.mux_effects.ask_proposals()
             ports.snapshots.orchestrator.activate()
         ports.start(ports.snapshots.replayed())
         ready = {"address": self.address, "pid": os.getpid()}

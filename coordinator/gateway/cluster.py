@@ -10,8 +10,7 @@ from google.protobuf.message import Message
 
 from coordinator.gateway.alarms import Alarms
 from coordinator.gateway.local_reads import LocalReads, parsed
-from coordinator.gateway.status_digests import DOMAIN_STAGES, Digests, StatusDigests
-from coordinator.gateway.status_digests import Replica as Walked
+from coordinator.gateway.status_digests import DOMAIN_STAGES, Digests, StatusDigests, Walks
 from coordinator.mux import types as mux
 from coordinator.mux.catalog_types import NO_DESCRIPTION
 from coordinator.replica.ports import Progress
@@ -46,16 +45,6 @@ class Service(Protocol):
         ...
 
 
-class Replica(Walked, Protocol):
-    """The driver as seen from here."""
-
-    progress: Progress
-
-    def read_followed(self, outcome: mux.QueryOutcome) -> None:
-        """Deliver the answer to a deferred read."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """A query without its requests: which are answered, and what is wrong with others."""
@@ -87,7 +76,9 @@ class ClusterStage:
 
     def __init__(
         self,
-        replica: Replica,
+        progress: Progress,
+        walks: Walks,
+        follow: Callable[[mux.QueryOutcome], None],
         alarms: Alarms,
         services: dict[mux.Stage, Service],
         session_count: Callable[[], int],
@@ -104,11 +95,12 @@ class ClusterStage:
         self.description: Callable[[], mux.Description] = lambda: NO_DESCRIPTION
         self.level_supported: Callable[[], int] = lambda: 0
         self._others = others
-        self._replica = replica
+        self._progress = progress
+        self._follow = follow
         self._alarms = alarms
         self._services = services
         self._session_count = session_count
-        self._digests = StatusDigests(replica, session_entities)
+        self._digests = StatusDigests(walks, session_entities)
         self._replica_id = replica_id
         self._replica_count = replica_count
         self._cluster_id = cluster_id
@@ -144,9 +136,9 @@ class ClusterStage:
 
         def tell(found: Digests | Refusal) -> None:
             if isinstance(found, Refusal):
-                self._replica.read_followed(asked.refuse(found))
+                self._follow(asked.refuse(found))
             else:
-                self._replica.read_followed(asked.answer(self._status(found)))
+                self._follow(asked.answer(self._status(found)))
 
         try:
             self._digests.ask(user_id, tell)
@@ -155,7 +147,7 @@ class ClusterStage:
         return mux.QueryOutcome(asked.query_id, deferred=True)
 
     def _status(self, digests: Digests) -> cluster_pb2.GetStatusResponse:
-        progress = self._replica.progress
+        progress = self._progress
         description = self.description()
         return cluster_pb2.GetStatusResponse(
             cluster=self._cluster_id.hex(),
@@ -183,12 +175,12 @@ class ClusterStage:
     def _role_of(self, replica_id: int) -> cluster_pb2.ReplicaRole.ValueType:
         if replica_id >= self._replica_count:
             return cluster_pb2.REPLICA_ROLE_STANDBY
-        if replica_id == self._replica.progress.primary:
+        if replica_id == self._progress.primary:
             return cluster_pb2.REPLICA_ROLE_PRIMARY
         return cluster_pb2.REPLICA_ROLE_BACKUP
 
     def _replica_status(self) -> cluster_pb2.Replica:
-        progress = self._replica.progress
+        progress = self._progress
         return cluster_pb2.Replica(
             replica_id=self._replica_id,
             status=STATUSES[progress.status],
@@ -207,7 +199,7 @@ class ClusterStage:
         return cluster_pb2.ServiceStatus(
             stage=int(stage),  # type: ignore[arg-type]
             connected=service.connected,
-            settled_revision=self._replica.progress.retired_revision,
+            settled_revision=self._progress.retired_revision,
             state_digest=digests.get(stage, ""),
             item_log_bytes=service.item_log_bytes,
             restarts=service.restarts,

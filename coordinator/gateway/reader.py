@@ -9,7 +9,8 @@ from coordinator.gateway.reads import Consistency, ReadSpan
 from coordinator.mux import types as mux_types
 from coordinator.mux.sessions import SessionsMachine
 from coordinator.replica.batcher import Reply
-from coordinator.replica.driver import Driver
+from coordinator.replica.reads import ReplicaReads
+from coordinator.replica.serving import Serving
 from coordinator.stages.client import StageClient
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
@@ -23,11 +24,13 @@ class MuxReader:
 
     def __init__(
         self,
-        driver: Driver,
+        reads: ReplicaReads,
+        serving: Serving,
         sessions: SessionsMachine,
         services: Mapping[mux_types.Stage, StageClient],
     ) -> None:
-        self._driver = driver
+        self._reads = reads
+        self._serving = serving
         self._sessions = sessions
         self._services = services
 
@@ -41,20 +44,20 @@ class MuxReader:
     ) -> asyncio.Future[Reply]:
         """Start reads for the gateway. Raises Refusal DOMAIN_RESTARTING."""
         read = mux_types.Read(
-            token=self._driver.next_token(),
+            token=self._reads.next_token(),
             spans=tuple(self._read_span(span, principal, consistency) for span in spans),
             user_id=None if principal is None else principal.user_id,
             credential_revision=0 if principal is None else principal.credential_revision,
             session_id=session_id,
             caller_address=address,
         )
-        return self._driver.read(
+        return self._reads.start(
             read, linearizable=consistency.linearizable, revision=consistency.at_least_revision
         )
 
     def late(self, deadline_ms: int) -> Refusal | None:
         """Return where a linearizable read belongs that got no answer here; None: nowhere else."""
-        return self._driver.late_read(deadline_ms)
+        return self._serving.late_read(deadline_ms)
 
     def _read_span(
         self, span: ReadSpan, principal: AccessToken | None, consistency: Consistency
@@ -62,7 +65,7 @@ class MuxReader:
         method = span.method
         # What sessions holds now may be too old on a backup: there streams decides, at the position
         # of the read.
-        is_current = self._driver.is_serving or not consistency.linearizable
+        is_current = self._serving.is_primary or not consistency.linearizable
         is_catalog = method.owner == mux_types.Stage.CATALOG
         is_authorized = is_catalog and is_current and self._is_root(principal)
         if not is_authorized:

@@ -74,7 +74,7 @@ class SnapshotReads:
     """Answers the reads of SnapshotsService.
 
     `reported` returns the tasks of a generation under way that were reported on this replica, and
-    `follow` delivers the answer to a deferred read (`Driver.read_followed`).
+    `follow` delivers the answer to a deferred read (`MuxEffects.read_followed`).
     """
 
     def __init__(

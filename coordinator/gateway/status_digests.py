@@ -42,14 +42,14 @@ Waiter: TypeAlias = tuple[int | None, Callable[[Digests | Refusal], None]]
 _log = logging.getLogger(__name__)
 
 
-class Replica(Protocol):
-    """The driver as seen from here."""
+class Walks(Protocol):
+    """Reads of this replica as seen from here."""
 
     def next_token(self) -> int:
         """Return a new token for a read."""
         ...
 
-    def read(self, read: mux.Read, *, linearizable: bool, revision: int) -> asyncio.Future[Reply]:
+    def start(self, read: mux.Read, *, linearizable: bool, revision: int) -> asyncio.Future[Reply]:
         """Start a read. Raises Refusal OVERLOADED."""
         ...
 
@@ -57,9 +57,9 @@ class Replica(Protocol):
 class StatusDigests:
     """Who waits for digests, and the walk that is under way."""
 
-    def __init__(self, replica: Replica, session_entities: Callable[[], Iterable[Entity]]) -> None:
+    def __init__(self, reads: Walks, session_entities: Callable[[], Iterable[Entity]]) -> None:
         """Find none before somebody asks."""
-        self._replica = replica
+        self._reads = reads
         self._session_entities = session_entities
         self._waiting: list[Waiter] = []  # for the next walk
         self._is_walking = False
@@ -87,8 +87,8 @@ class StatusDigests:
 
     def _begin(self, waiters: Sequence[Waiter]) -> None:
         """Begin a walk. Raises Refusal OVERLOADED."""
-        read = mux.Read(self._replica.next_token(), _SPANS, None, 0)
-        future = self._replica.read(read, linearizable=False, revision=0)
+        read = mux.Read(self._reads.next_token(), _SPANS, None, 0)
+        future = self._reads.start(read, linearizable=False, revision=0)
         self._is_walking = True
         future.add_done_callback(lambda done: self._domains_walked(waiters, done))
 

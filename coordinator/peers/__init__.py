@@ -19,7 +19,8 @@ speaks on it. Delivery is at most once. Messages keep their order unless more of
 into one packet: then votes and heartbeats overtake entries of the log. The protocol
 (`coordinator.vsr`) asks for no more than that; it repeats what matters.
 
-    peers = Peers(config, PeerEvents(message=driver.received, state=alarm, failed=fail), snapshots)
+    events = PeerEvents(message=entries.received, state=alarm, failed=fail)
+    peers = Peers(config, events, snapshots)
     await peers.start()
     peers.send(1, message)
     await peers.stop()

@@ -1,5 +1,7 @@
 """The shell around the pure core: carries its effects out and feeds it events.
 
-`driver` is the loop, `batcher` packs requests into prepares, `writer` makes them durable in a
-thread, `proposals` sequences what machines ask for, `founding` makes the first entry.
+`driver` is the loop. Callers hold the part of it that does their work: `intake` takes commands in,
+`reads` answers reads, `entries` takes what peers send, `mux_effects` takes answers of stages, and
+`serving` says whom this replica serves. `batcher` packs requests into prepares, `writer` makes them
+durable in a thread, `proposals` sequences what machines ask for, `founding` makes the first entry.
 """

@@ -17,14 +17,6 @@ from coordinator import vsr
 from coordinator.journal import CorruptRecord
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux, TakenApart
-from coordinator.replica.batcher import (
-    Batch,
-    Batcher,
-    LooseCommand,
-    Reply,
-    SessionRequest,
-    is_about_snapshots,
-)
 from coordinator.replica.entries import Entries
 from coordinator.replica.errors import HaltedError
 from coordinator.replica.handover import Handover, HandoverPorts, check_decided
@@ -40,13 +32,11 @@ from coordinator.replica.ports import (
     wall_clock_us,
 )
 from coordinator.replica.reads import ReplicaReads
-from coordinator.replica.refusals import not_read_here, not_serving
+from coordinator.replica.serving import Serving
 from coordinator.replica.ticker import Ticker
 from coordinator.replica.writer import Writer
 from coordinator.slices import Steps
 from coordinator.stages import codec
-from viewstamp.api.errors.v1.errors_pb2 import Reason
-from viewstamp.errors import Refusal
 from viewstamp.format.prepare import Prepare
 
 _log = logging.getLogger(__name__)
@@ -64,46 +54,37 @@ class Driver:
         peers: PeerPorts = NO_PEERS,
     ) -> None:
         self.progress = Progress()
+        self.core = core
         self.mux = mux
-        self.reads = ReplicaReads(self, mux)
-        self._intake = Intake(core, self, events.room)
-        self._entries = Entries(self, events.room)
-        self._core = core
+        self.serving = Serving(core, self.progress, peers)
+        self.mux_effects = MuxEffects(mux, self._carry_out, self.guard)
+        self._handover = Handover(self._handover_ports(writer), self.progress)
+        self.reads = ReplicaReads(self, self._handover, mux, self.mux_effects)
+        self.intake = Intake(core, self, self.serving, mux, events.room)
+        self.entries = Entries(core, self.step, self.intake.may_use_reserve, events.room)
         self._writer = writer
         self._events = events
         self._peers = peers
         self._stages: dict[mux_types.Stage, StageLink] = {}
         self._steps: deque[vsr.Event] = deque()
         self._stepping = False
-        self._mux_effects = MuxEffects(self._carry_out, self.guard)
         self._has_failed = False
         self._is_guarding = False
-        self._ticker = Ticker(self._tick, hears_first=lambda: not self.is_serving)
+        self._ticker = Ticker(self._tick, hears_first=lambda: not self.serving.is_primary)
         self._background: set[asyncio.Task[None]] = set()
-        self._handover = Handover(
-            HandoverPorts(
-                self._read_entry,
-                self._take_apart,
-                self._hand_over,
-                self._found_faulty,
-                self._start,
-                self.guard,
-                self._is_urgent,
-            )
-        )
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             vsr.PersistPrepares: self._persist_prepares,
-            vsr.PersistSuperblock: self._persist_superblock,
+            vsr.PersistSuperblock: lambda effect: writer.persist_superblock(effect.state),
             vsr.Commit: self._committed,
             vsr.Admitted: self._admitted,
-            vsr.Refused: lambda effect: self._intake.refused(effect.reason),
-            vsr.ReadIndexGranted: self._read_granted,
+            vsr.Refused: lambda effect: self.intake.refused(effect.reason),
+            vsr.ReadIndexGranted: self.reads.granted,
             vsr.ReadIndexRefused: self._read_refused,
             vsr.StatusChanged: self._status_changed,
             vsr.Halted: self._halted,
             vsr.FoundingReady: lambda effect: self._events.founding_ready(effect.nonces),
             vsr.Dropped: self._dropped,
-            vsr.Arm: self._arm,
+            vsr.Arm: lambda effect: self._ticker.arm(effect.at_ticks),
             vsr.Send: self._send_to_peer,
             vsr.DiscardAfter: lambda effect: writer.discard_after(effect.op),
             vsr.SendCommitted: peers.send_committed,
@@ -111,6 +92,17 @@ class Driver:
             vsr.SnapshotNeeded: peers.snapshot_needed,
             vsr.Stuck: peers.stuck,
         }
+
+    def _handover_ports(self, writer: Writer[vsr.SuperblockState]) -> HandoverPorts:
+        return HandoverPorts(
+            writer.read,
+            self._take_apart,
+            self._hand_over,
+            self._found_faulty,
+            self._start,
+            self.guard,
+            self._is_urgent,
+        )
 
     # --- Wiring ---
 
@@ -131,95 +123,19 @@ class Driver:
         """Sequence the founding entry."""
         self.step(vsr.Found(body, wall_clock_us()))
 
-    # --- From the gateway ---
-
-    def submit(self, waiting: SessionRequest | LooseCommand) -> None:
-        """Queue a request for the log; its future gets the reply. Raises Refusal."""
-        self._intake.submit(waiting)
-
     def pump(self) -> None:
         """Admit what waits while the pipeline and the disk have room; not in the middle of a step,
         whose own entries may have taken the room only when it is over."""
         if self._stepping:
             asyncio.get_running_loop().call_soon(self.pump)
             return
-        self._entries.look()
-        self._intake.pump()
-
-    @property
-    def batcher(self) -> Batcher:
-        """What waits for a place in the log."""
-        return self._intake.batcher
-
-    def batch_of(self, op: int) -> Batch | None:
-        """Return what waits for an op; None if it came from a replay, or has retired."""
-        return self._intake.batch_of(op)
-
-    def read(
-        self, read: mux_types.Read, *, linearizable: bool, revision: int
-    ) -> asyncio.Future[Reply]:
-        """Start a read; the future may fail with Refusal. Raises Refusal OVERLOADED."""
-        return self.reads.start(read, linearizable=linearizable, revision=revision)
-
-    def next_token(self) -> int:
-        """Return a token for a read, never used before in this process."""
-        return self.reads.next_token()
-
-    @property
-    def feature_level(self) -> int:
-        """The level in force, as far as the log was applied here."""
-        return self.mux.feature_level
-
-    # --- For reads ---
-
-    @property
-    def view(self) -> int:
-        """The view of this replica."""
-        return self.progress.view
-
-    def is_handed_over(self, op: int, revision: int) -> bool:
-        """Whether the stages were given the log up to both."""
-        waiting_op = self._handover.next_op
-        handed_over = self.progress.committed_op if waiting_op is None else waiting_op - 1
-        return op <= handed_over and revision <= self.progress.committed_revision
-
-    def hurry(self) -> None:
-        """Hand over what is committed, at once: somebody waits for it."""
-        self._handover.hurry()
+        self.entries.look()
+        self.intake.pump()
 
     def _is_urgent(self) -> bool:
         """Whether somebody waits for commits: callers, a new primary, reads of a backup."""
-        follows = self.progress.status is vsr.Status.NORMAL and not self.is_serving
+        follows = self.progress.status is vsr.Status.NORMAL and not self.serving.is_primary
         return not follows or self.reads.waiting > 0
-
-    def lead(self, effects: Callable[[], Sequence[mux_types.MuxEffect]]) -> None:
-        """Ask the mux for effects and carry them out; what is raised ends the process."""
-        self.guard(lambda: self._mux_effects.lead(effects))
-
-    # --- From the stages ---
-
-    def stage_replied(self, reply: mux_types.StageReply) -> None:
-        """Take the answer of a stage."""
-        self.lead(lambda: self.mux.reply(reply))
-
-    def read_followed(self, outcome: mux_types.QueryOutcome) -> None:
-        """Take the answer to a deferred read."""
-        self.lead(lambda: self.mux.deferred(outcome))
-
-    def stage_lost(self, stage: mux_types.Stage) -> None:
-        """Fail the reads that a dead service will not answer."""
-        refusal = Refusal(
-            Reason.REASON_DOMAIN_RESTARTING,
-            f"the service of stage {stage.name.lower()} is restarting: try again",
-            stage=stage.name.lower(),
-        )
-        error = refusal.to_answer().SerializeToString()
-        self._mux_effects.forget_reads(stage)
-        self.lead(lambda: self.mux.fail_reads(stage, error))
-
-    def ask_proposals(self) -> None:
-        """Have every stage tell its pending proposals anew."""
-        self.lead(self.mux.poke_proposals)
 
     # --- The core ---
 
@@ -229,44 +145,15 @@ class Driver:
         if not self._stepping:
             self.guard(self._drain_steps)
 
-    def received(self, message: vsr.Message) -> None:
-        """Take a message of another replica."""
-        self._entries.received(message)
-
     def _send_to_peer(self, effect: vsr.Send) -> None:
-        if self._entries.may_send(effect):
+        if self.entries.may_send(effect):
             self._peers.send(effect.to_replica, effect.message)
-
-    def holds(self, prepare: vsr.Prepare) -> bool:
-        """Whether the log has this very entry, intact."""
-        return self._core.holds(prepare.op, prepare.checksum)
-
-    @property
-    def head_op(self) -> int:
-        """The last op of the log here."""
-        return self._core.marks.op
-
-    @property
-    def has_vote(self) -> bool:
-        """Whether this replica counts in its view; one that lost its disk does not at first."""
-        return self._core.is_voter
-
-    @property
-    def recordable_commit(self) -> int:
-        """How far the superblock may say that the log is committed; less than was executed, if the
-        disk has not all of that yet."""
-        return self._core.recordable_commit
-
-    @property
-    def is_stepping(self) -> bool:
-        """Whether the effects of a step are being carried out."""
-        return self._stepping
 
     def _drain_steps(self) -> None:
         self._stepping = True
         try:
             while self._steps:
-                for effect in self._core.step(self._steps.popleft(), now_ticks()):
+                for effect in self.core.step(self._steps.popleft(), now_ticks()):
                     self._handlers[type(effect)](effect)
         finally:
             self._stepping = False
@@ -292,26 +179,14 @@ class Driver:
 
     def _admitted(self, effect: vsr.Admitted) -> None:
         self.progress.op = effect.op
-        self._intake.admitted(effect.op)
-
-    def not_serving(self, reason: vsr.RefusalReason) -> Refusal:
-        """Return what the core's reason means for a caller."""
-        return not_serving(reason, self.progress.primary, self._peers.address)
+        self.intake.admitted(effect.op)
 
     def _persist_prepares(self, effect: vsr.PersistPrepares) -> None:
-        if not self._intake.is_admitting:  # entries of another primary
-            self.progress.op = self._core.marks.op
+        if not self.intake.is_admitting:  # entries of another primary
+            self.progress.op = self.core.marks.op
         self._events.persisting(effect.prepares)
-        use_reserve = any(map(self.may_use_reserve, effect.prepares))
+        use_reserve = any(map(self.intake.may_use_reserve, effect.prepares))
         self._writer.persist_prepares(effect.prepares, use_reserve=use_reserve)
-
-    def may_use_reserve(self, prepare: vsr.Prepare) -> bool:
-        """Whether an entry may go into the space that is reserved for snapshots."""
-        batch = self.batch_of(prepare.op)
-        if batch is not None:
-            return batch.may_use_reserve
-        # Another primary admitted it. The bodies are looked into only when it makes a difference.
-        return self._events.room() is not Room.FREE and is_about_snapshots(prepare.body)
 
     def prepares_durable(self, prepares: Sequence[Prepare]) -> None:
         """Tell the core what the journal has synced."""
@@ -319,9 +194,6 @@ class Driver:
         records = tuple(vsr.RecordId(p.op, p.checksum) for p in prepares)
         self.step(vsr.RecordsDurable(records))
         self.pump()
-
-    def _persist_superblock(self, effect: vsr.PersistSuperblock) -> None:
-        self._writer.persist_superblock(effect.state)
 
     def superblock_durable(self, state: vsr.SuperblockState) -> None:
         """Tell the core what the superblock holds."""
@@ -333,45 +205,16 @@ class Driver:
         self.step(vsr.Discarded(op))
 
     def _status_changed(self, effect: vsr.StatusChanged) -> None:
-        if self.is_serving:
-            self._intake.let_go()
+        if self.serving.is_primary:
+            self.intake.let_go()
             self.mux.admission.reset()
         # A new view may have discarded entries, and put no others in their place.
-        self.progress.op = self._core.marks.op
+        self.progress.op = self.core.marks.op
         self.progress.status = effect.status
         self.progress.view = effect.view
         self.progress.primary = effect.primary
         self._events.status_changed(effect)
         self._handover.hurry()
-
-    @property
-    def is_serving(self) -> bool:
-        """Whether this replica is the primary, in status normal."""
-        is_primary = self.progress.primary == self._peers.replica_id
-        return is_primary and self.progress.status is vsr.Status.NORMAL
-
-    def check_serving(self) -> None:
-        """Raise Refusal unless this replica is the primary, in status normal."""
-        if self.is_serving:
-            refusal = self._core.batch_refusal()
-            if refusal is vsr.RefusalReason.ABDICATING:
-                raise self.not_serving(refusal)
-        else:
-            is_normal = self.progress.status is vsr.Status.NORMAL
-            reason = vsr.RefusalReason.NOT_PRIMARY if is_normal else vsr.RefusalReason.VIEW_CHANGE
-            raise self.not_serving(reason)
-
-    def check_reading(self) -> None:
-        """Raise Refusal unless reads are answered here; a backup does so, too."""
-        if self.progress.status is not vsr.Status.NORMAL:
-            raise self.not_serving(vsr.RefusalReason.VIEW_CHANGE)
-
-    def late_read(self, deadline_ms: int) -> Refusal | None:
-        """Return where a linearizable read belongs that got no answer here; None: nowhere else."""
-        primary = self.progress.primary
-        if primary == self._peers.replica_id:
-            return None  # whether it serves by now or not, nobody else can answer
-        return not_read_here(primary, self._peers.address(primary), deadline_ms)
 
     def _halted(self, effect: vsr.Halted) -> None:
         raise HaltedError(effect.reason)
@@ -379,9 +222,6 @@ class Driver:
     def _dropped(self, effect: vsr.Dropped) -> None:
         name = effect.rule.value
         self.progress.dropped[name] = self.progress.dropped.get(name, 0) + 1
-
-    def _arm(self, effect: vsr.Arm) -> None:
-        self._ticker.arm(effect.at_ticks)
 
     def _tick(self) -> None:
         self.step(vsr.Tick())
@@ -395,9 +235,6 @@ class Driver:
         self._events.committed(effect.op)
         self._handover.add(effect)
 
-    async def _read_entry(self, op: int) -> Prepare | None:
-        return await self._writer.read(op)
-
     def _found_faulty(self, op: int, damage: CorruptRecord) -> None:
         _log.error("op %d is damaged in the journal", op, exc_info=damage)
         self.found_faulty(op)
@@ -408,7 +245,7 @@ class Driver:
         self.step(vsr.RecordFaulty(op, self._events.room() is Room.FREE))
 
     def _take_apart(self, prepare: vsr.Prepare) -> Steps[TakenApart]:
-        batch = self.batch_of(prepare.op)
+        batch = self.intake.batch_of(prepare.op)
         logged = codec.requests_of(prepare.body) if batch is None else batch.requests
         requests = yield from codec.logged_requests(logged)
         header = prepare.header
@@ -433,7 +270,7 @@ class Driver:
             self._events.handed_over(header.op)
             return effects
 
-        self._mux_effects.lead(enter)
+        self.mux_effects.lead(enter)
         self.reads.handed_over()
 
     # --- The mux ---
@@ -454,7 +291,7 @@ class Driver:
         if batch.stage is mux_types.Stage.CATALOG:
             reply = self._events.local_read(batch)
             # Not at once: the mux has not finished the step that sent the batch.
-            asyncio.get_running_loop().call_soon(self.stage_replied, reply)
+            asyncio.get_running_loop().call_soon(self.mux_effects.stage_replied, reply)
         else:
             self._stages[batch.stage].send(codec.encode_batch(batch))
 
@@ -462,18 +299,13 @@ class Driver:
         self.progress.retired_op = retired.op
         self.progress.retired_revision = retired.last_revision
         check_decided(self.mux.feature_level)
-        self._intake.retired(retired.op, retired.replies)
+        self.intake.retired(retired.op, retired.replies)
         self._events.retired(retired)
         self.step(vsr.PrepareRetired(retired.op))
         self.pump()
 
-    # --- Reads ---
-
-    def _read_granted(self, effect: vsr.ReadIndexGranted) -> None:
-        self.reads.granted(effect)
-
     def _read_refused(self, effect: vsr.ReadIndexRefused) -> None:
-        self.reads.refused(effect.token, self.not_serving(effect.reason))
+        self.reads.refused(effect.token, self.serving.refusal_of(effect.reason))
 
     # --- Tasks ---
 

@@ -36,37 +36,37 @@ WAITING_MAX: Final = PIPELINE_PREPARES_MAX + CATCH_UP_OPS
 FULL_QUESTION_MS: Final = 2_000
 
 
-class Replica(Protocol):
-    """The driver as seen from here."""
-
-    def step(self, event: vsr.Event) -> None:
-        """Give the core an event."""
-        ...
-
-    def may_use_reserve(self, prepare: vsr.Prepare) -> bool:
-        """Whether an entry may go into the space that is reserved for snapshots."""
-        ...
-
-    def holds(self, prepare: vsr.Prepare) -> bool:
-        """Whether the log has this very entry, intact: it would not be journaled once more."""
-        ...
+class Core(Protocol):
+    """The core as seen from here."""
 
     @property
-    def head_op(self) -> int:
-        """The last op of the log here."""
+    def marks(self) -> vsr.Marks:
+        """How far the log is."""
+        ...
+
+    def holds(self, op: int, checksum: bytes) -> bool:
+        """Whether the log has this very entry, intact: it would not be journaled once more."""
         ...
 
 
 class Entries:
-    """Lets entries in. `room` says whether the journal has room for another one."""
+    """Lets entries into the core, by `step`.
+
+    `may_use_reserve` says whether an entry may go into the space that is reserved for snapshots,
+    and `room` whether the journal has room for another one.
+    """
 
     def __init__(
         self,
-        replica: Replica,
+        core: Core,
+        step: Callable[[vsr.Event], None],
+        may_use_reserve: Callable[[vsr.Prepare], bool],
         room: Callable[[], Room],
         clock_ticks: Callable[[], int] = now_ticks,
     ) -> None:
-        self._replica = replica
+        self._core = core
+        self._step = step
+        self._may_use_reserve = may_use_reserve
         self._room = room
         self._clock_ticks = clock_ticks
         # When a replica was asked for the entries from an op on, while there is no room.
@@ -80,12 +80,12 @@ class Entries:
             self._waiting.append(message)
             self.look()
         else:
-            self._replica.step(vsr.Received(message))
+            self._step(vsr.Received(message))
 
     def look(self) -> None:
         """Let in what waits, as far as there is room; on a full disk nothing waits."""
         while self._waiting and self._has_place(self._waiting[0]):
-            self._replica.step(vsr.Received(self._waiting.popleft()))
+            self._step(vsr.Received(self._waiting.popleft()))
         if self._waiting and (self._room() is not Room.SOON or len(self._waiting) > WAITING_MAX):
             self.refused += len(self._waiting)
             self._waiting.clear()
@@ -114,8 +114,9 @@ class Entries:
         return True
 
     def _has_place(self, message: EntryMessage) -> bool:
-        if isinstance(message, PrepareMessage) and message.prepare.op <= self._replica.head_op:
+        prepare = message.prepare
+        if isinstance(message, PrepareMessage) and prepare.op <= self._core.marks.op:
             return True  # it is here, and only acknowledged again
-        if self._replica.holds(message.prepare):
+        if self._core.holds(prepare.op, prepare.checksum):
             return True  # so is this one, which its primary read back from its journal
-        return self._room() is Room.FREE or self._replica.may_use_reserve(message.prepare)
+        return self._room() is Room.FREE or self._may_use_reserve(prepare)

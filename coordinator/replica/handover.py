@@ -22,6 +22,7 @@ from typing import Any, Final
 from coordinator import vsr
 from coordinator.journal import CorruptRecord
 from coordinator.replica.errors import HaltedError
+from coordinator.replica.ports import Progress
 from coordinator.slices import Steps, Work
 from viewstamp import limits
 from viewstamp.limits import UNRETIRED_PREPARES_MAX
@@ -55,8 +56,9 @@ class HandoverPorts:
 class Handover:
     """The queue of commits that the mux has not been given yet."""
 
-    def __init__(self, ports: HandoverPorts) -> None:
+    def __init__(self, ports: HandoverPorts, progress: Progress) -> None:
         self._ports = ports
+        self._progress = progress
         self._commits: deque[vsr.Commit] = deque()
         # The first is being read, is fetched from a peer, or takes long to be taken apart.
         self._is_blocked = False
@@ -68,6 +70,12 @@ class Handover:
     def next_op(self) -> int | None:
         """The first op that waits; None if none does."""
         return self._commits[0].op if self._commits else None
+
+    def has_given(self, op: int, revision: int) -> bool:
+        """Whether the stages were given the log up to both."""
+        waiting_op = self.next_op
+        given_op = self._progress.committed_op if waiting_op is None else waiting_op - 1
+        return op <= given_op and revision <= self._progress.committed_revision
 
     def add(self, commit: vsr.Commit) -> None:
         """Take a commit: the next, or the damaged one once more.

@@ -13,7 +13,13 @@ from typing import Final, Protocol
 from coordinator import vsr
 from coordinator.mux import types as mux_types
 from coordinator.replica.answers import answer, fail, no_space
-from coordinator.replica.batcher import Batch, Batcher, LooseCommand, SessionRequest
+from coordinator.replica.batcher import (
+    Batch,
+    Batcher,
+    LooseCommand,
+    SessionRequest,
+    is_about_snapshots,
+)
 from coordinator.replica.ports import Room, wall_clock_us
 from coordinator.replica.refusals import NOT_SERVING, left_in_the_log
 from viewstamp import limits
@@ -33,18 +39,17 @@ class Core(Protocol):
         ...
 
 
-class Replica(Protocol):
-    """The driver as seen from here."""
-
-    @property
-    def is_stepping(self) -> bool:
-        """Whether the effects of a step are being carried out."""
-        ...
+class Machines(Protocol):
+    """The mux as seen from here."""
 
     @property
     def feature_level(self) -> int:
         """The feature level in force, as far as the log was applied here."""
         ...
+
+
+class Replica(Protocol):
+    """The driver as seen from here."""
 
     def step(self, event: vsr.Event) -> None:
         """Give the core an event."""
@@ -54,7 +59,11 @@ class Replica(Protocol):
         """Run an action; what it raises ends the process."""
         ...
 
-    def not_serving(self, reason: vsr.RefusalReason) -> Refusal:
+
+class Serving(Protocol):
+    """Whom this replica serves, as seen from here."""
+
+    def refusal_of(self, reason: vsr.RefusalReason) -> Refusal:
         """Return what the core's reason means for a caller."""
         ...
 
@@ -62,10 +71,19 @@ class Replica(Protocol):
 class Intake:
     """Batches of one replica's clients. `room` says whether the journal has room for another."""
 
-    def __init__(self, core: Core, replica: Replica, room: Callable[[], Room]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        replica: Replica,
+        serving: Serving,
+        machines: Machines,
+        room: Callable[[], Room],
+    ) -> None:
         self.batcher = Batcher()
         self._core = core
         self._replica = replica
+        self._serving = serving
+        self._machines = machines
         self._room = room
         self._is_pump_due = False
         self._batch: Batch | None = None  # of the step under way
@@ -78,7 +96,7 @@ class Intake:
         """Queue a request for the log; its future gets the reply. Raises Refusal."""
         refusal = self._core.batch_refusal()
         if refusal is not None and refusal in NOT_SERVING:
-            raise self._replica.not_serving(refusal)
+            raise self._serving.refusal_of(refusal)
         self.batcher.add(waiting)
         if not self._is_pump_due and self._is_worth_a_look:
             # Whoever else arrives in this turn of the loop shares the prepare.
@@ -86,11 +104,8 @@ class Intake:
             asyncio.get_running_loop().call_soon(self._pump_due)
 
     def pump(self) -> None:
-        """Admit what waits while the pipeline has room; not in the middle of a step."""
-        if self._replica.is_stepping:
-            asyncio.get_running_loop().call_soon(self.pump)
-        else:
-            self._replica.guard(self._admit_waiting)
+        """Admit what waits while the pipeline has room; never called in the middle of a step."""
+        self._replica.guard(self._admit_waiting)
 
     def _pump_due(self) -> None:
         self._is_pump_due = False
@@ -100,7 +115,7 @@ class Intake:
         while len(self.batcher):
             refusal = self._core.batch_refusal()
             if refusal in NOT_SERVING:
-                self.batcher.refuse_all(self._replica.not_serving(refusal))
+                self.batcher.refuse_all(self._serving.refusal_of(refusal))
                 return
             room = self._room()
             if room in _NO_ROOM:
@@ -131,7 +146,7 @@ class Intake:
 
     def _admit(self, batch: Batch) -> None:
         self._batch = batch
-        level = self._replica.feature_level
+        level = self._machines.feature_level
         self._replica.step(vsr.ClientBatch(batch.body, batch.command_count, wall_clock_us(), level))
         self._batch = None
 
@@ -146,6 +161,14 @@ class Intake:
         """Return what waits for an op; None if it came from a replay, or has retired."""
         return self._in_log.get(op)
 
+    def may_use_reserve(self, prepare: vsr.Prepare) -> bool:
+        """Whether an entry may go into the space that is reserved for snapshots."""
+        batch = self.batch_of(prepare.op)
+        if batch is not None:
+            return batch.may_use_reserve
+        # Another primary admitted it. The bodies are looked into only when it makes a difference.
+        return self._room() is not Room.FREE and is_about_snapshots(prepare.body)
+
     def admitted(self, op: int) -> None:
         """The batch of this step is entry `op`; the founding entry has none."""
         if self._batch is not None:
@@ -155,7 +178,7 @@ class Intake:
     def refused(self, reason: vsr.RefusalReason) -> None:
         """The batch of this step was not taken."""
         if self._batch is not None:
-            fail(self._batch, self._replica.not_serving(reason))
+            fail(self._batch, self._serving.refusal_of(reason))
 
     def retired(self, op: int, replies: Sequence[mux_types.RequestReply]) -> None:
         """Answer whoever waits for an op."""
@@ -170,7 +193,7 @@ class Intake:
         What is in the log may be committed or not. Sessions send the same number again and get the
         one result; callers without a session have to look.
         """
-        self.batcher.refuse_all(self._replica.not_serving(vsr.RefusalReason.VIEW_CHANGE))
+        self.batcher.refuse_all(self._serving.refusal_of(vsr.RefusalReason.VIEW_CHANGE))
         for batch in self._in_log.values():
             fail(batch, left_in_the_log())
         # The next entries of these ops may be other ones.

@@ -12,31 +12,62 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from coordinator.mux import types as mux_types
+from coordinator.mux.mux import Mux
 from coordinator.slices import Slice
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
 
 
 class MuxEffects:
-    """What is to be carried out. What is raised there is raised in `guard`."""
+    """What the mux is told, and what it wants carried out. All of it happens in `guard`."""
 
     def __init__(
         self,
+        mux: Mux,
         carry_out: Callable[[mux_types.MuxEffect], None],
         guard: Callable[[Callable[[], None]], None],
     ) -> None:
+        self._mux = mux
         self._carry_out = carry_out
         self._guard = guard
         self._waiting: deque[mux_types.MuxEffect] = deque()
         self._is_under_way = False
 
+    def stage_replied(self, reply: mux_types.StageReply) -> None:
+        """Take the answer of a stage."""
+        self.lead(lambda: self._mux.reply(reply))
+
+    def read_followed(self, outcome: mux_types.QueryOutcome) -> None:
+        """Take the answer to a deferred read."""
+        self.lead(lambda: self._mux.deferred(outcome))
+
+    def stage_lost(self, stage: mux_types.Stage) -> None:
+        """Fail the reads that a dead service will not answer."""
+        refusal = Refusal(
+            Reason.REASON_DOMAIN_RESTARTING,
+            f"the service of stage {stage.name.lower()} is restarting: try again",
+            stage=stage.name.lower(),
+        )
+        error = refusal.to_answer().SerializeToString()
+        self._forget_reads(stage)
+        self.lead(lambda: self._mux.fail_reads(stage, error))
+
+    def ask_proposals(self) -> None:
+        """Have every stage tell its pending proposals anew."""
+        self.lead(self._mux.poke_proposals)
+
     def lead(self, effects: Callable[[], Sequence[mux_types.MuxEffect]]) -> None:
         """Ask for effects, and carry them out behind those that wait."""
+        self._guard(lambda: self._lead(effects))
+
+    def _lead(self, effects: Callable[[], Sequence[mux_types.MuxEffect]]) -> None:
         own = Slice()
         self._waiting.extend(effects())
         if not self._is_under_way:
             self._is_under_way = True
             self._go_on(own)
 
-    def forget_reads(self, stage: mux_types.Stage) -> None:
+    def _forget_reads(self, stage: mux_types.Stage) -> None:
         """Send no batches that are not logged to a stage whose process is gone: nobody waits."""
         self._waiting = deque(
             effect

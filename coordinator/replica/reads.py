@@ -21,6 +21,7 @@ from coordinator.replica.answers import span_reply
 from coordinator.replica.batcher import Reply
 from coordinator.replica.fair_queue import Place
 from coordinator.replica.lane import Lane
+from coordinator.replica.ports import Progress
 from coordinator.replica.read_shares import ReadShares, caller_of, weight_of
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -30,12 +31,17 @@ from viewstamp.errors import Refusal
 class Replica(Protocol):
     """The driver as seen from here."""
 
-    @property
-    def view(self) -> int:
-        """The view of this replica."""
+    progress: Progress
+
+    def step(self, event: vsr.Event) -> None:
+        """Give the core an event."""
         ...
 
-    def is_handed_over(self, op: int, revision: int) -> bool:
+
+class Log(Protocol):
+    """The handover as seen from here."""
+
+    def has_given(self, op: int, revision: int) -> bool:
         """Whether the stages were given the log up to both."""
         ...
 
@@ -43,9 +49,9 @@ class Replica(Protocol):
         """Have the stages given what is committed, at once."""
         ...
 
-    def step(self, event: vsr.Event) -> None:
-        """Give the core an event."""
-        ...
+
+class Effects(Protocol):
+    """The mux's effects as seen from here."""
 
     def lead(self, effects: Callable[[], Sequence[mux_types.MuxEffect]]) -> None:
         """Ask the mux for effects and carry them out."""
@@ -84,8 +90,10 @@ class _Pending:
 class ReplicaReads:
     """Every read that was not answered yet, by token."""
 
-    def __init__(self, replica: Replica, mux: Mux) -> None:
+    def __init__(self, replica: Replica, log: Log, mux: Mux, effects: Effects) -> None:
         self._replica = replica
+        self._log = log
+        self._effects = effects
         self._mux = mux
         self._pending: dict[int, _Pending] = {}
         self._waiting: dict[int, _Pending] = {}
@@ -188,12 +196,14 @@ class ReplicaReads:
             pending.future.set_exception(Refusal.from_error(error))
             return
         spans = tuple(span_reply(span) for span in answered.spans)
-        pending.future.set_result(Reply(self._replica.view, answered.op, answered.revision, spans))
+        pending.future.set_result(
+            Reply(self._replica.progress.view, answered.op, answered.revision, spans)
+        )
 
     def _place(self, pending: _Pending) -> None:
-        if not self._replica.is_handed_over(pending.op, pending.revision):
+        if not self._log.has_given(pending.op, pending.revision):
             self._waiting[pending.read.token] = pending
-            self._replica.hurry()
+            self._log.hurry()
             return
         read = pending.read
         lane = self._lanes.setdefault(self._mux.stages_of(read), Lane())
@@ -220,7 +230,7 @@ class ReplicaReads:
                 self._lane_of[pending.read.token] = lane
                 reads.append(pending.read)
             if reads:
-                self._replica.lead(partial(self._mux.read, *reads))
+                self._effects.lead(partial(self._mux.read, *reads))
 
     def postponed(self, token: int) -> None:
         """A stage had no time for a read: it is sent again in its turn."""
@@ -251,7 +261,7 @@ class ReplicaReads:
         if pending.is_asked:
             self._replica.step(vsr.ReadIndexAbandoned(token))
         if pending.is_sent:
-            self._replica.lead(lambda: self._mux.fail_read(token, _ABANDONED))
+            self._effects.lead(lambda: self._mux.fail_read(token, _ABANDONED))
         elif pending.lane is not None and pending.place is not None:
             pending.lane.remove(pending.place)
 

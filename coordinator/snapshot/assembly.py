@@ -114,7 +114,7 @@ class Snapshots:
         deadline_ms: int,
     ) -> None:
         self._around = around
-        traffic = traffic_of(around.driver.progress, around.driver.batcher, self._is_urgent)
+        traffic = traffic_of(around.driver.progress, around.driver.intake.batcher, self._is_urgent)
         self._pace = Pace(traffic, deadline_ms)
         self._loop = asyncio.get_running_loop()
         manifest = None if around.files.base is None else around.files.base.manifest
@@ -148,7 +148,7 @@ class Snapshots:
         self.reads = SnapshotReads(
             around.mux.catalog,
             self.orchestrator.reported,
-            around.driver.read_followed,
+            around.driver.mux_effects.read_followed,
             level_in_force=lambda: around.mux.feature_level,
         )
         if manifest is not None:

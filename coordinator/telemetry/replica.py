@@ -171,7 +171,9 @@ def gauges(sources: Sources) -> tuple[Gauge, ...]:
             lambda: progress.status is vsr.Status.NORMAL,
         ),
         plain(
-            "queue_depth", "Requests that wait for a prepare.", lambda: len(sources.driver.batcher)
+            "queue_depth",
+            "Requests that wait for a prepare.",
+            lambda: len(sources.driver.intake.batcher),
         ),
         plain("sessions", "Live sessions.", lambda: len(sources.mux.sessions)),
         plain(

@@ -28,8 +28,13 @@ STATUSES: Final = {
 }
 
 
+def is_about_snapshots(prepare: vsr.Prepare) -> bool:
+    """No entry is about snapshots here, so none may use the space that is reserved for them."""
+    return False
+
+
 class Standing:
-    """Beside one process. It is what `Entries` sees of the replica, too."""
+    """Beside one process."""
 
     def __init__(self, process: Process) -> None:
         machine, world = process.machine, process.machine.world
@@ -41,7 +46,13 @@ class Standing:
         self.space = SimulatedSpace(
             process.files.journal, self._became_full, process.pump, process.later
         )
-        self.entries = Entries(self, self.space.room, lambda: self._now_ms() // TICK_MS)
+        self.entries = Entries(
+            process.core,
+            process.step,
+            is_about_snapshots,
+            self.space.room,
+            lambda: self._now_ms() // TICK_MS,
+        )
         ports = FitnessPorts(
             self._look, self._tell, lambda reason: None, lambda reason: None, self._now_ms
         )
@@ -113,26 +124,9 @@ class Standing:
 
     # --- Room ---
 
-    def step(self, event: vsr.Event) -> None:
-        """Give the core an entry that is let in."""
-        self._process.step(event)
-
     def may_send(self, effect: vsr.Send) -> bool:
         """Whether a message is to be sent: hardly ever one for what there is no room for."""
         return self.entries.may_send(effect)
-
-    def may_use_reserve(self, prepare: vsr.Prepare) -> bool:
-        """No entry is about snapshots here."""
-        return False
-
-    def holds(self, prepare: vsr.Prepare) -> bool:
-        """Whether the log has this very entry, intact."""
-        return self._process.core.holds(prepare.op, prepare.checksum)
-
-    @property
-    def head_op(self) -> int:
-        """The last op of the log here."""
-        return self._process.core.marks.op
 
     def _became_full(self, why: str) -> None:
         self._world.trace.note(self._process.machine.name, "full", why)

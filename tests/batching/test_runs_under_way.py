@@ -18,12 +18,11 @@ ALTERNATING = ("UpdatePermissions", "CreateStream")
 class Log:
     """A core and a replica in one: takes every batch in, and retires what it is told to."""
 
-    is_stepping = False
     feature_level = limits.FEATURE_LEVEL_MAX
 
     def __init__(self) -> None:
         """Begin with an empty log."""
-        self.intake = Intake(self, self, lambda: Room.FREE)
+        self.intake = Intake(self, self, self, self, lambda: Room.FREE)
         self.ops = 0
         self.retired = 0
         self.runs: list[int] = []
@@ -49,7 +48,7 @@ class Log:
         """Run an action."""
         action()
 
-    def not_serving(self, reason: vsr.RefusalReason) -> Refusal:
+    def refusal_of(self, reason: vsr.RefusalReason) -> Refusal:
         """Never happens: every batch is admitted."""
         raise AssertionError(reason)
 

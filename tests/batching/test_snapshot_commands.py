@@ -135,11 +135,11 @@ async def test_a_full_disk_lets_only_snapshot_commands_in(room: Room, admitted: 
     )
     core: Any = OpenCore()
     mux: Any = SimpleNamespace(feature_level=FEATURE_LEVEL_BOUNDED)
-    unused: Any = None
-    driver = Driver(core, mux, unused, events)
+    writer: Any = SimpleNamespace(read=ignore)
+    driver = Driver(core, mux, writer, events)
     commands = {code: loose(code) for code in (CREATE_TOPIC, BEGIN_SNAPSHOT, DELETE_SNAPSHOT)}
     for command in commands.values():
-        driver.submit(command)
+        driver.intake.submit(command)
     driver.pump()
 
     assert len(core.admitted) == len(admitted)

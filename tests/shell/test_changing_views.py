@@ -94,6 +94,9 @@ class Replica:
     def _persisting(self, prepares: Sequence[Any]) -> None:
         self.persisting(prepares)
 
+    async def read(self, op: int) -> None:
+        """Have no log."""
+
     def persist_prepares(self, prepares: Sequence[Any], *, use_reserve: bool) -> None:
         """Remember from where the room is taken."""
         self.reserve.append(use_reserve)
@@ -157,7 +160,7 @@ async def test_nobody_is_sent_to_where_they_are(
     """A late read belongs to another replica, or nowhere: who is to lead next is no other one."""
     replica = Replica(PlannedCore())
     replica.gives(vsr.StatusChanged(status, 3, primary))
-    refusal = replica.driver.late_read(5_000)
+    refusal = replica.driver.serving.late_read(5_000)
     assert (None if refusal is None else refusal.details["address"]) == address
 
 
@@ -166,7 +169,7 @@ async def test_each_entry_is_let_in_by_the_room_that_is_left() -> None:
     replica = Replica(PlannedCore(op=5, journals=True), room=Room.SOON)
     for op in (6, 7):
         entry = await prepare_of(CREATE_TOPIC, op)
-        replica.driver.received(PrepareMessage(bytes(16), 1, 1, entry))
+        replica.driver.entries.received(PrepareMessage(bytes(16), 1, 1, entry))
     assert replica.reserve == []
 
     def fill(_: Sequence[Any]) -> None:
@@ -197,9 +200,9 @@ async def test_who_gives_its_view_up_keeps_nobody_waiting() -> None:
     """What waits for a place is refused at the next tick, and whoever comes is sent away."""
     replica = Replica(PlannedCore(refusal=vsr.RefusalReason.PIPELINE_FULL))
     replica.gives(vsr.StatusChanged(vsr.Status.NORMAL, 3, 0))
-    replica.driver.check_serving()
+    replica.driver.serving.check()
     future = asyncio.get_running_loop().create_future()
-    replica.driver.submit(LooseCommand(CREATE_TOPIC, b"", 1, 1, "", future))
+    replica.driver.intake.submit(LooseCommand(CREATE_TOPIC, b"", 1, 1, "", future))
     await asyncio.sleep(0)
     assert not future.done()
     replica.core.refusal = vsr.RefusalReason.ABDICATING
@@ -207,4 +210,4 @@ async def test_who_gives_its_view_up_keeps_nobody_waiting() -> None:
     with pytest.raises(Refusal, match="not in service"):
         await future
     with pytest.raises(Refusal, match="not in service"):
-        replica.driver.check_serving()
+        replica.driver.serving.check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,19 +42,20 @@ class FakeReplica:
         self.reads: list[asyncio.Future[Reply]] = []
         self.followed: list[mux.QueryOutcome] = []
 
+    @property
+    def ports(self) -> tuple[Progress, FakeReplica, Callable[[mux.QueryOutcome], None]]:
+        """Return what the stage is given of the replica."""
+        return self.progress, self, self.followed.append
+
     def next_token(self) -> int:
         """Return a token."""
         return len(self.reads)
 
-    def read(self, read: mux.Read, *, linearizable: bool, revision: int) -> asyncio.Future[Reply]:
+    def start(self, read: mux.Read, *, linearizable: bool, revision: int) -> asyncio.Future[Reply]:
         """Start a read that the test answers."""
         assert [span.owner for span in read.spans] == list(DOMAIN_STAGES)
         self.reads.append(asyncio.get_running_loop().create_future())
         return self.reads[-1]
-
-    def read_followed(self, outcome: mux.QueryOutcome) -> None:
-        """Remember the answer."""
-        self.followed.append(outcome)
 
 
 class World:
@@ -66,7 +68,13 @@ class World:
         alarms.raise_alarm(cluster.ALARM_KIND_SERVICE_DOWN, "gone", "users")
         self.services: dict[mux.Stage, Any] = {stage: FakeService() for stage in DOMAIN_STAGES}
         self.stage = ClusterStage(
-            self.replica, alarms, self.services, lambda: 6, lambda: [(1, b"k", b"v")], 0, bytes(16)
+            *self.replica.ports,
+            alarms,
+            self.services,
+            lambda: 6,
+            lambda: [(1, b"k", b"v")],
+            0,
+            bytes(16),
         )
 
     def ask(self, code: int, *items: bytes, refused: tuple[int, ...] = ()) -> mux.QueryOutcome:
@@ -122,7 +130,7 @@ async def test_roles_and_lag(primary: int, roles: str) -> None:
     others = [cluster.Replica(replica_id=i, commit=10 + i, retired=9 + i) for i in (3, 1, 2)]
     alarms, services = Alarms(lambda: 7), world.services
     world.stage = ClusterStage(
-        world.replica, alarms, services, lambda: 0, list, 0, bytes(16), lambda: others, 3
+        *world.replica.ports, alarms, services, lambda: 0, list, 0, bytes(16), lambda: others, 3
     )
     world.replica.progress.primary = primary
 

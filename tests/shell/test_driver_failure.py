@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from coordinator import vsr
@@ -61,16 +62,16 @@ def driver_of(
         persisted=ignore,
         local_read=ignore,
     )
-    unused: Any = None
-    return Driver(core, BrokenMux(), unused, events)  # type: ignore[arg-type]
+    writer: Any = SimpleNamespace(read=ignore)
+    return Driver(core, BrokenMux(), writer, events)  # type: ignore[arg-type]
 
 
 def test_nothing_is_done_after_a_defect() -> None:
     """What a defect interrupted is not carried on: no step, no reply, one failure."""
     core, failures = FakeCore(), list[BaseException]()
     driver = driver_of(core, failures)
-    driver.stage_replied(mux.StageReply(mux.Stage.USERS, 1, ()))
-    driver.stage_replied(mux.StageReply(mux.Stage.USERS, 2, ()))
+    driver.mux_effects.stage_replied(mux.StageReply(mux.Stage.USERS, 1, ()))
+    driver.mux_effects.stage_replied(mux.StageReply(mux.Stage.USERS, 2, ()))
     driver.step(vsr.Tick())
     assert [str(failure) for failure in failures] == ["planted"]
     assert core.steps == []
@@ -80,7 +81,7 @@ def test_a_defect_ends_what_it_was_met_in() -> None:
     """No further effect of the same step is carried out: it could rest on what was interrupted."""
     core, failures = FakeCore(vsr.FoundingReady(()), vsr.Halted("later")), list[BaseException]()
     reply = mux.StageReply(mux.Stage.USERS, 1, ())
-    driver = driver_of(core, failures, lambda _: driver.stage_replied(reply))
+    driver = driver_of(core, failures, lambda _: driver.mux_effects.stage_replied(reply))
     driver.step(vsr.Tick())
     driver.step(vsr.Tick())
     assert [str(failure) for failure in failures] == ["planted"]

@@ -27,29 +27,31 @@ HEAD = 5
 
 def prepare(op: int) -> Any:
     """Return something that has an op."""
-    return SimpleNamespace(op=op)
+    return SimpleNamespace(op=op, checksum=b"%d" % op)
 
 
 class FakeReplica:
     """A replica whose log ends at HEAD, and grows with what is let in."""
 
     def __init__(self) -> None:
-        self.head_op = HEAD
+        self.marks: Any = SimpleNamespace(op=HEAD)
         self.room = Room.FREE
         self.taken: list[Any] = []
         self.reserved: set[int] = set()
         self.held: list[Any] = []
         self.now_ticks = 0
-        self.entries = Entries(self, lambda: self.room, lambda: self.now_ticks)
+        self.entries = Entries(
+            self, self.step, self.may_use_reserve, lambda: self.room, lambda: self.now_ticks
+        )
 
     def step(self, event: vsr.Event) -> None:
         """Remember it; its disk may be full after so many entries."""
         assert isinstance(event, vsr.Received)
         self.taken.append(event.message)
 
-    def holds(self, given: Any) -> bool:
+    def holds(self, op: int, checksum: bytes) -> bool:
         """Whether it was said so."""
-        return given in self.held
+        return (op, checksum) in [(held.op, held.checksum) for held in self.held]
 
     def may_use_reserve(self, given: Any) -> bool:
         """Whether it was said so."""

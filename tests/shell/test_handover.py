@@ -13,6 +13,7 @@ from coordinator import vsr
 from coordinator.journal import CorruptRecord
 from coordinator.replica.errors import HaltedError
 from coordinator.replica.handover import RUN_PREPARES_MAX, Handover, HandoverPorts
+from coordinator.replica.ports import Progress
 from coordinator.slices import SLICE_MS, Steps
 from viewstamp.format.prepare import Prepare, seal
 from viewstamp.limits import FEATURE_LEVEL_MAX
@@ -57,7 +58,8 @@ class Journal:
                 self.start,
                 self.guard,
                 lambda: self.is_urgent,
-            )
+            ),
+            Progress(),
         )
 
     def guard(self, action: Callable[[], None]) -> None:

@@ -11,6 +11,7 @@ from coordinator import vsr
 from coordinator.gateway.leading import CONFIRM_DEADLINE_MS, Leading
 from coordinator.mux import types as mux
 from coordinator.mux.types import Stage
+from coordinator.replica.ports import Progress
 from coordinator.replica.reads import ReplicaReads
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
@@ -25,13 +26,12 @@ NOT_PRIMARY = Refusal(Reason.REASON_NOT_PRIMARY, "replica 1 is the primary")
 class World:
     """A replica that leads until it is told otherwise, and whose core answers when it is told."""
 
-    view = 1
-
     def __init__(self, deadline_ms: int = PATIENCE_MS) -> None:
         """Lead."""
+        self.progress = Progress(view=1)
         self.asked: list[vsr.Event] = []
         self.refusal: Refusal | None = None
-        self.reads = ReplicaReads(self, self)
+        self.reads = ReplicaReads(self, self, self, self)
         self.leading = Leading(self.reads.confirm, self.check_serving, deadline_ms)
 
     def check_serving(self) -> None:
@@ -55,7 +55,7 @@ class World:
         """Nothing is read here."""
         raise AssertionError
 
-    def is_handed_over(self, op: int, revision: int) -> bool:
+    def has_given(self, op: int, revision: int) -> bool:
         """Nothing waits for the log here."""
         raise AssertionError
 

@@ -14,6 +14,7 @@ from coordinator.gateway.routes import Routes
 from coordinator.mux import types as mux
 from coordinator.replica import read_shares
 from coordinator.replica.batcher import Reply
+from coordinator.replica.ports import Progress
 from coordinator.replica.reads import ReplicaReads
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
@@ -52,15 +53,14 @@ class FakeMux:
 class FakeReplica:
     """A replica at revision 10 that grants read indexes when it is told to."""
 
-    view = 1
-
     def __init__(self) -> None:
         """Begin at revision 10."""
+        self.progress = Progress(view=1)
         self.revision = 10
         self.asked: list[vsr.Event] = []
         self.hurried = 0
 
-    def is_handed_over(self, op: int, revision: int) -> bool:
+    def has_given(self, op: int, revision: int) -> bool:
         """Compare with the revision alone."""
         return revision <= self.revision
 
@@ -83,7 +83,7 @@ class Setup:
     def __init__(self) -> None:
         """Wire them."""
         self.replica, self.mux = FakeReplica(), FakeMux()
-        self.reads = ReplicaReads(self.replica, self.mux)
+        self.reads = ReplicaReads(self.replica, self.replica, self.mux, self.replica)
         self.elsewhere: Refusal | None = None
         self.gateway = Reads(Routes(), self, DEADLINE_MS)
 

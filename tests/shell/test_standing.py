@@ -26,8 +26,9 @@ class Trial:
         self.ready: list[bool] = []
         self.work: list[Coroutine[Any, Any, None]] = []
         self.progress = Progress()
-        self.is_serving = False
-        self.feature_level = 0
+        self.serving = SimpleNamespace(is_primary=False)
+        self.mux_effects = self
+        self.mux = SimpleNamespace(feature_level=0)
         orchestrator = SimpleNamespace(
             wake=lambda: None, activate=lambda: None, deactivate=lambda: None
         )
@@ -71,7 +72,7 @@ class Trial:
 
     def changes(self, status: vsr.Status, view: int) -> None:
         """Enter a status; of the views, 0 is led by this replica."""
-        self.is_serving = status is NORMAL and view == 0
+        self.serving.is_primary = status is NORMAL and view == 0
         self.standing.status_changed(vsr.StatusChanged(status, view, view))
 
     async def run(self) -> None:

@@ -42,7 +42,7 @@ class World:
         """Return a token."""
         return len(self.walks)
 
-    def read(self, read: mux.Read, **_: object) -> asyncio.Future[Reply]:
+    def start(self, read: mux.Read, **_: object) -> asyncio.Future[Reply]:
         """Begin a walk, unless too many wait already."""
         assert [span.owner for span in read.spans] == list(DOMAIN_STAGES)
         if self.refusal is not None:

@@ -66,7 +66,9 @@ class World:
         self.timers: list[FakeTimer] = []
         self.revision = 0
         nothing: Any = None
-        self.stage = ClusterStage(nothing, Alarms(lambda: 0), {}, lambda: 0, list, 0, bytes(16))
+        self.stage = ClusterStage(
+            nothing, nothing, nothing, Alarms(lambda: 0), {}, lambda: 0, list, 0, bytes(16)
+        )
         self.reads = SnapshotReads(
             self.machine, lambda _: self.reported, self.followed.append, self._call_later
         )

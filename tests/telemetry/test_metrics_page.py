@@ -43,7 +43,7 @@ def replica_metrics() -> ReplicaMetrics:
     client = SimpleNamespace(item_log_bytes=5, connected=True, restarts=2)
     stages: dict[Any, Any] = dict.fromkeys(metrics.stages, client)
     sources: Any = SimpleNamespace(
-        driver=SimpleNamespace(progress=progress, batcher=[1, 2, 3]),
+        driver=SimpleNamespace(progress=progress, intake=SimpleNamespace(batcher=[1, 2, 3])),
         clients=stages,
         alarms=SimpleNamespace(all=lambda: [SimpleNamespace(kind=1)]),
         mux=SimpleNamespace(sessions=[1]),

@@ -1,0 +1,61 @@
+"""Whom this replica serves now, and where everybody else is sent."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from coordinator import vsr
+from coordinator.replica.peers import PeerPorts
+from coordinator.replica.ports import Progress
+from coordinator.replica.refusals import not_read_here, not_serving
+from viewstamp.errors import Refusal
+
+
+class Core(Protocol):
+    """The core as seen from here."""
+
+    def batch_refusal(self) -> vsr.RefusalReason | None:
+        """Why a batch would be refused now; None if it would be admitted."""
+        ...
+
+
+class Serving:
+    """Follows `progress`; commands are served by the primary, reads by every replica."""
+
+    def __init__(self, core: Core, progress: Progress, peers: PeerPorts) -> None:
+        self._core = core
+        self._progress = progress
+        self._peers = peers
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether this replica is the primary, in status normal."""
+        is_primary = self._progress.primary == self._peers.replica_id
+        return is_primary and self._progress.status is vsr.Status.NORMAL
+
+    def check(self) -> None:
+        """Raise Refusal unless this replica is the primary, in status normal."""
+        if self.is_primary:
+            refusal = self._core.batch_refusal()
+            if refusal is vsr.RefusalReason.ABDICATING:
+                raise self.refusal_of(refusal)
+        else:
+            is_normal = self._progress.status is vsr.Status.NORMAL
+            reason = vsr.RefusalReason.NOT_PRIMARY if is_normal else vsr.RefusalReason.VIEW_CHANGE
+            raise self.refusal_of(reason)
+
+    def check_reading(self) -> None:
+        """Raise Refusal unless reads are answered here; a backup does so, too."""
+        if self._progress.status is not vsr.Status.NORMAL:
+            raise self.refusal_of(vsr.RefusalReason.VIEW_CHANGE)
+
+    def late_read(self, deadline_ms: int) -> Refusal | None:
+        """Return where a linearizable read belongs that got no answer here; None: nowhere else."""
+        primary = self._progress.primary
+        if primary == self._peers.replica_id:
+            return None  # whether it serves by now or not, nobody else can answer
+        return not_read_here(primary, self._peers.address(primary), deadline_ms)
+
+    def refusal_of(self, reason: vsr.RefusalReason) -> Refusal:
+        """Return what the core's reason means for a caller."""
+        return not_serving(reason, self._progress.primary, self._peers.address)
