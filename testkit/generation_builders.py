@@ -127,6 +127,11 @@ def write_section(
         section.discard()
 
 
+def reserves(files: SnapshotFiles) -> list[int]:
+    """How many bytes are kept in each directory."""
+    return [files._reserve.held_bytes(copy) for copy in range(len(files.directories))]
+
+
 def scrubbed(files: SnapshotFiles, generation: int) -> list[FileVerdict]:
     """Look at every copy of a generation's files."""
     with files.pinned(generation) as pinned:

@@ -23,7 +23,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -189,7 +189,7 @@ def _counted(entries: Iterable[Entry], tally: SectionTally) -> Iterator[Entry]:
 
 
 class Compactor(Protocol):
-    """Where merging is done."""
+    """Where merging is done, if not in the calling thread."""
 
     def merge(self, copies: Copies, job: CompactionJob) -> LayerReference:
         """As `merge_chain`."""
@@ -200,25 +200,6 @@ class Compactor(Protocol):
         ...
 
 
-class LocalCompactor:
-    """Merges in the calling thread: for tools, and for storage that is not the file system."""
-
-    def merge(self, copies: Copies, job: CompactionJob) -> LayerReference:
-        """As `merge_chain`."""
-        return merge_chain(copies, job)
-
-    def stop(self) -> None:
-        """A thread cannot be ended; it is waited for."""
-
-
-class SmallMerges(Protocol):
-    """The process that writes snapshot files (`writer_process.WriterProcess`)."""
-
-    def merge(self, job: str) -> str:
-        """Do a job as `answer_of` does. Raises CopyNotWritten, CopiesFailed."""
-        ...
-
-
 class ProcessCompactor:
     """Merges in a process of low priority. What it leaves behind when killed is garbage.
 
@@ -226,11 +207,15 @@ class ProcessCompactor:
     """
 
     def __init__(
-        self, report: Report, writer: SmallMerges, small_bytes_max: int = SMALL_CHAIN_BYTES_MAX
+        self,
+        report: Report,
+        merge_small: Callable[[str], str],
+        small_bytes_max: int = SMALL_CHAIN_BYTES_MAX,
     ) -> None:
-        """`report` is told of the copies that were repaired over there."""
+        """`report` is told of the copies that were repaired over there; `merge_small` does in the
+        writer process what `answer_of` does."""
         self._report = report
-        self._writer = writer
+        self._merge_small = merge_small
         self._small_bytes_max = small_bytes_max
         self._mutex = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
@@ -241,7 +226,7 @@ class ProcessCompactor:
         text = job.to_json(copies.directories)
         if sum(layer.raw_bytes for layer in job.layers) <= self._small_bytes_max:
             self._check_running()
-            return self._take(copies, json.loads(self._writer.merge(text)))
+            return self._take(copies, json.loads(self._merge_small(text)))
         process = self._start()
         output, errors = process.communicate(text)
         self._process = None

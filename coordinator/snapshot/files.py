@@ -26,9 +26,9 @@ from typing import Final
 from coordinator.snapshot.compaction import (
     CompactionJob,
     Compactor,
-    LocalCompactor,
     ProcessCompactor,
     first_to_merge,
+    merge_chain,
 )
 from coordinator.snapshot.copies import Report
 from coordinator.snapshot.errors import AllCopiesBad, ConflictingManifest, CopyNotWritten
@@ -107,7 +107,7 @@ class SnapshotFiles:
         CopyNotWritten, CopiesFailed.
         """
         self._cluster_id = directories.cluster_id
-        opened = open_directories(
+        copies, self._locks = open_directories(
             storage,
             directories.paths,
             directories.cluster_id,
@@ -116,17 +116,14 @@ class SnapshotFiles:
             TAG,
             directories.generation,
         )
-        self.new_directories = opened.new_directories
-        """Directories that got their identity now: new ones, and those where it was damaged."""
-        self._locks = opened.locks
-        self._copies = copies = opened.copies
+        self._copies = copies
         self._writer: FileWriter = copies.local
         self._process: WriterProcess | None = None
-        self._compactor = compactor or LocalCompactor()
+        self._compactor = compactor
         if has_writer_process:
-            descriptors = [each for lock in opened.locks for each in lock.descriptors()]
+            descriptors = [each for lock in self._locks for each in lock.descriptors()]
             self._writer = self._process = WriterProcess(copies.local, descriptors)
-            self._compactor = compactor or ProcessCompactor(report, self._process)
+            self._compactor = compactor or ProcessCompactor(report, self._process.merge)
         self._reserve = Reserve(storage, copies.local, reserve_bytes_min)
         # Generations that come from another replica, which nobody here may delete.
         self._incoming: set[int] = set()
@@ -146,7 +143,8 @@ class SnapshotFiles:
 
     def close(self) -> None:
         """End a compaction that is under way and let others use the directories."""
-        self._compactor.stop()
+        if self._compactor is not None:
+            self._compactor.stop()
         if self._process is not None:
             self._process.stop()
         release(self._locks)
@@ -411,7 +409,8 @@ class SnapshotFiles:
             self._compacting += 1
             self._pins.add(owner, layers_of(manifest))
         try:
-            layer = self._compactor.merge(self._copies, job)
+            merge = merge_chain if self._compactor is None else self._compactor.merge
+            layer = merge(self._copies, job)
             prefix = tuple(each.digest for each in section.layers)
             self._keep_merged(stage, Merged(prefix, (*section.layers[:first], layer)))
         finally:
@@ -441,10 +440,6 @@ class SnapshotFiles:
         """Free the reserve of every directory, for what else a snapshot needs on a full disk."""
         for copy in range(len(self.directories)):
             self._copies.local.give_up_reserve(copy)
-
-    def reserve_bytes(self) -> list[int]:
-        """How much is kept in each directory."""
-        return [self._reserve.held_bytes(copy) for copy in range(len(self.directories))]
 
 
 def _begins_with(layers: Sequence[LayerReference], prefix: Sequence[bytes]) -> bool:

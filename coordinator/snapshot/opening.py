@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from coordinator.snapshot.copies import Copies, Report
@@ -33,15 +32,6 @@ WRITER_LOOK_MS: Final = 20
 _NOTHING_OF_OURS: Final = frozenset({LOCK_FILE, "lost+found"})
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedDirectories:
-    """The copies, the locks that keep others out, and the directories that were new or repaired."""
-
-    copies: Copies
-    locks: tuple[StorageLock, ...]
-    new_directories: tuple[str, ...]
-
-
 def open_directories(
     storage: Storage,
     directories: Sequence[str],
@@ -50,8 +40,10 @@ def open_directories(
     report: Report,
     tag: str,
     generation: int,
-) -> OpenedDirectories:
+) -> tuple[Copies, Sequence[StorageLock]]:
     """Make, hold and check the three directories, and clear away what was in the making.
+
+    Returns the copies, and the locks that keep others out.
 
     Raises WrongCopyDirectory, DirectoryInUse, and DirectoriesUnused if all are new although
     `generation` is to be there, as where no disk was mounted; nothing was written then.
@@ -75,7 +67,7 @@ def open_directories(
     except BaseException:
         release(locks)
         raise
-    return OpenedDirectories(copies, tuple(locks), tuple(directories[copy] for copy in lacking))
+    return copies, locks
 
 
 def release(locks: Sequence[StorageLock]) -> None:

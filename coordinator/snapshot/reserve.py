@@ -29,13 +29,12 @@ class Reserve:
         self._local = local
         self._bytes_min = bytes_min
 
-    def size_for(self, generation_bytes: int) -> int:
-        """How much is kept where the last generation has so many bytes."""
-        return max(self._bytes_min, generation_bytes * SNAPSHOT_RESERVE_PERCENT // _PERCENT)
-
     def rebuild(self, generation_bytes: int) -> Sequence[str]:
-        """Make what is missing; return the directories that have no room for it yet."""
-        size_bytes = self.size_for(generation_bytes)
+        """Make what is missing where the last generation has so many bytes.
+
+        Return the directories that have no room for it yet.
+        """
+        size_bytes = max(self._bytes_min, generation_bytes * SNAPSHOT_RESERVE_PERCENT // _PERCENT)
         copies = range(len(self._local.directories))
         return [
             self._local.directories[copy] for copy in copies if not self._make(copy, size_bytes)

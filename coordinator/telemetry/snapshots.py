@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from coordinator.mux.catalog_types import CutTaken, Snapshot, SnapshotState, TaskSnapshot
 from coordinator.mux.stage import Stage
+from coordinator.snapshot.orchestrator import Work
 from coordinator.snapshot.work import LocalCut, Report
 from coordinator.telemetry.metrics import ReplicaMetrics
 from viewstamp.telemetry.rpc import OK
@@ -21,18 +22,6 @@ from viewstamp.telemetry.spans import AttributeValue, Kind, Recorder, Span, Stat
 
 # Generations whose spans are open, or that are still compacted: a replica has one or two.
 GENERATIONS_MAX: Final = 8
-
-
-class Work(Protocol):
-    """The local work on a generation (`snapshot.work.LocalWork`)."""
-
-    async def make_durable(self, cut: LocalCut, tasks: Sequence[Stage], report: Report) -> bytes:
-        """Write a generation and return its root."""
-        ...
-
-    async def delete(self, generation: int) -> None:
-        """Delete what is here of a generation."""
-        ...
 
 
 Adopt = Callable[[int], Awaitable[None]]

@@ -12,7 +12,6 @@ import pytest
 from coordinator.snapshot import compaction
 from coordinator.snapshot.compaction import (
     CompactionJob,
-    LocalCompactor,
     ProcessCompactor,
     answer_of,
     first_to_merge,
@@ -199,7 +198,7 @@ def test_merging_repairs_what_it_reads() -> None:
         sections.files.compact(manifest_of(sections), 1)
 
 
-class Waiting(LocalCompactor):
+class Waiting:
     """Merges, and then waits to be let go on."""
 
     def __init__(self) -> None:
@@ -212,6 +211,9 @@ class Waiting(LocalCompactor):
         self.merged.set()
         assert self.go_on.wait(60)
         return layer
+
+    def stop(self) -> None:
+        """Nothing is under way when this is called."""
 
 
 def test_no_layer_is_collected_while_a_chain_is_merged() -> None:
@@ -236,18 +238,10 @@ def test_no_layer_is_collected_while_a_chain_is_merged() -> None:
 # --- The other process ---
 
 
-class HereInstead:
-    """Does what the writer process does, in this one."""
-
-    def merge(self, job: str) -> str:
-        """Merge a small chain."""
-        return answer_of(job)
-
-
 def on_disk(tmp_path: Path, repairs: Repairs, small_bytes_max: int = 0) -> Sections:
     """Three generations in real files, with a compactor that works in a process of its own."""
     paths = [str(tmp_path / name) for name in ("a", "b", "c")]
-    compactor = ProcessCompactor(repairs, HereInstead(), small_bytes_max)
+    compactor = ProcessCompactor(repairs, answer_of, small_bytes_max)
     files = open_files(FileStorage(), repairs, paths=paths, compactor=compactor)
     sections = Sections(files)
     sections.write(1, entities(1, 8))
@@ -330,7 +324,7 @@ def test_a_failed_sync_in_the_other_process_ends_this_one(
         answer = json.loads(answer_of(text))
     assert answer["must_end"] is True
     assert answer["layer"] == ""
-    take = ProcessCompactor(Repairs(), HereInstead())._take
+    take = ProcessCompactor(Repairs(), answer_of)._take
     with pytest.raises(CopiesFailed, match=r"in the compaction process: .*Input/output error"):
         take(sections.files._copies, answer)
     with pytest.raises(CopiesFailed):

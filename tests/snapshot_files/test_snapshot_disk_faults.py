@@ -24,6 +24,7 @@ from testkit.generation_builders import (
     loaded_state,
     memory,
     open_files,
+    reserves,
     scrubbed,
 )
 from testkit.memory_storage import MemoryStorage
@@ -67,7 +68,7 @@ def test_the_reserve_lets_a_snapshot_complete_on_a_full_disk(spare_bytes: int) -
     """The reserve of the full directory alone is given up, and the generation becomes durable."""
     _, sections = full_disk(spare_bytes)
     sections.write(2, entities(2, 4))
-    assert sections.files.reserve_bytes() == [20_000, 0, 20_000]
+    assert reserves(sections.files) == [20_000, 0, 20_000]
     assert all(each.is_intact for each in scrubbed(sections.files, 2))
     assert loaded_state(sections.files, 2) == sections.state
 
@@ -80,7 +81,7 @@ def test_the_reserve_is_made_anew_once_there_is_room() -> None:
     assert not storage.exists(f"{B}/reserve")
     del storage.capacities_bytes[B]
     assert sections.files.rebuild_reserve(manifest) == []
-    assert min(sections.files.reserve_bytes()) >= 20_000
+    assert min(reserves(sections.files)) >= 20_000
 
 
 def test_space_that_goes_while_it_is_reserved_leaves_nothing_behind() -> None:
@@ -101,14 +102,14 @@ def test_the_reserve_grows_with_the_last_generation() -> None:
     sections = Sections(files)
     small = sections.write(1, entities(1, 1, size_bytes=20))
     files.rebuild_reserve(small)
-    assert files.reserve_bytes() == [RESERVE_BYTES_MIN] * 3
+    assert reserves(files) == [RESERVE_BYTES_MIN] * 3
     large = sections.write(2, entities(2, 20))
     layers = [layer for stage in range(1, 6) for layer in section_of(large, stage).layers]
     expected = sum(layer.size_bytes for layer in layers) * 125 // 100
     assert expected > RESERVE_BYTES_MIN
     files.rebuild_reserve(large)
     files.rebuild_reserve(small)
-    assert files.reserve_bytes() == [expected] * 3
+    assert reserves(files) == [expected] * 3
 
 
 def test_a_disk_that_is_full_beyond_the_reserve_fails_the_generation_alone() -> None:
@@ -135,7 +136,7 @@ def test_compaction_leaves_the_reserve_alone() -> None:
     storage.capacities_bytes[B] = 1
     with pytest.raises(SnapshotNoSpace):
         sections.files.compact(manifest, 3)
-    assert sections.files.reserve_bytes() == [20_000] * 3
+    assert reserves(sections.files) == [20_000] * 3
     assert sections.files.chain(3, section_of(manifest, 3)) == list(section_of(manifest, 3).layers)
     assert not [path for path in storage.paths() if path.endswith(".tmp")]
 

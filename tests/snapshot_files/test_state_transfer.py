@@ -21,6 +21,7 @@ from testkit.generation_builders import (
     loaded_state,
     memory,
     open_files,
+    reserves,
 )
 from testkit.journal_builders import OTHER_CLUSTER_ID
 from tests.snapshot_files.transfer_trial import NEWEST, Trial
@@ -357,11 +358,11 @@ async def test_what_is_fetched_may_use_the_reserve(
     trial = Trial(tmp_path)
     mine = Sections(trial.files)
     trial.files.rebuild_reserve(mine.write(1, entities(7, 2)))
-    assert all(trial.files.reserve_bytes())
+    assert all(reserves(trial.files))
     append = PartialFiles.append
 
     def append_if_there_is_room(files: PartialFiles, name: str, data: bytes) -> None:
-        if any(trial.files.reserve_bytes()):
+        if any(reserves(trial.files)):
             raise OSError(errno.ENOSPC, "planted: no space left on device")
         append(files, name, data)
 
