@@ -41,14 +41,13 @@ from coordinator.snapshot.garbage import (
 )
 from coordinator.snapshot.incoming import IncomingGeneration, check_same_history
 from coordinator.snapshot.layout import layer_file, manifest_file
-from coordinator.snapshot.local_writer import FileWriter
 from coordinator.snapshot.opening import open_directories, release
 from coordinator.snapshot.pinned import PinnedGeneration
 from coordinator.snapshot.reserve import Reserve
 from coordinator.snapshot.restore import Loaded, open_sections, read_manifest
 from coordinator.snapshot.section_writer import SectionWriter
 from coordinator.snapshot.verify import problems_of
-from coordinator.snapshot.writer_process import WriterProcess
+from coordinator.snapshot.writer_process import FileWriter, WriterProcess
 from coordinator.storage import Storage
 from viewstamp.api.snapshots.v1.manifest_pb2 import (
     LayerReference,
@@ -308,24 +307,25 @@ class SnapshotFiles:
 
         Raises AllCopiesBad, GenerationDamaged, FormatVersionError.
         """
-        owner = object()
-        with self._pins.mutex:
-            manifest = read_manifest(self._copies, self._cluster_id, generation)
-            self._pins.add_generation(owner, manifest)
+        manifest, let_go = self._held(generation)
         try:
             layers = open_sections(self._copies, manifest)
         except BaseException:
-            self._pins.release(owner)
+            let_go()
             raise
-        return Loaded(manifest, layers, lambda: self._pins.release(owner))
+        return Loaded(manifest, layers, let_go)
 
     def pinned(self, generation: int) -> PinnedGeneration:
         """Keep the files of a generation until that is closed; raises AllCopiesBad."""
+        return PinnedGeneration(self._copies, *self._held(generation))
+
+    def _held(self, generation: int) -> tuple[SnapshotManifest, Callable[[], None]]:
+        """Keep a generation until what is returned with its manifest is called."""
         owner = object()
         with self._pins.mutex:
             manifest = read_manifest(self._copies, self._cluster_id, generation)
             self._pins.add_generation(owner, manifest)
-        return PinnedGeneration(self._copies, manifest, lambda: self._pins.release(owner))
+        return manifest, lambda: self._pins.release(owner)
 
     def problems(self, generation: int) -> list[str]:
         """Compute every digest and count of a generation anew from its layers; what differs.

@@ -21,8 +21,8 @@ from typing import TypeVar
 from coordinator.snapshot.copies import Copies
 from coordinator.snapshot.errors import AllCopiesBad
 from coordinator.snapshot.layout import LAYERS, MANIFESTS, layer_file, manifest_file
-from coordinator.snapshot.local_writer import FileWriter
 from coordinator.snapshot.restore import read_manifest
+from coordinator.snapshot.writer_process import FileWriter
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format import FormatError
 from viewstamp.format.layer_parts import HEADER_BYTES, decode_header

@@ -9,7 +9,7 @@ from coordinator.snapshot.copies import Copies
 from coordinator.snapshot.errors import AllCopiesBad, ConflictingManifest
 from coordinator.snapshot.garbage import Pins
 from coordinator.snapshot.layout import LAYERS, layer_check, layer_file
-from coordinator.snapshot.local_writer import FileWriter
+from coordinator.snapshot.writer_process import FileWriter
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
 from viewstamp.format.manifest import sections
 

@@ -27,10 +27,10 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NoReturn, Protocol, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from coordinator.snapshot.errors import CopiesFailed, CopyNotWritten, SnapshotNoSpace
-from coordinator.snapshot.layout import RESERVE_FILE, Check, DigestCheck, equality_check
+from coordinator.snapshot.layout import RESERVE_FILE, Check, equality_check
 from coordinator.storage import Storage, StorageFile
 
 TEMPORARY_SUFFIX: Final = ".tmp"
@@ -40,39 +40,6 @@ MISSING: Final = "missing"
 _OWN_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 T = TypeVar("T")
-
-
-class FileWriter(Protocol):
-    """Writes whole files in every directory: `LocalWriter`, or the process that has one.
-
-    All methods block. They raise SnapshotNoSpace, CopyNotWritten, CopiesFailed; `discard` does not.
-    """
-
-    def write(self, name: str, data: bytes, use_reserve: bool) -> None:
-        """Return once a file is durable and reads back as `data` in every directory."""
-        ...
-
-    def stage(self, label: str, use_reserve: bool) -> str:
-        """Begin a file whose name is not known yet, and return its key; `label` begins with its
-        final folder."""
-        ...
-
-    def append(self, key: str, data: bytes) -> None:
-        """Put bytes behind those before."""
-        ...
-
-    def place(self, key: str, name: str, check: DigestCheck) -> None:
-        """Return once the file has its final name everywhere, durable and read back."""
-        ...
-
-    def discard(self, key: str) -> None:
-        """Forget a file, and remove what has not got its final name. What cannot be removed goes at
-        the next open."""
-        ...
-
-    def delete(self, names: Sequence[str]) -> None:
-        """Return once no directory has any of these files, durably."""
-        ...
 
 
 @dataclass(slots=True)
@@ -86,7 +53,10 @@ class _Staged:
 
 
 class LocalWriter:
-    """Writes from this process: files by their name below each of the directories."""
+    """Writes from this process: files by their name below each of the directories.
+
+    Methods raise SnapshotNoSpace, CopyNotWritten, CopiesFailed; `discard` does not.
+    """
 
     def __init__(self, storage: Storage, directories: Sequence[str], tag: str) -> None:
         """`tag` tells this process's temporary files from those of others in these directories."""
@@ -102,7 +72,7 @@ class LocalWriter:
     # --- Small files ---
 
     def write(self, name: str, data: bytes, use_reserve: bool) -> None:
-        """As `FileWriter.write`."""
+        """Return once a file is durable and reads back as `data` in every directory."""
         self._write(name, range(len(self.directories)), data, use_reserve)
 
     def write_one(self, copy: int, name: str, data: bytes) -> None:
@@ -120,7 +90,8 @@ class LocalWriter:
     # --- Large files, in pieces ---
 
     def stage(self, label: str, use_reserve: bool) -> str:
-        """As `FileWriter.stage`."""
+        """Begin a file whose name is not known yet, and return its key; `label` begins with its
+        final folder."""
         return self._stage(label, range(len(self.directories)), use_reserve)
 
     def stage_one(self, copy: int, label: str) -> str:
@@ -141,7 +112,7 @@ class LocalWriter:
         return name
 
     def append(self, key: str, data: bytes) -> None:
-        """As `FileWriter.append`."""
+        """Put bytes behind those before."""
         staged = self._of(key)
         self.check_usable()
         for copy, file in staged.files.items():
@@ -150,7 +121,7 @@ class LocalWriter:
         staged.size_bytes += len(data)
 
     def place(self, key: str, name: str, check: Check) -> None:
-        """As `FileWriter.place`.
+        """Return once the file has its final name everywhere, durable and read back.
 
         Each step is taken in every directory before the next one: where they share a file system,
         its first sync of a directory makes the other names durable, too.
@@ -170,7 +141,8 @@ class LocalWriter:
             self._check_read_back(copy, name, check)
 
     def discard(self, key: str) -> None:
-        """As `FileWriter.discard`."""
+        """Forget a file, and remove what has not got its final name. What cannot be removed goes at
+        the next open."""
         staged = self._staged.pop(key, None)
         while staged is not None and staged.files:
             copy, file = staged.files.popitem()
@@ -198,7 +170,7 @@ class LocalWriter:
     # --- Removing ---
 
     def delete(self, names: Sequence[str]) -> None:
-        """As `FileWriter.delete`."""
+        """Return once no directory has any of these files, durably."""
         self.check_usable()
         folders = sorted({folder_of(name) for name in names})
         for copy in range(len(self.directories)):

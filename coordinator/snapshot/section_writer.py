@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from coordinator.snapshot.layout import LAYERS, layer_check, layer_file
-from coordinator.snapshot.local_writer import FileWriter
+from coordinator.snapshot.writer_process import FileWriter
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference
 from viewstamp.format.block import Block, compress, raw_blocks
 from viewstamp.format.layer import LayerHeader, LayerWriter

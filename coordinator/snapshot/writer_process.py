@@ -26,7 +26,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from coordinator.snapshot.errors import CopiesFailed, CopyNotWritten, SnapshotNoSpace
 from coordinator.snapshot.layout import DigestCheck
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class WriterProcess:
-    """The other process, started when it is needed (`local_writer.FileWriter`)."""
+    """The other process, started when it is needed. It is asked for what `LocalWriter` does."""
 
     def __init__(self, local: LocalWriter, descriptors: Sequence[int]) -> None:
         """Write where `local` does, which refuses all work once a sync has failed over there.
@@ -163,3 +163,7 @@ class WriterProcess:
             return self._process.wait()
         finally:
             self._process = None
+
+
+# Whatever writes new files: this process on a simulated disk, else the other one.
+FileWriter: TypeAlias = LocalWriter | WriterProcess
