@@ -14,6 +14,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client import (
+    CannotConnect,
     Client,
     Endpoint,
     OutcomeUnknown,
@@ -394,3 +395,12 @@ def test_hints_that_led_to_a_primary_do_not_count() -> None:
     for address in [*(HINTS_IN_A_ROW_MAX * ["named:1"]), "second:1"]:
         endpoints.advance("named:1")
         assert endpoints.current.address == address
+
+
+async def test_a_primary_that_cannot_be_reached_is_named(gateway: FakeGateway) -> None:
+    """Where a replica names one, the error says so, and not only that nobody answers."""
+    gateway.refuse_streams = not_primary("127.0.0.1:1")
+    with pytest.raises(CannotConnect, match=r"the primary is at 127\.0\.0\.1:1, .* UNAVAILABLE"):
+        await viewstamp.connect(
+            gateway.address, username="root", password=PASSWORD, connect_timeout_s=1
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import grpc.aio
 import typer
 from google.protobuf.message import Message
 
@@ -16,7 +15,7 @@ from viewstamp.cli.output import moment, print_json, timestamp
 from viewstamp.cli.session import as_logged_in, guarded
 from viewstamp.cli.settings import Settings, fail, settings_of
 from viewstamp.cli.store import StoredToken, TokenStore
-from viewstamp.client import Endpoint, unary
+from viewstamp.client.transport import Endpoints, ask
 from viewstamp.errors import Refusal
 
 OF_TOKEN = "(personal access token)"
@@ -47,15 +46,7 @@ def login(
         password = secret(settings, password_file, f"Password of {username}")
         request = users_pb2.LoginRequest(username=username, password=password)
 
-    async def exchange() -> Any:
-        for address in settings.addresses[:-1]:
-            try:
-                return await _ask(settings, address, request)
-            except grpc.aio.AioRpcError:
-                pass  # any of them can answer
-        return await _ask(settings, settings.addresses[-1], request)
-
-    response = guarded(settings, exchange)
+    response = guarded(settings, lambda: _ask(settings, request))
     tls_ca = str(settings.tls_ca.resolve()) if settings.tls_ca is not None else None
     stored = StoredToken(response.access_token, username, response.expires_at, tls_ca)
     store, cluster = TokenStore(), response.header.cluster_id.hex()
@@ -79,9 +70,10 @@ def login(
     typer.echo(f"logged in at {settings.address} as {username} until {until} ({store.path})")
 
 
-async def _ask(settings: Settings, address: str, request: Message) -> Any:
-    async with Endpoint(address, settings.tls_ca).open() as channel:
-        return await unary(channel, request, timeout_s=settings.connect_timeout_s)
+async def _ask(settings: Settings, request: Message, access_token: str | None = None) -> Any:
+    endpoints = Endpoints(settings.addresses, settings.tls_ca)
+    timeout_s = settings.connect_timeout_s
+    return await ask(endpoints, request, access_token=access_token, timeout_s=timeout_s)
 
 
 def logout(
@@ -114,26 +106,13 @@ def logout(
 def _end(settings: Settings, stored: StoredToken) -> bool:
     """Have the cluster end the access token of a login; return False if it was over already."""
 
-    async def ask() -> bool:
-        for address in settings.addresses:
-            async with Endpoint(address, settings.tls_ca).open() as channel:
-                try:
-                    await unary(
-                        channel,
-                        users_pb2.LogoutRequest(),
-                        access_token=stored.access_token,
-                        timeout_s=settings.connect_timeout_s,
-                    )
-                except Refusal as refusal:
-                    if refusal.reason == Reason.REASON_UNAUTHENTICATED:
-                        return False
-                    if address == settings.addresses[-1]:
-                        raise
-                except grpc.aio.AioRpcError:
-                    if address == settings.addresses[-1]:
-                        raise
-                else:
-                    return True
-        return False
+    async def ended() -> bool:
+        try:
+            await _ask(settings, users_pb2.LogoutRequest(), stored.access_token)
+        except Refusal as refusal:
+            if refusal.reason == Reason.REASON_UNAUTHENTICATED:
+                return False
+            raise
+        return True
 
-    return guarded(settings, ask)
+    return guarded(settings, ended)

@@ -32,6 +32,7 @@ from viewstamp.client.tracing import ClientTracing
 from viewstamp.client.transport import Endpoint, Endpoints, Identity, refusal_in, unary
 from viewstamp.client.verdicts import (
     ELECTION_BACKOFF_MAX_S,
+    ELSEWHERE,
     PRIMARY_DETAIL,
     RETRIES_BEFORE_MOVING,
     Backoff,
@@ -342,10 +343,11 @@ class Submitter:
 
     async def _on_refused(self, refusal: Refusal) -> None:
         verdict = verdict_on(refusal)
-        self._trouble = f"{refusal.name}: {refusal.message}"
+        if refusal.details.get(PRIMARY_DETAIL, "?") not in self._trouble:
+            self._trouble = f"{refusal.name}: {refusal.message}"
         if refusal.reason == Reason.REASON_QUOTA_EXCEEDED:
             await self._give_up(refusal)  # every replica would say the same, for a while
-        elif verdict in (Verdict.RETRY, Verdict.RECONNECT):
+        elif verdict in ELSEWHERE:
             self._endpoints.advance(refusal.details.get(PRIMARY_DETAIL))
         elif verdict is Verdict.REOPEN:
             pass  # the same replica, after a pause
@@ -359,6 +361,9 @@ class Submitter:
 
     async def _on_failed(self, error: grpc.aio.AioRpcError) -> None:
         self._trouble = f"{error.code().name}: {error.details()}"
+        if self._endpoints.is_named:
+            place = self._endpoints.current.address
+            self._trouble = f"the primary is at {place}, as was said there: {self._trouble}"
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             await self._give_up(
                 CannotConnect(f"what answers at {self._endpoints} is no Viewstamp cluster")

@@ -16,6 +16,7 @@ from viewstamp import limits
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client.methods import method_of
 from viewstamp.client.tracing import ClientTracing, traced
+from viewstamp.client.verdicts import ELSEWHERE, PRIMARY_DETAIL, verdict_on
 from viewstamp.errors import Refusal
 from viewstamp.status import refusal_of
 
@@ -68,6 +69,11 @@ class Endpoints:
     def current(self) -> Endpoint:
         """The one to talk to."""
         return self._hint or self._endpoints[self._position % len(self._endpoints)]
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the present one is not of the list, but was named as the primary."""
+        return self._hint is not None
 
     @property
     def has_others(self) -> bool:
@@ -138,6 +144,31 @@ async def unary(
             raise refusal from error
         answered(response)
         return response
+
+
+async def ask(
+    endpoints: Endpoints, request: Message, *, timeout_s: float, access_token: str | None = None
+) -> Any:
+    """Call the method of `request` where the endpoints lead, until somebody can answer.
+
+    A replica that names the primary is believed; one that does not answer, or cannot yet, is left
+    for the next one of the list. Raises what `unary` raises of the last one.
+    """
+    names_left, others_left = HINTS_IN_A_ROW_MAX, len(endpoints.others)
+    while True:
+        name = ""
+        try:
+            async with endpoints.current.open() as channel:
+                return await unary(channel, request, access_token=access_token, timeout_s=timeout_s)
+        except Refusal as refusal:
+            name = refusal.details.get(PRIMARY_DETAIL, "") if names_left else ""
+            if not name and (not others_left or verdict_on(refusal) not in ELSEWHERE):
+                raise
+        except grpc.aio.AioRpcError:
+            if not others_left:
+                raise
+        names_left, others_left = names_left - bool(name), others_left - (not name)
+        endpoints.advance(name)
 
 
 def bearer(access_token: str | None) -> tuple[tuple[str, str], ...]:

@@ -37,6 +37,9 @@ class Verdict(Enum):
     FINAL = "tell the caller"
 
 
+# Another replica may answer.
+ELSEWHERE: Final = frozenset({Verdict.RETRY, Verdict.RECONNECT})
+
 # Reasons not listed are final.
 VERDICTS: Final = MappingProxyType(
     {
