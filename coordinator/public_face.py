@@ -10,11 +10,12 @@ from coordinator import vsr
 from coordinator.clock import monotonic_ms
 from coordinator.config import Config, ConfigError
 from coordinator.gateway.audit import Audit
+from coordinator.gateway.caller_calls import Callers
 from coordinator.gateway.commands import Commands
 from coordinator.gateway.forwarding import Forwarding
 from coordinator.gateway.leading import Leading
-from coordinator.gateway.level_raising import LevelRaising
 from coordinator.gateway.normalize import Normalizer
+from coordinator.gateway.primary_calls import PrimaryCalls
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.quotas import Quotas
 from coordinator.gateway.reader import MuxReader
@@ -24,7 +25,6 @@ from coordinator.gateway.routes import Routes
 from coordinator.gateway.server import GatewayServer, server_credentials
 from coordinator.gateway.shares import Shares
 from coordinator.gateway.snapshot_streams import SnapshotStreams
-from coordinator.gateway.step_down import StepDown
 from coordinator.gateway.submit import SubmitStreams
 from coordinator.gateway.timers import SessionTimers
 from coordinator.gateway.unary import Elsewhere, UnaryCalls
@@ -90,12 +90,12 @@ class PublicFace:
             ports.driver.reads, ports.driver.serving, ports.mux.sessions, ports.services
         )
         self._reads = Reads(ports.routes, reader, shares=self._shares)
+        self._callers = Callers(ports.routes, ports.authenticator, self._commands, self._reads)
         self.submit = self._make_submit()
         handlers = self._audit.administrative(
             {
                 **self._make_streams().handlers(),
-                **self._step_down_handlers(),
-                **self._make_level_raising().handlers(),
+                **self._make_primary_calls().handlers(),
             }
         )
         self.server = GatewayServer(
@@ -167,41 +167,22 @@ class PublicFace:
         ports = self._ports
         return SnapshotStreams(
             ports.cluster_id,
-            ports.routes,
-            ports.authenticator,
-            self._commands,
-            self._reads,
+            self._callers,
             ports.snapshots,
             ports.driver.serving.check,
             ports.watch,
         )
 
-    def _make_level_raising(self) -> LevelRaising:
+    def _make_primary_calls(self) -> PrimaryCalls:
         ports = self._ports
-        return LevelRaising(
+        return PrimaryCalls(
             ports.cluster_id,
-            ports.routes,
-            ports.authenticator,
-            self._commands,
-            self._reads,
-            ports.driver.serving.check,
-            self._forwarding,
-            ports.supported_levels,
-        )
-
-    def _step_down_handlers(self) -> Mapping[str, Callable[..., object]]:
-        ports = self._ports
-        step_down = StepDown(
-            ports.cluster_id,
-            ports.routes,
-            ports.authenticator,
-            self._commands,
-            self._reads,
+            self._callers,
             ports.driver.serving.check,
             self._forwarding,
             self._step_down,
+            ports.supported_levels,
         )
-        return step_down.handlers()
 
     def _step_down(self, reason: str) -> None:
         if self._ports.members is None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final
 
 from coordinator.gateway.commands import Commands
+from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.reads import LINEARIZABLE, Reads, ReadSpan
 from coordinator.gateway.replies import only_result
 from coordinator.gateway.routes import Routes
@@ -31,16 +33,16 @@ class CallerCalls:
         self._routes = routes
         self._commands = commands
         self._reads = reads
+        self.user_id = principal.user_id
         self._principal = principal
 
-    async def managing_servers(self) -> LocalSnapshotApi:
-        """Return the snapshots' API, once the caller is found to have manage_servers.
+    async def check_manages_servers(self) -> None:
+        """Raise Refusal unless the caller has manage_servers: found by a read of what is cheap."""
+        await self._managing(LIST_ALARMS_CODE, b"")
 
-        A linearizable read that demands it, of what is cheap: no entry of the log. Raises Refusal.
-        """
-        method = self._routes.public_code(LIST_ALARMS_CODE, MethodKind.QUERY)
-        await self._read(ReadSpan(method, 1, frame(b""), routing_pb2.GATE_MANAGE_SERVERS))
-        return LocalSnapshotApi(self.submit, self.query)
+    def snapshots(self) -> LocalSnapshotApi:
+        """Return the snapshots' API, whose reads demand manage_servers, too."""
+        return LocalSnapshotApi(self.submit, self._managing)
 
     async def submit(self, code: int, request: bytes) -> bytes:
         """Sequence a command; return its encoded response. Raises Refusal."""
@@ -57,13 +59,31 @@ class CallerCalls:
             self._commands.settle_loose(taken)
         return only_result(self.newest)
 
-    async def query(self, code: int, request: bytes) -> bytes:
-        """Answer a linearizable read; return its encoded response. Raises Refusal."""
-        method = self._routes.public_code(code, MethodKind.QUERY)
-        return await self._read(ReadSpan(method, 1, frame(request)))
+    async def _managing(self, code: int, request: bytes) -> bytes:
+        """Answer a linearizable read, no entry of the log, to a caller who has manage_servers.
 
-    async def _read(self, span: ReadSpan) -> bytes:
+        Permission and answer are of one revision. Raises Refusal.
+        """
+        method = self._routes.public_code(code, MethodKind.QUERY)
+        span = ReadSpan(method, 1, frame(request), routing_pb2.GATE_MANAGE_SERVERS)
         self.newest = await self._reads.start_spans(
             [span], self._principal, GATEWAY_SESSION_ID, LINEARIZABLE
         )
         return only_result(self.newest)
+
+
+class Callers:
+    """Knows callers by the metadata of their calls."""
+
+    def __init__(
+        self, routes: Routes, authenticator: Authenticator, commands: Commands, reads: Reads
+    ) -> None:
+        self._routes = routes
+        self._authenticator = authenticator
+        self._commands = commands
+        self._reads = reads
+
+    def of(self, metadata: Iterable[tuple[str, str | bytes]]) -> CallerCalls:
+        """Return the calls of who is named there. Raises Refusal UNAUTHENTICATED."""
+        principal = self._authenticator.principal(metadata)
+        return CallerCalls(self._routes, self._commands, self._reads, principal)

@@ -16,12 +16,8 @@ from typing import Any, Final, Protocol, TypeVar
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from coordinator.gateway.caller_calls import CallerCalls
-from coordinator.gateway.commands import Commands
-from coordinator.gateway.principal import Authenticator
-from coordinator.gateway.reads import Reads
+from coordinator.gateway.caller_calls import CallerCalls, Callers
 from coordinator.gateway.replies import header_of
-from coordinator.gateway.routes import Routes
 from coordinator.gateway.slow_readers import end_in_time, write_in_time
 from coordinator.mux.catalog_types import Snapshot, SnapshotState
 from coordinator.telemetry.gateway import GatewayWatch, trace_parent_of
@@ -110,19 +106,13 @@ class SnapshotStreams:
     def __init__(
         self,
         cluster_id: bytes,
-        routes: Routes,
-        authenticator: Authenticator,
-        commands: Commands,
-        reads: Reads,
+        callers: Callers,
         provider: SnapshotProvider,
         check_serving: Callable[[], None],
         watch: GatewayWatch | None = None,
     ) -> None:
         self._cluster_id = cluster_id
-        self._routes = routes
-        self._authenticator = authenticator
-        self._commands = commands
-        self._reads = reads
+        self._callers = callers
         self._provider = provider
         self._check_serving = check_serving
         self._watch = watch
@@ -159,27 +149,28 @@ class SnapshotStreams:
 
     async def _verify(self, payload: bytes, context: Context) -> None:
         request = _parsed(snapshots_pb2.VerifySnapshotRequest, payload)
-        generation, header = await self._admit(request.generation, context)
-        with self._place(context):
+        calls = self._caller(context)
+        generation, header = await self._admit(request.generation, calls)
+        with self._place(calls.user_id):
             async with self._provider.pinned(generation) as pinned:
                 await _send_verdicts(pinned, header, context)
 
     async def _download(self, payload: bytes, context: Context) -> None:
         request = _parsed(snapshots_pb2.DownloadSnapshotRequest, payload)
-        generation, header = await self._admit(request.generation, context)
-        with self._place(context):
+        calls = self._caller(context)
+        generation, header = await self._admit(request.generation, calls)
+        with self._place(calls.user_id):
             async with self._provider.pinned(generation) as pinned:
                 await _send_files(pinned, header, context)
 
     @contextmanager
-    def _place(self, context: Context) -> Iterator[None]:
+    def _place(self, user_id: int) -> Iterator[None]:
         """Take one of the places for such streams; the caller has some of them at most.
 
         After it was authorized: who may not have a stream takes no place from those who may.
 
-        Raises Refusal OVERLOADED, QUOTA_EXCEEDED or UNAUTHENTICATED.
+        Raises Refusal OVERLOADED or QUOTA_EXCEEDED.
         """
-        user_id = self._authenticator.principal(context.invocation_metadata()).user_id
         held, open_count = self._open[user_id], self._open.total()
         if held >= SNAPSHOT_STREAMS_PER_USER_MAX:
             raise Refusal(
@@ -205,14 +196,16 @@ class SnapshotStreams:
             if not self._open[user_id]:
                 del self._open[user_id]
 
+    def _caller(self, context: Context) -> CallerCalls:
+        """Return the caller, if this replica leads. Raises Refusal."""
+        self._check_serving()
+        return self._callers.of(context.invocation_metadata() or ())
+
     async def _admit(
-        self, generation: int, context: Context
+        self, generation: int, calls: CallerCalls
     ) -> tuple[int, common_pb2.ResponseHeader]:
         """Return the generation meant, once its caller was authorized. Raises Refusal."""
-        self._check_serving()
-        principal = self._authenticator.principal(context.invocation_metadata())
-        calls = CallerCalls(self._routes, self._commands, self._reads, principal)
-        api = await calls.managing_servers()
+        api = calls.snapshots()
         found = await (api.get(generation) if generation else api.latest_completed())
         _check_has_files(found)
         return found.generation, header_of(calls.newest, self._cluster_id)

@@ -73,7 +73,7 @@ async def test_who_manages_servers_is_asked_without_an_entry_of_the_log() -> Non
     reads: Any = Answering()
     nothing: Any = SimpleNamespace()  # whatever is sequenced fails
     calls = CallerCalls(Routes(), nothing, reads, AccessToken(7, 1, 0))
-    await calls.managing_servers()
+    await calls.check_manages_servers()
     ((span, consistency),) = reads.asked
     assert (span.gate, consistency) == (routing_pb2.GATE_MANAGE_SERVERS, LINEARIZABLE)
     assert span.method.gate == routing_pb2.GATE_READ_SERVERS

@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from coordinator.gateway.level_raising import check_supported
 from coordinator.gateway.normalize import Normalizer, Origin
+from coordinator.gateway.primary_calls import check_supported
 from coordinator.gateway.reads import LINEARIZABLE, Reads
 from coordinator.gateway.routes import Routes
 from coordinator.peers.messages import ReplicaReportMessage

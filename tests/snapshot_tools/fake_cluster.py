@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+from coordinator.gateway.caller_calls import Callers
 from coordinator.gateway.snapshot_streams import SnapshotStreams
 from tests.client.fake_gateway import CLUSTER_ID, FakeGateway
 from tests.snapshot_tools.fake_snapshots import (
@@ -35,10 +36,12 @@ class FakeCluster(FakeGateway):
         stages = FakeStages(domain)
         self._streams = SnapshotStreams(
             CLUSTER_ID,
-            cast(Any, FakeRoutes()),
-            cast(Any, self),
-            cast(Any, stages),
-            cast(Any, stages),
+            Callers(
+                cast(Any, FakeRoutes()),
+                cast(Any, self),
+                cast(Any, stages),
+                cast(Any, stages),
+            ),
             DirectoryProvider(replica, domain),
             lambda: None,
         ).handlers()

@@ -197,7 +197,6 @@ class FakeStages:
             if principal.user_id in self.forbidden:
                 refusal = Refusal(Reason.REASON_PERMISSION_DENIED, "manage_servers is needed")
                 return Reply(3, 9, 40, (), refusal.to_answer())
-            return Reply(3, 9, 40, (SpanReply(EMPTY_FRAME, ()),))
         return self._reply(spans[0].method.code, unframe(spans[0].items)[0])
 
     def _reply(self, code: int, item: bytes) -> Reply:

@@ -11,6 +11,7 @@ import grpc.aio
 import pytest
 
 from coordinator.gateway import snapshot_streams
+from coordinator.gateway.caller_calls import Callers
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.snapshot_streams import DOWNLOAD_PATH, VERIFY_PATH, SnapshotStreams
 from tests.snapshot_tools.fake_snapshots import (
@@ -47,10 +48,12 @@ class Gateway:
         self.now_us = NOW_US
         handlers = SnapshotStreams(
             CLUSTER_ID,
-            cast(Any, FakeRoutes()),
-            Authenticator(KEY, CLUSTER_ID, lambda: self.now_us),
-            cast(Any, self.stages),
-            cast(Any, self.stages),
+            Callers(
+                cast(Any, FakeRoutes()),
+                Authenticator(KEY, CLUSTER_ID, lambda: self.now_us),
+                cast(Any, self.stages),
+                cast(Any, self.stages),
+            ),
             self.provider,
             self._check_serving,
         ).handlers()

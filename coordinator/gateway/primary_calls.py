@@ -1,0 +1,127 @@
+"""StepDown and RaiseFeatureLevel: calls that only the primary answers, for who manages servers.
+
+Whether the caller may is asked by a linearizable read, so no entry of the log is made for it.
+
+StepDown makes none at all, since nothing that is replicated changes. A cluster of one replica has
+nobody to hand over to, and says so.
+
+RaiseFeatureLevel is sequenced once every replica supports the level, and by nobody's leave sooner.
+The log decides whether the level is the next one; what it cannot know is which builds run. That is
+looked at here, just before: every configured replica must have reported a moment ago. One that is
+down counts as one that does not know the level, and nothing overrides that: the way out is to start
+it. Should an older build come all the same, it ends and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from coordinator.gateway.caller_calls import CallerCalls, Callers
+from coordinator.gateway.forwarding import Forwarding
+from coordinator.gateway.replies import abort, header_of, with_header
+from coordinator.stages.catalog_codec import RAISE_FEATURE_LEVEL_CODE
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.errors import Refusal
+
+SERVICE: Final = "/viewstamp.api.cluster.v1.ClusterService/"
+STEP_DOWN_PATH: Final = SERVICE + "StepDown"
+RAISE_PATH: Final = SERVICE + "RaiseFeatureLevel"
+REASON: Final = "an operator asked it to step down"
+
+Context = grpc.aio.ServicerContext[Any, Any]
+# Gives the response to a request's bytes. Raises Refusal.
+Answer = Callable[[CallerCalls, bytes], Awaitable[bytes]]
+
+
+class PrimaryCalls:
+    """Serves both. `abdicate` is given the reason, and the replica stops to lead; `supported` are
+    the highest levels by replica, 0 if not heard."""
+
+    def __init__(
+        self,
+        cluster_id: bytes,
+        callers: Callers,
+        check_serving: Callable[[], None],
+        forwarding: Forwarding | None,
+        abdicate: Callable[[str], None],
+        supported: Callable[[], Mapping[int, int]],
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._callers = callers
+        self._check_serving = check_serving
+        self._forwarding = forwarding
+        self._abdicate = abdicate
+        self._supported = supported
+
+    def handlers(self) -> Mapping[str, Any]:
+        """Return the gRPC method handlers by path."""
+        answers: dict[str, Answer] = {STEP_DOWN_PATH: self._step_down, RAISE_PATH: self._raise}
+        return {path: self._handler(path, answer) for path, answer in answers.items()}
+
+    def _handler(self, path: str, answer: Answer) -> Any:
+        async def serve(payload: bytes, context: Context) -> bytes:
+            try:
+                return await self._serve(path, answer, payload, context)
+            except Refusal as refusal:
+                await abort(context, refusal)
+
+        return grpc.unary_unary_rpc_method_handler(serve)
+
+    async def _serve(self, path: str, answer: Answer, payload: bytes, context: Context) -> bytes:
+        metadata = context.invocation_metadata() or ()
+        try:
+            self._check_serving()
+        except Refusal as refusal:
+            forwarding = self._forwarding
+            is_elsewhere = refusal.reason == Reason.REASON_NOT_PRIMARY
+            if forwarding is None or not is_elsewhere or not forwarding.is_possible(metadata):
+                raise
+            return await forwarding.forward(path, payload, context)
+        calls = self._callers.of(metadata)
+        response = await answer(calls, payload)
+        return with_header(header_of(calls.newest, self._cluster_id), response)
+
+    async def _step_down(self, calls: CallerCalls, _: bytes) -> bytes:
+        await calls.check_manages_servers()
+        self._abdicate(REASON)
+        return b""
+
+    async def _raise(self, calls: CallerCalls, payload: bytes) -> bytes:
+        level = _parsed(payload).level
+        # Who may not raise the level is told that, and not what runs where.
+        await calls.check_manages_servers()
+        check_supported(level, self._supported())
+        return await calls.submit(RAISE_FEATURE_LEVEL_CODE, payload)
+
+
+def check_supported(level: int, supported: Mapping[int, int]) -> None:
+    """Raise Refusal FEATURE_LEVEL_UNSUPPORTED unless every replica supports a level."""
+    lacking = {replica: most for replica, most in sorted(supported.items()) if most < level}
+    if not lacking:
+        return
+    said = ", ".join(
+        f"replica {replica} up to {most}" if most else f"replica {replica} was not heard"
+        for replica, most in lacking.items()
+    )
+    raise Refusal(
+        Reason.REASON_FEATURE_LEVEL_UNSUPPORTED,
+        f"level {level} is not supported by all: {said}; have every replica, standbys included, run"
+        " a build that knows the level, with all its services, and try again",
+        level=level,
+        replicas=",".join(map(str, lacking)),
+    )
+
+
+def _parsed(payload: bytes) -> cluster_pb2.RaiseFeatureLevelRequest:
+    try:
+        return cluster_pb2.RaiseFeatureLevelRequest.FromString(payload)
+    except DecodeError as error:
+        raise Refusal(
+            Reason.REASON_MALFORMED_REQUEST,
+            "its bytes are not a RaiseFeatureLevelRequest: send its protobuf encoding",
+        ) from error
