@@ -45,9 +45,11 @@ def decode_varint(buffer: bytes, offset: int) -> tuple[int, int]:
 
 
 # Varints of up to two bytes, looked up: nearly all lengths, and most ids, are that short.
-_SHORT_VARINTS = tuple(
-    bytes((value,)) if value < 0x80 else bytes((value & 0x7F | 0x80, value >> 7))
-    for value in range(0x4000)
+# Joined of single bytes: a command of the command line waits for it.
+_BYTES = tuple(bytes((value,)) for value in range(0x100))
+_SHORT_VARINTS = (
+    *_BYTES[:0x80],
+    *(low + high for high in _BYTES[1:0x80] for low in _BYTES[0x80:]),
 )
 _SHORT_PREFIXES = tuple(bytes((FRAME_TAG, length)) for length in range(0x80))
 

@@ -12,7 +12,9 @@ from tests.cli.conftest import CommandLine
 from viewstamp.cli import commands
 
 # What takes long to load, and no command of the cluster's needs.
-SLOW = ("prometheus_client", "zstandard", "opentelemetry.sdk", "pyspark", "coordinator", "services")
+SLOW = """
+coordinator opentelemetry.sdk prometheus_client pydantic pyspark rich services uvloop zstandard
+""".split()
 
 LOADED = """
 import sys
@@ -51,11 +53,21 @@ def test_help_loads_no_command() -> None:
     }
 
 
-def test_a_command_loads_what_it_needs() -> None:
-    """A command of one group loads no other group, and nothing of servers or analysis."""
-    modules = loaded("--address", "127.0.0.1:1", "stream", "list")
-    assert "viewstamp.cli.streams" in modules
-    assert not modules & {"viewstamp.cli.topics", "viewstamp.cli.snapshots", *SLOW}
+@pytest.mark.parametrize(
+    ("arguments", "module"),
+    [
+        (("stream", "list"), "streams"),
+        (("status",), "cluster"),
+        (("snapshot", "list"), "snapshots"),
+        (("import", "wikimedia", "no file"), "imports"),
+    ],
+)
+def test_a_command_loads_what_it_needs(arguments: tuple[str, ...], module: str) -> None:
+    """A command of one group loads no other group, and nothing of servers, analysis or frames."""
+    modules = loaded("--address", "127.0.0.1:1", *arguments)
+    groups = {f"viewstamp.cli.{name}" for name in ("streams", "topics", "snapshots", "imports")}
+    assert f"viewstamp.cli.{module}" in modules
+    assert not modules & ({*groups, *SLOW} - {f"viewstamp.cli.{module}"})
 
 
 def test_a_wrong_name_is_refused_with_the_one_that_was_meant(viewstamp: CommandLine) -> None:

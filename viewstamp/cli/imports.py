@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from viewstamp.cli.output import print_json
 from viewstamp.cli.session import run
@@ -20,7 +19,6 @@ from viewstamp.importer import (
     import_plan,
     read_plan,
 )
-from viewstamp.importer.display import print_report, progress_bars
 
 app = typer.Typer(
     help="Catalogues of other platforms, brought in.",
@@ -58,6 +56,10 @@ def wikimedia(
         plan = read_plan(file)
     except (OSError, CatalogueError) as error:
         fail(settings, "CANNOT_READ", str(error), "give a catalogue such as the one in examples/")
+
+    from rich.console import Console
+
+    from viewstamp.importer.display import print_report, progress_bars
 
     async def action(client: Client) -> Report:
         bars = Console(stderr=True, quiet=settings.as_json)

@@ -6,15 +6,17 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
 from viewstamp.cli.settings import EXIT_REFUSED, EXIT_USAGE, Settings, fail
 from viewstamp.snapshots.copies import Copies, copy_directories
 from viewstamp.snapshots.errors import SnapshotFilesError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 GenerationArgument = Annotated[
     int,
@@ -82,11 +84,15 @@ def warn(settings: Settings, reason: str, message: str) -> None:
 
 def progress_console(settings: Settings) -> Console:
     """Return a console on stderr for progress, silent for programs."""
+    from rich.console import Console
+
     return Console(stderr=True, quiet=settings.as_json)
 
 
 def progress_bar(settings: Settings) -> Progress:
     """Return a progress display for a terminal, which leaves nothing behind."""
+    from rich.progress import Progress
+
     console = progress_console(settings)
     is_shown = console.is_terminal and not settings.as_json
     return Progress(console=console, transient=True, disable=not is_shown)
