@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from coordinator import vsr, yielding
-from coordinator.clock import monotonic_ms
+from coordinator.clock import monotonic_ms, wall_clock_us
 from coordinator.config import Config
 from coordinator.domain_services import LinkPorts, ServiceLinks
 from coordinator.gateway.alarms import Alarms
@@ -37,7 +37,7 @@ from coordinator.replica.fitness import Fitness, FitnessPorts, Seen
 from coordinator.replica.founding import Founding, founders_of
 from coordinator.replica.peer_answers import Position
 from coordinator.replica.peers import NO_PEERS
-from coordinator.replica.ports import DriverEvents, wall_clock_us
+from coordinator.replica.ports import DriverEvents
 from coordinator.replica.proposals import Proposals
 from coordinator.replica.space import SpaceWatch
 from coordinator.replica.writer import Writer

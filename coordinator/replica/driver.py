@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coordinator import vsr
+from coordinator.clock import now_ticks, wall_clock_us
 from coordinator.journal import CorruptRecord
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux, TakenApart
@@ -28,8 +29,6 @@ from coordinator.replica.ports import (
     Progress,
     Room,
     StageLink,
-    now_ticks,
-    wall_clock_us,
 )
 from coordinator.replica.reads import ReplicaReads
 from coordinator.replica.serving import Serving

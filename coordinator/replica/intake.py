@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from coordinator import vsr
+from coordinator.clock import wall_clock_us
 from coordinator.mux import types as mux_types
 from coordinator.replica.answers import answer, fail, no_space
 from coordinator.replica.batcher import (
@@ -20,7 +21,7 @@ from coordinator.replica.batcher import (
     SessionRequest,
     is_about_snapshots,
 )
-from coordinator.replica.ports import Room, wall_clock_us
+from coordinator.replica.ports import Room
 from coordinator.replica.refusals import NOT_SERVING, left_in_the_log
 from viewstamp import limits
 from viewstamp.errors import Refusal

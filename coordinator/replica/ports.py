@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -10,7 +9,6 @@ from typing import Any, Protocol
 
 from coordinator import vsr
 from coordinator.mux import types as mux_types
-from viewstamp.limits import TICK_MS
 
 
 class StageLink(Protocol):
@@ -61,13 +59,3 @@ class Progress:
     primary: int = 0
     status: vsr.Status = vsr.Status.RECOVERING
     dropped: dict[str, int] = field(default_factory=dict)
-
-
-def now_ticks() -> int:
-    """Return this process's monotonic time in ticks."""
-    return time.monotonic_ns() // (TICK_MS * 1_000_000)
-
-
-def wall_clock_us() -> int:
-    """Return microseconds since 1970."""
-    return time.time_ns() // 1000

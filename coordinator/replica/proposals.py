@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
+from coordinator.clock import wall_clock_us
 from coordinator.replica.batcher import LooseCommand, Reply
-from coordinator.replica.ports import wall_clock_us
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.errors import Refusal
 from viewstamp.limits import SYSTEM_USER_ID

@@ -41,7 +41,7 @@ CALLS: Final = (
 
 
 class World:
-    """One replica, and a user without permissions."""
+    """One replica, and a user who may see servers, and not manage them."""
 
     def __init__(self, driver: Driver, channel: grpc.aio.Channel) -> None:
         """Know whom to ask."""
@@ -87,10 +87,11 @@ async def serving() -> AsyncIterator[World]:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    """Create ann, who may do nothing, and end the credentials that she had first."""
+    """Create ann, who may only look, and end the credentials that she had first."""
     async with serving() as made:
         root = (("authorization", f"Bearer {token_of(ROOT_USER_ID)}"),)
         request = users.CreateUserRequest(username="ann", password="a password")
+        getattr(request.permissions, "global").read_servers = True
         created = await made.users.CreateUser(request, metadata=root)
         change = users.ChangePasswordRequest(new_password="another password")
         change.user.id = created.user_id
