@@ -154,6 +154,21 @@ def test_a_chain_that_was_collected_is_not_gone_on_from() -> None:
     assert storage.snapshot() == before
 
 
+def test_a_chain_that_is_gone_on_from_is_no_garbage() -> None:
+    """Its layers stay until the generation that was begun on them is given up."""
+    storage, sections = five_generations()
+    old = sections.files.stored_manifest(2)
+    assert old is not None
+    chain = sections.files.keep_chain(6, 1, section_of(old, 1))
+    paths = [f"copies/a/{layer_file(each.digest)}" for each in chain]
+    sections.files.collect_garbage([], 5)
+    assert paths
+    assert all(map(storage.exists, paths))
+    sections.files.release(6)
+    sections.files.collect_garbage([], 5)
+    assert not all(map(storage.exists, paths))
+
+
 def test_other_files_are_left_alone() -> None:
     """A file that is neither layer nor manifest is none of ours."""
     storage, sections = five_generations()
