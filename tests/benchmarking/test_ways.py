@@ -28,7 +28,9 @@ DOES_SOMETHING = (
 )
 def test_a_method_that_only_passes_on_is_found(body: str, is_found: bool) -> None:
     """One expression that reads or calls a part, with what was given and nothing else."""
-    source = f'class Driver:\n    async def method(self, given):\n        """Say."""\n        {body}\n'
+    source = (
+        f'class Driver:\n    async def method(self, given):\n        """Say."""\n        {body}\n'
+    )
     assert passed_on(source) == (1, ["method"] if is_found else [])
 
 
