@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -25,7 +26,8 @@ def members(replica: int, *, has_vote: bool, unfit: str) -> tuple[Members, list[
     ports["unfit"].return_value = unfit
     ports["clock_ms"].return_value = 1_000
     made = Members(config(free_addresses(), replica), MemberPorts(**ports))
-    made.connect(MagicMock(progress=NORMAL, has_vote=has_vote), lambda: 0)
+    driver = MagicMock(progress=NORMAL, core=SimpleNamespace(is_voter=has_vote))
+    made.connect(driver, lambda: 0)
     sent: list[PeerMessage] = []
 
     def send(to_replica: int, message: PeerMessage) -> None:
