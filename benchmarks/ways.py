@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import grpc.aio
 
-from coordinator.composition import Coordinator
-from coordinator.config import parse
+from coordinator.app.composition import Coordinator
+from coordinator.app.config import parse
 from coordinator.replica.bootstrap import DirectoryOptions, open_replica
 from services.consumer_groups.domain import DOMAIN as CONSUMER_GROUPS
 from services.runtime.domain import Domain

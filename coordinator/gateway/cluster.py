@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from google.protobuf.message import Message
 
-from coordinator.gateway.alarms import Alarms
+from coordinator.base.alarms import Alarms
 from coordinator.gateway.local_reads import LocalReads, parsed
 from coordinator.gateway.status_digests import DOMAIN_STAGES, Digests, StatusDigests, Walks
 from coordinator.mux import types as mux

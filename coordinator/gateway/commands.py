@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
+from coordinator.base.slices import Slice, Work
 from coordinator.gateway.fingerprints import SentSpan, fingerprint
 from coordinator.gateway.normalize import Normalizer, Origin
 from coordinator.gateway.quotas import Quotas
@@ -42,7 +43,6 @@ from coordinator.replica.batcher import (
     SessionRequest,
     check_size,
 )
-from coordinator.slices import Slice, Work
 from coordinator.telemetry.commands import CommandTrace
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2

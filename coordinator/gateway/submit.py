@@ -12,6 +12,8 @@ from weakref import WeakValueDictionary
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from coordinator.base.slices import Slice
+from coordinator.base.tasks import first_to_end
 from coordinator.gateway.answers import Answer, AnswerQueue, Make, UserAnswers
 from coordinator.gateway.audit import Audit
 from coordinator.gateway.commands import Commands
@@ -28,8 +30,6 @@ from coordinator.gateway.slow_readers import end_in_time, write_in_time
 from coordinator.gateway.stream_places import StreamPlaces
 from coordinator.gateway.timers import SessionTimers
 from coordinator.replica.batcher import Reply
-from coordinator.slices import Slice
-from coordinator.tasks import first_to_end
 from coordinator.telemetry.gateway import GatewayWatch, Traces
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import grpc.aio
 
-from coordinator.clock import monotonic_ms
+from coordinator.base.clock import monotonic_ms
 from coordinator.gateway.snapshot_streams import SnapshotProvider
 from coordinator.peers.agreement import agreed_limits
 from coordinator.peers.files import SnapshotFilesServer

@@ -22,11 +22,11 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from coordinator.base.tasks import first_to_end
 from coordinator.peers.hello import Hello, HelloRefusal, Refusal, decode_verdict, encode_hello
 from coordinator.peers.outbox import Outbox, Outgoing
 from coordinator.peers.status import LinkState
 from coordinator.peers.tls import certificate_name
-from coordinator.tasks import first_to_end
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
 from viewstamp.limits import MESSAGE_BYTES_MAX, PREPARE_BODY_BYTES_MAX
 from viewstamp.telemetry import fields

@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from coordinator.base.tasks import first_to_end
 from coordinator.peers.codec import Undecodable, decode_packet
 from coordinator.peers.hello import (
     Hello,
@@ -30,7 +31,6 @@ from coordinator.peers.hello import (
 from coordinator.peers.link import HELLO_TIMEOUT_MS, KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
 from coordinator.peers.messages import PeerMessage
 from coordinator.peers.tls import certificate_name, names_of
-from coordinator.tasks import first_to_end
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
 from viewstamp.limits import MESSAGE_BYTES_MAX, STREAMS_PER_CONNECTION_MAX
 from viewstamp.telemetry import fields

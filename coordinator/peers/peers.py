@@ -10,8 +10,8 @@ from typing import Final
 import grpc
 import grpc.aio
 
-from coordinator.clock import monotonic_ms
-from coordinator.config import ConfigError
+from coordinator.app.config import ConfigError
+from coordinator.base.clock import monotonic_ms
 from coordinator.gateway.snapshot_streams import SnapshotProvider
 from coordinator.peers.agreement import agreed_limits, configuration_digest
 from coordinator.peers.codec import Encoder

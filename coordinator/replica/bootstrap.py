@@ -7,7 +7,7 @@ whether it can be finished.
 
 The superblock alone says which snapshot to start from. Its files are verified before the journal
 is opened, which has to reach back to its cut. If a file of it has no intact copy, a member of a
-cluster has it fetched from the others first (`coordinator.mending`).
+cluster has it fetched from the others first (`coordinator.app.snapshot_repair`).
 
 Nothing is written before everything was looked at, but for bad copies of snapshot files, which are
 repaired: what refuses a start leaves the journal as it was found, for whoever brings the missing

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coordinator import vsr
-from coordinator.clock import now_ticks, wall_clock_us
+from coordinator.base.clock import now_ticks, wall_clock_us
+from coordinator.base.slices import Steps
 from coordinator.journal import CorruptRecord
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux, TakenApart
@@ -34,7 +35,6 @@ from coordinator.replica.reads import ReplicaReads
 from coordinator.replica.serving import Serving
 from coordinator.replica.ticker import Ticker
 from coordinator.replica.writer import Writer
-from coordinator.slices import Steps
 from coordinator.stages import codec
 from viewstamp.format.prepare import Prepare
 

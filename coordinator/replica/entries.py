@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
 
 from coordinator import vsr
-from coordinator.clock import now_ticks
+from coordinator.base.clock import now_ticks
 from coordinator.replica.ports import Room
 from coordinator.vsr.messages import (
     CommittedMessage,

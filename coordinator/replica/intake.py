@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from coordinator import vsr
-from coordinator.clock import wall_clock_us
+from coordinator.base.clock import wall_clock_us
 from coordinator.mux import types as mux_types
 from coordinator.replica.answers import answer, fail, no_space
 from coordinator.replica.batcher import (

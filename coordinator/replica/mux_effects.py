@@ -11,9 +11,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from coordinator.base.slices import Slice
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
-from coordinator.slices import Slice
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 

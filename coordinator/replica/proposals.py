@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from coordinator.clock import wall_clock_us
+from coordinator.base.clock import wall_clock_us
 from coordinator.replica.batcher import LooseCommand, Reply
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.errors import Refusal

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from coordinator.clock import now_ticks
+from coordinator.base.clock import now_ticks
 from viewstamp.limits import TICK_MS
 
 # Who comes that late was held up: a free process comes within one or two.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from coordinator.gateway.alarms import Alarms
+from coordinator.base.alarms import Alarms
 from coordinator.gateway.snapshots import SnapshotReads
 from coordinator.mux.catalog_types import CatalogChanged, CutTaken, Snapshot, SnapshotState
 from coordinator.mux.mux import Mux

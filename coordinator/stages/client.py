@@ -21,15 +21,15 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from coordinator.clock import monotonic_ms
-from coordinator.slices import Slice, Steps, Work
+from coordinator.base.clock import monotonic_ms
+from coordinator.base.slices import Slice, Steps, Work
+from coordinator.base.tasks import first_to_end
 from coordinator.stages.base import BaseRefusedError, Gathering, SectionBase, activate, install
 from coordinator.stages.busyness import LOOK_INTERVAL_MS, Busyness
 from coordinator.stages.channel import RECONNECT_DELAY_MIN_MS, channel_options
 from coordinator.stages.item_log import ItemLog, ReplayDivergedError, settle
 from coordinator.stages.outgoing import Outgoing, joined, take_together, traced
 from coordinator.stages.poison import Poison
-from coordinator.tasks import first_to_end
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2_grpc as domain_grpc

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from coordinator.base.slices import STEP_ITEMS, Steps, at_once
 from coordinator.mux import codec as mux_codec
 from coordinator.mux import types as mux
-from coordinator.slices import STEP_ITEMS, Steps, at_once
 from coordinator.stages.catalog_codec import CATALOG_PARSERS, encode_catalog_result
 from coordinator.stages.entities import EntityCodec
 from coordinator.stages.errors import without_text

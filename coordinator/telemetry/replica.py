@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator import vsr
-from coordinator.config import ConfigError
-from coordinator.gateway.alarms import Alarms
+from coordinator.app.config import ConfigError
+from coordinator.base.alarms import Alarms
 from coordinator.gateway.routes import Routes
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux

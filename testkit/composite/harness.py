@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
+from coordinator.base.slices import at_once
 from coordinator.gateway.request_runs import mux_route
 from coordinator.gateway.routes import Routes
 from coordinator.mux.mux import Mux
@@ -25,7 +26,6 @@ from coordinator.mux.types import (
     SendBatch,
     Stage,
 )
-from coordinator.slices import at_once
 from coordinator.stages import codec
 from services.consumer_groups.domain import DOMAIN as GROUPS_DOMAIN
 from services.runtime.domain import Domain

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator import vsr
+from coordinator.app.reports import NO_VOTE, REPORT_INTERVAL_MS, Reports
 from coordinator.peers.messages import ReplicaReportMessage
 from coordinator.replica.entries import Entries
 from coordinator.replica.fitness import LOOK_INTERVAL_MS, Fitness, FitnessPorts, Seen
-from coordinator.reports import NO_VOTE, REPORT_INTERVAL_MS, Reports
 from coordinator.snapshot.retention import LOOK_INTERVAL_MS as RETENTION_INTERVAL_MS
 from coordinator.snapshot.retention import NONE_AT_ALL, Retention, Room
 from testkit.simulation.space import SimulatedSpace

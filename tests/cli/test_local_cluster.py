@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator import __main__ as coordinator_main
+from coordinator.app import main as coordinator_main
 from viewstamp.cluster import (
     ClusterFailed,
     LocalCluster,

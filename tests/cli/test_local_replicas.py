@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import Config, parse
+from coordinator.app.config import Config, parse
 from viewstamp.cluster import LocalReplicas, PreflightError, Program
 from viewstamp.cluster.local import COORDINATOR
 from viewstamp.limits import STANDBYS_MAX

@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 from kubernetes_validate.utils import latest_version
 
-import coordinator.config
+import coordinator.app.config
 from coordinator.gateway.server import LIVENESS, READINESS
 from services.runtime import probe
 from services.runtime import server as service_server
@@ -190,9 +190,9 @@ def test_coordinator_accepts_its_flags(objects: dict[Key, Object]) -> None:
         module(container).removeprefix("services."): flag(container, "listen")
         for container in pod_spec(objects)["initContainers"]
     }
-    assert tuple(sockets) == coordinator.config.SERVICE_NAMES
+    assert tuple(sockets) == coordinator.app.config.SERVICE_NAMES
     for replica in range(replicas):
-        config = coordinator.config.parse(arguments(coordinator_of(objects), replica))
+        config = coordinator.app.config.parse(arguments(coordinator_of(objects), replica))
 
         assert config.services == sockets
         assert (config.replica_id, config.replica_count) == (replica, replicas)
@@ -206,7 +206,7 @@ def test_replicas_find_each_other() -> None:
     ports = {port["name"]: port["port"] for port in headless["spec"]["ports"]}
     assert ports == {"grpc": PORT, "peers": PEER_PORT}
     for replica, name in enumerate(names):
-        config = coordinator.config.parse(arguments(coordinator_of(objects), replica))
+        config = coordinator.app.config.parse(arguments(coordinator_of(objects), replica))
 
         assert config.cluster_id == bytes.fromhex(CLUSTER_ID)
         assert config.advertise == f"{name}.{NAMESPACE}.svc:{PORT}"
@@ -220,7 +220,7 @@ def test_replicas_find_each_other() -> None:
 def test_replicas_prove_who_they_are() -> None:
     """Between replicas there is mutual TLS, whose files lie in a secret of their own."""
     container = coordinator_of(overlay(REPLICATED))
-    peers = coordinator.config.parse(arguments(container, 0)).peers
+    peers = coordinator.app.config.parse(arguments(container, 0)).peers
 
     assert peers is not None
     assert peers.tls is not None
@@ -265,7 +265,7 @@ def test_replicas_speak_to_each_other_alone() -> None:
 def test_flags_point_into_volumes(objects: dict[Key, Object]) -> None:
     """What is durable lies on the claim, what is secret in a secret, sockets in shared memory."""
     container = coordinator_of(objects)
-    config = coordinator.config.parse(arguments(container, 0))
+    config = coordinator.app.config.parse(arguments(container, 0))
 
     assert volume_at(container, str(config.data_directory)) == "data"
     assert str(config.data_directory) not in mounts(container)

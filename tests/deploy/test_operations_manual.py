@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-import coordinator.__main__ as coordinator_process
-from coordinator.config import parser
+import coordinator.app.main as coordinator_process
+from coordinator.app.config import parser
 from coordinator.journal.journal import SEGMENT_BYTES, SPARE_SEGMENTS
 from services.runtime import probe
 from services.runtime import process as service_process

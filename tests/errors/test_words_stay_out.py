@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from coordinator.base.slices import at_once
 from coordinator.gateway import replies
 from coordinator.mux.requests import RequestWork, SessionsStage
 from coordinator.mux.stage import Stage
@@ -13,7 +14,6 @@ from coordinator.mux.types import IndexedError, LoggedRequest, Prepare, Register
 from coordinator.mux.types import LoggedSpan as MuxSpan
 from coordinator.replica.batcher import Reply
 from coordinator.replica.batcher import SpanReply as ShellReply
-from coordinator.slices import at_once
 from coordinator.stages import codec
 from coordinator.stages.errors import without_text
 from services.runtime.failures import internal_error

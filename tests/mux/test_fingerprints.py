@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.base.slices import at_once
 from coordinator.mux.requests import RequestWork, SessionsStage
 from coordinator.mux.types import (
     LoggedRequest,
@@ -12,7 +13,6 @@ from coordinator.mux.types import (
     RegisterSession,
     RequestReply,
 )
-from coordinator.slices import at_once
 from coordinator.stages import codec
 from coordinator.stages.codec import ProtobufCodec
 from viewstamp.api.errors.v1 import errors_pb2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest.mock import MagicMock, Mock
 
 from coordinator import vsr
-from coordinator.members import MemberPorts, Members
+from coordinator.app.members import MemberPorts, Members
 from coordinator.peers.status import LinkState, PeerStatus
 from tests.peers.peer_trial import config, free_addresses, serving, until
 

@@ -10,10 +10,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from coordinator.members import MemberPorts, Members
+from coordinator.app.members import MemberPorts, Members
+from coordinator.app.reports import NO_VOTE
 from coordinator.peers.messages import PeerMessage, ReplicaReportMessage
 from coordinator.replica.ports import Progress
-from coordinator.reports import NO_VOTE
 from coordinator.vsr import Status
 from tests.peers.peer_trial import config, free_addresses
 

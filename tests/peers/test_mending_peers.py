@@ -9,11 +9,11 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 
-from coordinator import mending as mending_module
-from coordinator.gateway.alarms import Alarms
+from coordinator.app import snapshot_repair as mending_module
+from coordinator.app.members import MemberPorts, Members
+from coordinator.app.snapshot_repair import mend
+from coordinator.base.alarms import Alarms
 from coordinator.journal.superblock import SuperblockState
-from coordinator.members import MemberPorts, Members
-from coordinator.mending import mend
 from coordinator.peers.files_only import FilesOnly
 from coordinator.peers.peers import PeersConfig
 from coordinator.replica.bootstrap import DamagedSnapshot, SuperblockFile

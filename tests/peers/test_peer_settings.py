@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import ConfigError, parse
+from coordinator.app.config import ConfigError, parse
 from coordinator.peers.settings import PeerSettings, PeerTls, add_arguments, settings_of
 from viewstamp.limits import STANDBYS_MAX
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import ConfigError
+from coordinator.app.config import ConfigError
 from coordinator.peers.fetch import PeerFileUnavailable
 from coordinator.peers.hello import HelloRefusal
 from coordinator.peers.settings import PeerTls

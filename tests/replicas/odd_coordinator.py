@@ -9,8 +9,8 @@ from itertools import count
 from types import MappingProxyType
 from typing import Final
 
-from coordinator import composition
-from coordinator.__main__ import main
+from coordinator.app import composition
+from coordinator.app.main import main
 from coordinator.peers import peers
 from coordinator.peers.hello import DIGEST_BYTES, WIRE_VERSION
 from coordinator.peers.outbox import Outbox, Outgoing

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from coordinator.members import TRANSFER_FOLDER
+from coordinator.app.members import TRANSFER_FOLDER
 from coordinator.snapshot.transfer import PARTIAL_SUFFIX
 from tests.replicas.links import behind_proxies
 from tests.replicas.snapshotting import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.config import Config, parse
+from coordinator.app.config import Config, parse
 from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.storage import FILE_MODE, DescriptorFile, FileStorage
 from services.consumer_groups.domain import DOMAIN as CONSUMER_GROUPS

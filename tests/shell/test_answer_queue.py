@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from coordinator.base.slices import SLICE_MS
 from coordinator.gateway.answers import PACKED_ANSWERS_BYTES_MAX, Answer, AnswerQueue, UserAnswers
-from coordinator.slices import SLICE_MS
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 
 

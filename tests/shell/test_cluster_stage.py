@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.gateway.alarms import Alarms
+from coordinator.base.alarms import Alarms
 from coordinator.gateway.cluster import ClusterStage
 from coordinator.gateway.status_digests import DOMAIN_STAGES
 from coordinator.mux import types as mux

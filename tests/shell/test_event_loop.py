@@ -68,7 +68,7 @@ def test_settings_of_the_operator_stay() -> None:
     assert done.stdout.strip() == "-tcp_frame_size_tuning"
 
 
-@pytest.mark.parametrize("module", ["coordinator.__main__", "services.runtime.process"])
+@pytest.mark.parametrize("module", ["coordinator.app.main", "services.runtime.process"])
 def test_the_choice_comes_before_grpc(module: str) -> None:
     """The variable is set when gRPC is imported: afterwards would be too late."""
     code = (

@@ -15,8 +15,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from coordinator.__main__ import EXIT_FAILED, EXIT_STOPPED, _serve
-from coordinator.standing import READY_FILE
+from coordinator.app.leadership import READY_FILE
+from coordinator.app.main import EXIT_FAILED, EXIT_STOPPED, _serve
 from tests.shell.in_process import CLUSTER_ID, KEY, Surroundings, surroundings
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams
 from viewstamp.api.streams.v1.streams_service_pb2_grpc import StreamsServiceStub

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from coordinator import vsr
+from coordinator.base.slices import SLICE_MS, Steps
 from coordinator.journal import CorruptRecord
 from coordinator.replica.errors import HaltedError
 from coordinator.replica.handover import RUN_PREPARES_MAX, Handover, HandoverPorts
 from coordinator.replica.ports import Progress
-from coordinator.slices import SLICE_MS, Steps
 from viewstamp.format.prepare import Prepare, seal
 from viewstamp.limits import FEATURE_LEVEL_MAX
 

@@ -13,8 +13,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from coordinator.composition import Coordinator
-from coordinator.config import parse
+from coordinator.app.composition import Coordinator
+from coordinator.app.config import parse
 from coordinator.gateway.reads import CONSISTENCY_KEY
 from coordinator.replica.bootstrap import DirectoryOptions, open_replica
 from tests.shell.in_process import CLUSTER_ID, KEY, surroundings

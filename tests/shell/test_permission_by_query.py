@@ -12,9 +12,9 @@ from typing import Any, Final
 import grpc.aio
 import pytest
 
-from coordinator.composition import Coordinator
+from coordinator.app.composition import Coordinator
+from coordinator.app.leadership import READY_FILE
 from coordinator.replica.driver import Driver
-from coordinator.standing import READY_FILE
 from tests.shell.in_process import CLUSTER_ID, KEY, surroundings
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
 from viewstamp.api.cluster.v1.cluster_service_pb2_grpc import ClusterServiceStub

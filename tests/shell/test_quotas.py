@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.config import ConfigError, parse
+from coordinator.app.config import ConfigError, parse
 from coordinator.gateway.quotas import QuotaConfig, Quotas
 from tests.shell.test_admission import World
 from viewstamp import limits

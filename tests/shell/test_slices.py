@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from coordinator.base.slices import SLICE_MS, Steps, Work, at_once
 from coordinator.mux import types as mux_types
 from coordinator.replica.mux_effects import MuxEffects
-from coordinator.slices import SLICE_MS, Steps, Work, at_once
 
 STEPS = 5
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from coordinator import vsr
+from coordinator.app.leadership import PROGRESS_INTERVAL_S, Standing, StandingPorts
 from coordinator.replica.ports import Progress
-from coordinator.standing import PROGRESS_INTERVAL_S, Standing, StandingPorts
 
 NORMAL, VIEW_CHANGE = vsr.Status.NORMAL, vsr.Status.VIEW_CHANGE
 

@@ -11,12 +11,12 @@ import grpc.aio
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
+from coordinator.base.slices import at_once
 from coordinator.gateway import slow_readers
 from coordinator.gateway.submit import SubmitStreams
 from coordinator.gateway.timers import SessionTimers
 from coordinator.mux.sessions import HeaderVerdict
 from coordinator.mux.types import RequestReply
-from coordinator.slices import at_once
 from coordinator.stages import codec
 from tests.shell.test_admission import CREATE_STREAM, CREATE_USER, ROOT, SESSION, World
 from viewstamp import limits

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 
+from coordinator.base.slices import SLICE_MS, at_once
 from coordinator.gateway import answers
 from coordinator.gateway.answers import AnswerQueue, UserAnswers
 from coordinator.gateway.replies import weight_of
@@ -16,7 +17,6 @@ from coordinator.mux.replies import weight
 from coordinator.mux.sessions import HeaderVerdict
 from coordinator.mux.types import IndexedError, RequestReply, SpanReply
 from coordinator.replica.answers import request_reply
-from coordinator.slices import SLICE_MS, at_once
 from coordinator.stages import codec
 from tests.shell.test_admission import SESSION
 from tests.shell.test_stream_fences import Face, Wire, turns

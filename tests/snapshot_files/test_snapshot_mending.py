@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import mending as mending_module
-from coordinator.config import parse
+from coordinator.app import snapshot_repair as mending_module
+from coordinator.app.config import parse
+from coordinator.app.snapshot_repair import Mending, mend_of
 from coordinator.journal.superblock import SuperblockState
-from coordinator.mending import Mending, mend_of
 from coordinator.peers.fetch import ADOPTED
 from coordinator.replica.bootstrap import (
     DamagedSnapshot,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.gateway.alarms import Alarms
+from coordinator.base.alarms import Alarms
 from coordinator.gateway.cluster import ClusterStage
 from coordinator.gateway.snapshots import SnapshotReads
 from coordinator.mux import types as mux

@@ -14,7 +14,7 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from coordinator.domain_services import state_of
+from coordinator.app.services import state_of
 from coordinator.replica.fitness import ServiceState
 from coordinator.stages.busyness import LOOK_INTERVAL_MS
 from coordinator.stages.client import StageClient, StageEvents

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.slices import SLICE_MS, Steps
+from coordinator.base.slices import SLICE_MS, Steps
 from coordinator.stages.base import SectionBase
 from coordinator.stages.client import Identity, ItemLogDroppedError, StageClient, StageEvents
 from coordinator.stages.item_log import ItemLog

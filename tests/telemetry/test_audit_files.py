@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.config import AUDIT_BYTES_MIN
+from coordinator.app.config import AUDIT_BYTES_MIN
 from viewstamp.audit import log
 from viewstamp.audit.files import CURRENT, FILES, STRANGERS, AuditFiles, read, rotated_files
 from viewstamp.audit.log import AuditLog, open_log

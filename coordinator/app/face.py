@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator import vsr
-from coordinator.clock import monotonic_ms
-from coordinator.config import Config, ConfigError
+from coordinator.app.config import Config, ConfigError
+from coordinator.app.members import Members
+from coordinator.base.clock import monotonic_ms
 from coordinator.gateway.audit import Audit
 from coordinator.gateway.caller_calls import Callers
 from coordinator.gateway.commands import Commands
@@ -28,7 +29,6 @@ from coordinator.gateway.snapshot_streams import SnapshotStreams
 from coordinator.gateway.submit import SubmitStreams
 from coordinator.gateway.timers import SessionTimers
 from coordinator.gateway.unary import Elsewhere, UnaryCalls
-from coordinator.members import Members
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
 from coordinator.replica.driver import Driver

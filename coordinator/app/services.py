@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.gateway.alarms import Alarms
+from coordinator.base.alarms import Alarms
+from coordinator.base.slices import STEP_ITEMS, Steps
 from coordinator.gateway.request_runs import mux_route
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.status_digests import DOMAIN_STAGES
@@ -16,7 +17,6 @@ from coordinator.mux.mux import Mux
 from coordinator.replica.driver import Driver
 from coordinator.replica.fitness import ServiceState
 from coordinator.replica.proposals import Proposals
-from coordinator.slices import STEP_ITEMS, Steps
 from coordinator.stages import codec
 from coordinator.stages.client import StageClient, StageEvents, WrongServiceError
 from coordinator.stages.gathering import SectionGathering

@@ -14,22 +14,23 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from coordinator import vsr, yielding
-from coordinator.clock import monotonic_ms, wall_clock_us
-from coordinator.config import Config
-from coordinator.domain_services import LinkPorts, ServiceLinks
-from coordinator.gateway.alarms import Alarms
+from coordinator.app.config import Config
+from coordinator.app.face import FacePorts, PublicFace
+from coordinator.app.leadership import Standing, StandingPorts
+from coordinator.app.members import MemberPorts, Members
+from coordinator.app.services import LinkPorts, ServiceLinks
+from coordinator.base.alarms import Alarms
+from coordinator.base.clock import monotonic_ms, wall_clock_us
 from coordinator.gateway.cluster import ClusterStage
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.request_runs import mux_route
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.session_reads import SessionReads
 from coordinator.gateway.timers import SessionTimers
-from coordinator.members import MemberPorts, Members
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import FROM_THE_BEGINNING, Mux
 from coordinator.peers.messages import SnapshotDurableMessage
 from coordinator.peers.peers import PeersConfig
-from coordinator.public_face import FacePorts, PublicFace
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver
 from coordinator.replica.errors import HaltedError
@@ -48,7 +49,6 @@ from coordinator.snapshot.triggers import TriggerSettings
 from coordinator.snapshot.work import Durable
 from coordinator.stages import codec
 from coordinator.stages.client import Identity
-from coordinator.standing import Standing, StandingPorts
 from coordinator.telemetry.replica import ReplicaTelemetry, Sources
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.format.prepare import Prepare, seal

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from coordinator import vsr
+from coordinator.app.face import PublicFace
+from coordinator.app.members import Members
 from coordinator.gateway.timers import SessionTimers
-from coordinator.members import Members
 from coordinator.mux import types as mux_types
-from coordinator.public_face import PublicFace
 from coordinator.replica.driver import Driver
 from coordinator.replica.founding import ROOT_PASSWORD_FILE
 from coordinator.replica.proposals import Proposals

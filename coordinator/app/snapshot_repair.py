@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Final
 
 from coordinator import vsr
-from coordinator.config import Config
-from coordinator.members import TRANSFER_FOLDER
+from coordinator.app.config import Config
+from coordinator.app.members import TRANSFER_FOLDER
 from coordinator.peers.fetch import ADOPTED, PeerFileUnavailable
 from coordinator.peers.files_only import FilesOnly
 from coordinator.peers.peers import PeersConfig, fetcher_of

@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from coordinator import vsr
-from coordinator.gateway.alarms import Alarms
+from coordinator.app.reports import NO_VOTE, REPORT_INTERVAL_MS, Reports
+from coordinator.base.alarms import Alarms
 from coordinator.gateway.cluster import STATUSES
 from coordinator.peers import messages as peer_messages
 from coordinator.peers.hello import HelloRefusal
@@ -24,7 +25,6 @@ from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver
 from coordinator.replica.peer_answers import Entries, PeerAnswers, Position
 from coordinator.replica.peers import PeerPorts
-from coordinator.reports import NO_VOTE, REPORT_INTERVAL_MS, Reports
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.snapshot.transfer import StateTransfer, TransferPorts
 from coordinator.snapshot.work import Durable

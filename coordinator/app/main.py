@@ -1,0 +1,149 @@
+"""The life of a coordinator process, from its arguments to its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
+from typing import Final
+
+from coordinator.app.composition import Coordinator
+from coordinator.app.config import Config, ConfigError, parse
+from coordinator.app.snapshot_repair import mend_of
+from coordinator.journal.errors import JournalError
+from coordinator.mux.entities import RestoreError
+from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
+from coordinator.replica.errors import HaltedError
+from coordinator.replica.start import WrongDirectoryError
+from coordinator.snapshot.divergence import DivergedError
+from coordinator.snapshot.errors import SnapshotFilesError
+from coordinator.snapshot.transfer import RestartNeeded
+from coordinator.stages.base import BaseRefusedError
+from coordinator.stages.client import FencedError, WrongServiceError
+from coordinator.storage import DirectoryInUse
+from viewstamp import event_loop, limits
+from viewstamp.format import FormatError, FormatVersionError
+from viewstamp.garbage import collect_when_quiet
+from viewstamp.telemetry import configure_logging, fields
+from viewstamp.telemetry.settings import Telemetry
+from viewstamp.tokens import ClusterKeyError, read_cluster_key
+
+EXIT_STOPPED: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_CANNOT_START: Final = 2
+# In good order, to be started again at once: the superblock names a snapshot that peers have sent.
+EXIT_RESTART: Final = 3
+# Its state is not that of the others: not to be started again with this directory.
+EXIT_DIVERGED: Final = 4
+
+# Each says in one line what the operator must change.
+_CANNOT_START: Final = (
+    ConfigError,
+    ClusterKeyError,
+    WrongDirectoryError,
+    DirectoryInUse,
+    JournalError,
+    SnapshotFilesError,
+    FormatError,
+    OSError,
+)
+# A restart would end in the same way, or drive out the process that has taken over.
+_CANNOT_GO_ON: Final = (
+    FormatVersionError,
+    ConfigError,
+    HaltedError,
+    WrongServiceError,
+    FencedError,
+    BaseRefusedError,
+    RestoreError,
+)
+
+_log = logging.getLogger(__name__)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one coordinator and return its exit code."""
+    try:
+        config = parse(sys.argv[1:] if arguments is None else arguments)
+        configure_logging("coordinator", config.log_level)
+        _allow_connections()
+        cluster_key = read_cluster_key(config.cluster_key)
+        files = _open(config)
+    except _CANNOT_START as error:
+        print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_CANNOT_START
+    return event_loop.run(_serve(config, files, cluster_key))
+
+
+def _allow_connections() -> None:
+    """Raise the number of files that may be open as far as it may be raised: each call needs one.
+
+    A process that ran out of them could accept nobody, and open no file of its journal either.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < min(wanted, limits.OPEN_FILES_MAX):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, limits.OPEN_FILES_MAX), hard))
+
+
+def _open(config: Config) -> ReplicaFiles:
+    return open_replica(
+        DirectoryOptions(
+            path=config.data_directory,
+            replica_id=config.replica_id,
+            replica_count=config.replica_count,
+            cluster_id=config.cluster_id,
+            segment_bytes=config.segment_bytes,
+            archive=config.archive,
+            snapshots=config.snapshots.directories,
+            snapshot_reserve_bytes=config.snapshots.reserve_bytes,
+        ),
+        mend=mend_of(config),
+    )
+
+
+async def _serve(config: Config, files: ReplicaFiles, cluster_key: bytes) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        with closing(_telemetry(config, files)) as telemetry:
+            coordinator = Coordinator(config, files, cluster_key, telemetry)
+            async with _garbage_collection(coordinator):
+                await coordinator.run(stop)
+    except RestartNeeded as reason:
+        _log.info("the process ends, to be started again at once", extra=fields(why=str(reason)))
+        return EXIT_RESTART
+    except DivergedError as error:
+        print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_DIVERGED
+    except _CANNOT_GO_ON as error:
+        print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_CANNOT_START
+    except Exception:
+        _log.critical("the replica cannot go on", exc_info=True)
+        return EXIT_FAILED
+    return EXIT_STOPPED
+
+
+def _telemetry(config: Config, files: ReplicaFiles) -> Telemetry:
+    try:
+        telemetry = Telemetry("coordinator", config.telemetry)
+    except (OSError, ValueError) as error:
+        raise ConfigError(str(error)) from error
+    telemetry.belongs_to(files.cluster_id, config.replica_id)
+    return telemetry
+
+
+@asynccontextmanager
+async def _garbage_collection(coordinator: Coordinator) -> AsyncGenerator[None]:
+    garbage = asyncio.create_task(collect_when_quiet(lambda: coordinator.driver.progress.op))
+    try:
+        yield
+    finally:
+        garbage.cancel()
