@@ -21,6 +21,9 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 ROOT_PAGES: Final = {
     "README.md": "index.md",
     "ARCHITECTURE.md": "architecture.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "reporting.md",
     "STYLE.md": "style.md",
     "benchmarks/README.md": "benchmarks.md",
 }
