@@ -162,6 +162,8 @@ class Shell:
             if (ROOT / name).is_file():
                 (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, self.tree / name)
+        # The tidy tests ask git which files there are.
+        subprocess.run(["git", "init", "--quiet"], cwd=self.tree, check=True)
         environment = self.tree / ".venv"
         environment.mkdir()
         for entry in (ROOT / ".venv").iterdir():
