@@ -30,7 +30,7 @@ from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports
 from coordinator.snapshot.pacing import Pace, Traffic
 from coordinator.snapshot.retention import NONE_AT_ALL, Follower, Retention, Room
 from coordinator.snapshot.sections import CutSections
-from coordinator.snapshot.store import SnapshotStore
+from coordinator.snapshot.store import CatalogViewWriter, view_of
 from coordinator.snapshot.triggers import Load, SnapshotTriggers, TriggerSettings
 from coordinator.snapshot.work import Durable, LocalWork
 from coordinator.stages.client import StageClient
@@ -38,8 +38,7 @@ from coordinator.telemetry.snapshots import SnapshotWatch
 from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.format.prepare import Prepare
-
-CATALOG_VIEW_FILE: Final = "catalog.sqlite"
+from viewstamp.snapshots.catalog_view import CATALOG_VIEW_FILE, CatalogView
 
 
 class Space(Protocol):
@@ -122,10 +121,13 @@ class Snapshots:
         self._unwritten: dict[int, bytes] = {}  # checksums by op
         self._diverged_at: dict[int, int] = {}  # generations by replica
         self._catalog = {snapshot.generation: snapshot for snapshot in snapshots}
-        self.store = SnapshotStore(
-            data_directory / CATALOG_VIEW_FILE, self._view_is_stale, self._view_is_current
+        self._copies: dict[int, tuple[str, ...]] = {}  # directories by generation
+        self._view = CatalogViewWriter(
+            data_directory / CATALOG_VIEW_FILE,
+            self._catalog_view,
+            self._view_is_stale,
+            self._view_is_current,
         )
-        self.store.rebuild(snapshots)
         restored = None if manifest is None else restored_tallies(manifest)
         self._sections = CutSections(around.services, around.versions, restored)
         self._retention = Retention(
@@ -152,7 +154,7 @@ class Snapshots:
             level_in_force=lambda: around.mux.feature_level,
         )
         if manifest is not None:
-            self.store.copied(manifest.generation, around.files.snapshots.directories)
+            self._copied(manifest.generation, around.files.snapshots.directories)
             for stage, service in around.services.items():
                 service.base = section_base(around.files.snapshots, manifest, stage)
 
@@ -161,13 +163,13 @@ class Snapshots:
     def start(self) -> None:
         """Begin to do what is to be done. What that raises ends the process."""
         self._around.files.repairs.listen(self._repaired_in_some_thread)
-        self._around.start(self.store.run())
+        self._around.start(self._view.run())
         self._around.start(self.orchestrator.run())
         self._around.start(self._retention.run(self._around.writer.call))
 
     async def stop(self) -> None:
-        """Write what waits for the view, once what was started has been cancelled."""
-        await self.store.close()
+        """Write the view as it is at the end, once what was started has been cancelled."""
+        await self._view.settle()
 
     async def replayed(self) -> None:
         """The journal was replayed: the catalog knows what is to be kept."""
@@ -222,8 +224,9 @@ class Snapshots:
         self._catalog.update((s.generation, s) for s in changed.snapshots)
         for generation in changed.deleted:
             self._catalog.pop(generation, None)
+            self._copies.pop(generation, None)
         self._around.watch.decided(changed.snapshots)
-        self.store.apply(changed.snapshots, changed.deleted)
+        self._view.changed()
         self.orchestrator.catalog_changed(changed.snapshots, changed.deleted)
         self.reads.catalog_changed(changed.snapshots, changed.deleted)
         if changed.deleted and not any(map(self._is_to_be_adopted, changed.snapshots)):
@@ -243,7 +246,7 @@ class Snapshots:
             work=around.watch.work(LocalWork(self._sections, files, pace=self._pace)),
             adopt=around.watch.adopt(self._adoption.adopt),
             propose=lambda code, request: around.proposals.propose(code, request, 0),
-            publish=lambda snapshot: self.store.apply((snapshot,), ()),
+            publish=lambda _: self._view.changed(),
             next_generation=lambda: around.mux.catalog.last_generation + 1,
             load=self._load,
             failed=self._failed,
@@ -262,13 +265,23 @@ class Snapshots:
             services=around.services,
             release=self._release,
             kept=self._kept,
-            copied=self.store.copied,
+            copied=self._copied,
             freed=around.space.look_again,
             start=around.start,
             compacted=around.watch.compacted,
             unreadable=self._unreadable,
             pace=self._pace,
         )
+
+    def _copied(self, generation: int, directories: Sequence[str]) -> None:
+        self._copies[generation] = tuple(directories)
+        self._view.changed()
+
+    def _catalog_view(self) -> CatalogView:
+        progress = self._around.driver.progress
+        position = (progress.retired_op, progress.retired_revision)
+        reported = self.orchestrator.reported
+        return view_of(position, self._catalog.values(), reported, self._copies)
 
     def _release(self, generation: int) -> None:
         self._around.mux.release(generation)

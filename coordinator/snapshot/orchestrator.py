@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -143,12 +144,15 @@ class LocalSnapshotOrchestrator:
 
     def report(self, generation: int, tasks: Sequence[TaskSnapshot]) -> None:
         """Take in tasks that are durable here. Raises ReportRefused; then none is taken in."""
-        current = self._generations.current()
-        work = self._generations.works.get(current.generation)
+        work = self._generations.works.get(generation)
         if work is None:
-            values.with_reports(current, generation, tasks, ())  # says why not
-        else:
-            self._take_in(work, generation, tasks)
+            values.with_reports(self._generations.current(), generation, tasks, ())  # says why not
+            return
+        updated = values.with_reports(work.snapshot, generation, tasks, work.tasks)
+        if updated != work.snapshot:
+            work.snapshot = updated
+            if self._generations.catalog_state(generation) in _UNDECIDED:
+                self._ports.publish(updated)
 
     def fail(self, generation: int, reason: str) -> None:
         """Give the current generation up; for failures that trying again does not cure.
@@ -159,7 +163,9 @@ class LocalSnapshotOrchestrator:
         values.failed(self._generations.current(), generation, reason)
         if self.local_state(generation) is LocalState.DURABLE:
             raise values.AlreadyDecided(f"generation {generation} is durable here: the log decides")
-        self._give_up(generation, reason)
+        if generation in self._generations.undecided():
+            self._given_up.setdefault(generation, reason)
+        self._mark_broken(generation, reason)
 
     def lookup_generation(self, task: Stage) -> int:
         """Return the generation that a task has reached here."""
@@ -301,9 +307,7 @@ class LocalSnapshotOrchestrator:
     async def _do_work(self, work: FrozenHere) -> None:
         generation = work.snapshot.generation
         try:
-            root = await self._ports.work.make_durable(
-                work.cut, work.tasks, lambda g, tasks: self._take_in(work, g, tasks)
-            )
+            root = await self._ports.work.make_durable(work.cut, work.tasks, self.report)
         except (GenerationFailed, values.ReportRefused) as error:
             _log.error("generation %d cannot be made durable here: %s", generation, error)
             self._break_off(generation, str(error))
@@ -312,13 +316,6 @@ class LocalSnapshotOrchestrator:
         if missing:
             raise OrchestrationError(f"generation {generation} is durable without {missing}")
         work.durable_tasks, work.root = work.snapshot.tasks, root
-
-    def _take_in(self, work: FrozenHere, generation: int, tasks: Sequence[TaskSnapshot]) -> None:
-        updated = values.with_reports(work.snapshot, generation, tasks, work.tasks)
-        if updated != work.snapshot:
-            work.snapshot = updated
-            if self._generations.catalog_state(generation) in _UNDECIDED:
-                self._ports.publish(updated)
 
     async def _report(self, generation: int) -> None:
         if not self._is_primary:
@@ -439,17 +436,12 @@ class LocalSnapshotOrchestrator:
             why = words_about(replica, report.tasks, decided)
             self._ports.diverged(replica, decided.generation, why)
 
-    def _give_up(self, generation: int, reason: str) -> None:
-        if generation in self._generations.undecided():
-            self._given_up.setdefault(generation, reason)
-        self._mark_broken(generation, reason)
-
     def _break_off(self, generation: int, reason: str) -> None:
         """Note that it cannot be written here; others may complete it until its deadline."""
-        if self._reports.others_suffice:
-            self._mark_broken(generation, reason)
-        else:
-            self._give_up(generation, reason)
+        if not self._reports.others_suffice:
+            with suppress(values.ReportRefused):  # it was decided meanwhile
+                self.fail(generation, reason)
+        self._mark_broken(generation, reason)
 
     def _mark_broken(self, generation: int, reason: str) -> None:
         work = self._generations.works.get(generation)

@@ -14,7 +14,6 @@ from typing import Final
 
 from coordinator.mux.catalog_types import (
     GENERATION_ZERO,
-    Retention,
     Snapshot,
     SnapshotState,
     TaskSnapshot,
@@ -64,30 +63,9 @@ class ConflictingReport(ReportRefused):
     """The task was reported before, with different contents."""
 
 
-class SnapshotUnderWay(ReportRefused):
-    """No generation is begun while one is under way."""
-
-
 def initial() -> Snapshot:
     """Return generation 0: completed and empty, what readers see before the first snapshot."""
     return GENERATION_ZERO
-
-
-def next_snapshot(current: Snapshot, last_generation: int, retention: Retention) -> Snapshot:
-    """Return the generation after `current`, CREATED and not cut yet.
-
-    `last_generation` is the newest number ever used, which a deleted generation may have had:
-    numbers are consumed by failure and deletion alike. Raises SnapshotUnderWay.
-    """
-    if current.state is SnapshotState.CREATED:
-        raise SnapshotUnderWay(
-            f"generation {current.generation} is under way: wait until it is decided"
-        )
-    if last_generation < current.generation:
-        raise ValueError(f"generation {current.generation} is newer than any: {last_generation}")
-    return Snapshot(
-        generation=last_generation + 1, state=SnapshotState.CREATED, retention=retention
-    )
 
 
 def expected_tasks(feature_level: int) -> tuple[Stage, ...]:

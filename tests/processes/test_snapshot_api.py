@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from blake3 import blake3
 
+from tests.cli.conftest import CommandLine, Said
 from tests.processes import snapshots
 from tests.processes.callers import Caller, SubmitStream, refused, span
 from tests.processes.held_section import MODULES, held
@@ -72,17 +75,44 @@ def pin(root: Caller, generation: int) -> Any:
     return root.call(root.snapshots.SetSnapshotRetention, request)
 
 
-def test_before_the_first(served: Replica) -> None:
+def test_before_the_first() -> None:
     """Without any snapshot there is generation 0, completed and empty, and nothing to verify."""
-    with served.root() as root:
-        if snapshots.listed(root):
-            return  # another test of this module was run first
+    with replica() as fresh, fresh.root() as root:
+        assert snapshots.listed(root) == []
         for found in (snapshots.current(root), snapshots.current(root, wait=True), latest(root)):
             assert (found.generation, found.state) == (0, snapshots.COMPLETED)
         assert lookup(root, routing.STAGE_USERS) == 0
         with refused() as failure:
             snapshots.verified(root)
         assert tuple(failure) == (NOT_FOUND, "SNAPSHOT_NOT_FOUND")
+
+
+def shown(served: Replica, tmp_path: Path, *arguments: str) -> Said:
+    """Run `viewstamp snapshot ... --data` where no cluster can be reached."""
+    line = CommandLine("127.0.0.1:1", tmp_path)
+    return line("snapshot", *arguments, "--data", str(served.data))
+
+
+def test_catalog_view(tmp_path: Path) -> None:
+    """The catalog is read from a directory while its replica runs, and after it was killed."""
+    with replica() as served:
+        with served.root() as root:
+            generation = snapshots.create(root)
+            snapshots.decided(root, generation)
+            found = snapshots.get(root, generation)
+
+        def newest() -> Any:
+            (row,) = shown(served, tmp_path, "list", "--json").data or ({},)
+            return row if row.get("state") == "completed" else None
+
+        running = eventually(newest)
+        assert (running["generation"], running["root"]) == (generation, found.root.hex())
+        served.kill(COORDINATOR)
+        shows = ("show", "0")
+        assert found.root.hex() in shown(served, tmp_path, *shows).out
+        said = shown(served, tmp_path, *shows, "--json")
+        assert len(said.data["copies"]) == 3
+        assert json.loads(said.err)["catalog_view"]["op"] >= found.cut_op
 
 
 def test_one_at_a_time(served: Replica) -> None:

@@ -34,7 +34,7 @@ catalog with a view in SQLite. Where ours differs on purpose, the test says so.
 23 fail                                               test_23_fail
 24 fail after COMPLETED                               test_24_fail_after_completed
    generation of a task
-25 COMPLETED                                          test_25_lookup_when_completed
+25 COMPLETED                                          test_25_lookup_when_decided
 26 reported                                           test_26_lookup_when_reported
 27 not reported                                       test_27_lookup_when_not_reported
    encodings
@@ -49,20 +49,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from coordinator.mux.catalog_types import CutTaken, Retention, Snapshot, SnapshotState
+from coordinator.mux.entities import SNAPSHOT_KIND, number_key
 from coordinator.mux.stage import SERVICE_STAGES, STAGES, Stage
 from coordinator.snapshot import values
 from coordinator.snapshot.sections import CutSections
-from coordinator.snapshot.store import SnapshotStore
-from coordinator.stages.entities import snapshot_message, snapshot_of
+from coordinator.snapshot.store import rebuild, view_of
+from coordinator.stages.codec import ProtobufCodec
+from coordinator.stages.entities import snapshot_of
 from tests.snapshot_orchestration.orchestra import Frozen, World, primary, task, tasks
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.errors import Refusal
+from viewstamp.snapshots import catalog_view
+from viewstamp.snapshots.catalog_view import CATALOG_VIEW_FILE
 from viewstamp.format.block import Block
 
 
@@ -74,14 +77,6 @@ async def world() -> AsyncIterator[World]:
     world.begin(1)
     yield world
     await world.close()
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SnapshotStore]:
-    """A fresh view."""
-    store = SnapshotStore(tmp_path / "catalog.sqlite")
-    yield store
-    await store.close()
 
 
 # --- The orchestrator ----------------------------------------------------------------------------
@@ -214,99 +209,98 @@ async def test_13_refused_report_ends_nothing(world: World) -> None:
 
 
 # --- The store -----------------------------------------------------------------------------------
+#
+# Theirs is a table that anybody updates in a transaction. Ours is the catalog machine: an update is a
+# command in the log, and the view in SQLite is what others read of it.
 
 
-def _next(current: Snapshot) -> Snapshot:
-    return values.next_snapshot(current, current.generation, Retention.LAST)
+async def _seen(world: World, directory: Path) -> list[Snapshot]:
+    """Return what another process would read of the catalog, newest first."""
+    catalog = world.machine.list_after(0, 1000)
+    view = view_of((1, 1), catalog, world.orchestrator.reported, {})
+    await rebuild(directory / CATALOG_VIEW_FILE, view)
+    return [snapshot_of(each) for each in catalog_view.read(directory).snapshots]
 
 
-def _report(*stages: Stage, digest: bytes = b"d" * 32) -> partial[Snapshot]:
-    reports = [task(stage, digest=digest) for stage in stages]
-    return partial(values.with_reports, generation=1, reports=reports, expected=STAGES)
+async def test_14_fresh_store(tmp_path: Path) -> None:
+    """A fresh catalog shows generation 0, completed; it lists nothing, for 0 is never listed."""
+    world = primary()
+    assert world.machine.current() == values.initial() == world.machine.latest_completed()
+    assert await _seen(world, tmp_path) == list(world.machine.list_after(0, 10)) == []
 
 
-def _completed(current: Snapshot) -> Snapshot:
-    return replace(current, state=SnapshotState.COMPLETED)
-
-
-async def test_14_fresh_store(store: SnapshotStore) -> None:
-    """A fresh view shows generation 0, completed; it lists nothing, for 0 is never listed."""
-    assert await store.current(wait=True) == values.initial()
-    assert await store.latest_completed() == values.initial() == await store.get(0)
-    assert await store.list_snapshots() == []
-
-
-async def test_15_create(store: SnapshotStore) -> None:
+async def test_15_create() -> None:
     """What is created is generation 1, CREATED, and seen."""
-    created = await store.update(_next)
-    assert (created.generation, created.state) == (1, SnapshotState.CREATED)
-    assert await store.current() == created == await store.get(1)
+    world = primary()
+    assert world.create() == 1
+    assert world.states() == ["CREATED"]
+    assert world.machine.current() == world.machine.get(1)
 
 
-async def test_16_create_through_a_second_store(store: SnapshotStore, tmp_path: Path) -> None:
-    """What one store creates another one on the same file sees."""
-    assert await store.current() == values.initial()
-    second = SnapshotStore(tmp_path / "catalog.sqlite")
-    created = await second.update(_next)
-    await second.close()
-    assert await store.current(wait=True) == created
+async def test_16_create_through_a_second_store(tmp_path: Path) -> None:
+    """What one creates, whoever reads the view sees."""
+    world = primary()
+    assert await _seen(world, tmp_path) == []
+    world.create()
+    assert await _seen(world, tmp_path) == [world.machine.current()]
 
 
-async def test_17_create_while_created(store: SnapshotStore) -> None:
-    """While one is under way no other is created, by the store's rule as by the log's."""
-    await store.update(_next)
-    with pytest.raises(values.SnapshotUnderWay):
-        await store.update(_next)
+async def test_17_create_while_created() -> None:
+    """While one is under way no other is created, by the log's rule."""
     world = primary()
     world.create()
     with pytest.raises(Refusal, match="under way"):
         world.create()
+    assert world.states() == ["CREATED"]
 
 
-async def test_18_create_after_completed(store: SnapshotStore) -> None:
+async def test_18_create_after_completed(tmp_path: Path) -> None:
     """After a completed generation comes generation 2."""
-    await store.update(_next)
-    await store.update(_completed)
-    assert (await store.update(_next)).generation == 2
-    assert [each.generation for each in await store.list_snapshots()] == [2, 1]
+    world = primary()
+    await world.snapshot()
+    assert world.create() == 2
+    assert [(s.generation, s.state.name) for s in await _seen(world, tmp_path)] == [
+        (2, "CREATED"),
+        (1, "COMPLETED"),
+    ]
 
 
-async def test_19_partial_report(store: SnapshotStore) -> None:
+async def test_19_partial_report(world: World, tmp_path: Path) -> None:
     """With some tasks reported a generation is CREATED still, and has them."""
-    await store.update(_next)
-    await store.update(_report(Stage.USERS, Stage.SESSIONS))
-    current = await store.current()
+    world.orchestrator.report(1, tasks(Stage.USERS, Stage.SESSIONS))
+    (current,) = await _seen(world, tmp_path)
     assert current.state is SnapshotState.CREATED
     assert current.tasks == tasks(Stage.SESSIONS, Stage.USERS)
 
 
-async def test_20_conflicting_digests(store: SnapshotStore) -> None:
+async def test_20_conflicting_digests(world: World, tmp_path: Path) -> None:
     """A task with another digest than before is refused, and the view stays as it was."""
-    await store.update(_next)
-    await store.update(_report(Stage.USERS))
+    world.orchestrator.report(1, tasks(Stage.USERS))
     with pytest.raises(values.ConflictingReport):
-        await store.update(_report(Stage.USERS, digest=b"o" * 32))
-    assert (await store.current()).tasks == tasks(Stage.USERS)
+        world.orchestrator.report(1, (task(Stage.USERS, digest=b"o" * 32),))
+    assert (await _seen(world, tmp_path))[0].tasks == tasks(Stage.USERS)
 
 
-async def test_21_report_after_completed_in_the_store(store: SnapshotStore) -> None:
+async def test_21_report_after_completed_in_the_store(world: World, tmp_path: Path) -> None:
     """Nothing is added to a completed generation."""
-    await store.update(_next)
-    await store.update(_completed)
+    world.services.release()
+    await world.until(lambda: world.adopted == [1])
+    before = await _seen(world, tmp_path)
     with pytest.raises(values.AlreadyDecided):
-        await store.update(_report(Stage.USERS))
+        world.orchestrator.report(1, (task(Stage.USERS, digest=b"o" * 32),))
+    assert await _seen(world, tmp_path) == before
+    assert before[0].state is SnapshotState.COMPLETED
 
 
-async def test_22_all_tasks_reported(store: SnapshotStore) -> None:
+async def test_22_all_tasks_reported(world: World, tmp_path: Path) -> None:
     """With all tasks nothing lacks; ours is completed by the log then, and only by the log."""
-    await store.update(_next)
-    await store.update(_report(*STAGES))
-    current = await store.current()
+    world.orchestrator.report(1, tasks(*STAGES))
+    (current,) = await _seen(world, tmp_path)
     assert values.missing_tasks(current, STAGES) == ()
     assert current.state is SnapshotState.CREATED
-    world = primary()
-    await world.snapshot()
-    assert world.states() == ["COMPLETED"]
+    other = primary()
+    await other.snapshot()
+    assert other.states() == ["COMPLETED"]
 
 
 async def test_23_fail(world: World) -> None:
@@ -328,13 +322,15 @@ async def test_24_fail_after_completed(world: World) -> None:
 # --- The generation of a task --------------------------------------------------------------------
 
 
-async def test_25_lookup_when_completed(store: SnapshotStore) -> None:
+@pytest.mark.parametrize("is_failed", [False, True])
+async def test_25_lookup_when_decided(world: World, is_failed: bool) -> None:
     """Once a generation is decided every task has reached it."""
-    await store.update(_next)
-    for decide in (_completed, partial(values.failed, generation=1, reason="")):
-        await store.update(lambda current: replace(current, state=SnapshotState.CREATED))
-        await store.update(decide)
-        assert [await store.lookup_generation(stage) for stage in STAGES] == [1] * 5
+    if is_failed:
+        world.orchestrator.fail(1, "broken for good")
+    else:
+        world.services.release()
+    await world.until(lambda: world.states() == ["FAILED" if is_failed else "COMPLETED"])
+    assert [world.orchestrator.lookup_generation(stage) for stage in STAGES] == [1] * 5
 
 
 async def test_26_lookup_when_reported(world: World) -> None:
@@ -367,13 +363,19 @@ FULL = Snapshot(
 )
 
 
-async def test_28_record_round_trip(store: SnapshotStore) -> None:
+async def test_28_record_round_trip(tmp_path: Path) -> None:
     """A generation comes out of the view as it went in, every field of it."""
     assert all(getattr(FULL, name) for name in FULL.__slots__)
-    store.apply((FULL,), ())
-    assert await store.current(wait=True) == FULL
+    view = view_of((2**43, 2**44), (FULL,), lambda _: (), {})
+    await rebuild(tmp_path / CATALOG_VIEW_FILE, view)
+    assert [snapshot_of(each) for each in catalog_view.read(tmp_path).snapshots] == [FULL]
 
 
 def test_29_key_round_trip() -> None:
-    """A generation comes out of a message of the API as it went in, its number included."""
-    assert snapshot_of(snapshot_message(FULL)) == FULL
+    """The key of a generation is its number, and keys are in the order of their numbers."""
+    numbers = (1, 255, 256, 2**40)
+    keys = [number_key(number) for number in numbers]
+    assert [int.from_bytes(key, "big") for key in keys] == list(numbers)
+    assert keys == sorted(keys)
+    canonical = ProtobufCodec().encode_entity(FULL)
+    assert ProtobufCodec().decode_catalog_entity(SNAPSHOT_KIND, canonical) == FULL

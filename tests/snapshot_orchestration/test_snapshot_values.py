@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.mux.catalog_types import Retention, Snapshot, SnapshotState, TaskSnapshot
+from coordinator.mux.catalog_types import Snapshot, SnapshotState, TaskSnapshot
 from coordinator.mux.stage import STAGES, Stage
 from coordinator.snapshot import values
 from tests.snapshot_orchestration.orchestra import task, tasks
@@ -16,28 +16,6 @@ from tests.snapshot_orchestration.orchestra import task, tasks
 OPEN = Snapshot(7, SnapshotState.CREATED, cut_op=3)
 THREE = (Stage.USERS, Stage.STREAMS, Stage.CATALOG)
 OTHER = task(Stage.USERS, digest=b"o" * 32)
-
-
-def test_first_snapshot_follows_the_empty_one() -> None:
-    """Before the first snapshot readers see generation 0, completed, which 1 follows."""
-    first = values.next_snapshot(values.initial(), 0, Retention.PINNED)
-    assert values.initial() == Snapshot(0, SnapshotState.COMPLETED)
-    assert first == Snapshot(1, SnapshotState.CREATED, retention=Retention.PINNED)
-
-
-@pytest.mark.parametrize("state", [SnapshotState.COMPLETED, SnapshotState.FAILED])
-def test_numbers_are_consumed(state: SnapshotState) -> None:
-    """After a decided generation comes a number that none ever had, deleted ones included."""
-    decided = replace(OPEN, state=state)
-    assert values.next_snapshot(decided, 9, Retention.LAST).generation == 10
-    with pytest.raises(ValueError, match="newer than any"):
-        values.next_snapshot(decided, 6, Retention.LAST)
-
-
-def test_none_begins_while_one_is_under_way() -> None:
-    """There is no next generation while the current one is undecided."""
-    with pytest.raises(values.SnapshotUnderWay):
-        values.next_snapshot(OPEN, 7, Retention.LAST)
 
 
 REFUSALS = [

@@ -9,12 +9,34 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.snapshot.store import rebuild
 from tests.cli.conftest import CommandLine
 from tests.snapshot_tools.generations import SECRETS, Replica, flip
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as pb
+from viewstamp.snapshots.catalog_view import CATALOG_VIEW_FILE, CatalogView
 
 SNAPSHOT_COMMANDS = (
     *("create", "list", "show", "verify", "export", "delete", "prune"),
     *("inspect", "pin", "unpin", "download", "diff"),
+)
+
+
+VIEW = CatalogView(
+    op=70,
+    revision=50,
+    written_at=1_700_000_000_000_000,
+    snapshots=(
+        pb.Snapshot(
+            generation=4,
+            state=pb.SNAPSHOT_STATE_FAILED,
+            failure="disk",
+            retention=pb.RETENTION_CLASS_LAST,
+        ),
+        pb.Snapshot(
+            generation=3, state=pb.SNAPSHOT_STATE_COMPLETED, retention=pb.RETENTION_CLASS_PINNED
+        ),
+    ),
+    copies={3: ("/copy-0",)},
 )
 
 
@@ -56,6 +78,36 @@ def test_show(offline: CommandLine, replica: Replica) -> None:
     assert data["root"] in text
     assert streams["state_digest"] in text
     assert "personal_access_tokens" in text
+
+
+async def test_catalog_view(offline: CommandLine, tmp_path: Path) -> None:
+    """The view of a stopped replica is listed with its age, failed generations included."""
+    await rebuild(tmp_path / CATALOG_VIEW_FILE, VIEW)
+    data = ("--data", str(tmp_path))
+    rows = offline("snapshot", "list", *data, "--json").data
+    assert [(row["generation"], row["state"]) for row in rows] == [(4, "failed"), (3, "completed")]
+    assert rows[0]["failure"] == "disk"
+    listed = offline("snapshot", "list", *data)
+    assert "as of op 70, revision 50, written 2023-11-14 22:13:20Z" in listed.err
+    assert "completed" in listed.out
+    shown = offline("snapshot", "show", "0", *data)
+    assert "verified copy in /copy-0" in shown.out
+    assert offline("snapshot", "show", "4", *data, "--json").data["failure"] == "disk"
+    missing = offline("snapshot", "show", "9", *data, "--json")
+    assert (missing.code, missing.error["reason"]) == (2, "NO_SUCH_GENERATION")
+    both = offline("snapshot", "list", *data, "--directory", str(tmp_path))
+    assert both.code == 2
+
+
+def test_no_catalog_view(offline: CommandLine, tmp_path: Path) -> None:
+    """A view that is missing or damaged is told of, with what to do."""
+    listed = ("snapshot", "list", "--data", str(tmp_path), "--json")
+    missing = offline(*listed)
+    assert (missing.code, missing.error["reason"]) == (2, "NO_CATALOG_VIEW")
+    (tmp_path / CATALOG_VIEW_FILE).write_bytes(b"no database" * 1000)
+    damaged = offline(*listed)
+    assert (damaged.code, damaged.error["reason"]) == (1, "BAD_CATALOG_VIEW")
+    assert "start the replica" in str(damaged.error)
 
 
 def test_verify(offline: CommandLine, replica: Replica) -> None:

@@ -33,6 +33,13 @@ DirectoryOption = Annotated[
         help="Ask no cluster: read a replica's data directory, or a downloaded snapshot.",
     ),
 ]
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Ask no cluster: read the catalog view in a replica's data directory, running or stopped.",
+    ),
+]
 CopiesOption = Annotated[
     list[Path] | None,
     typer.Option(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,9 +14,10 @@ from viewstamp.cli import snapshot_diff, snapshot_files
 from viewstamp.cli.options import Yes, confirm
 from viewstamp.cli.output import done, moment_text, plain, print_json, print_table, show
 from viewstamp.cli.session import run
-from viewstamp.cli.settings import EXIT_REFUSED, fail, settings_of
+from viewstamp.cli.settings import EXIT_REFUSED, Settings, fail, settings_of
 from viewstamp.cli.snapshot_options import (
     CopiesOption,
+    DataOption,
     DirectoryOption,
     GenerationArgument,
     offline_copies,
@@ -100,9 +102,18 @@ def list_(
     context: typer.Context,
     directory: DirectoryOption = None,
     copies: CopiesOption = None,
+    data: DataOption = None,
 ) -> None:
     """List snapshots, newest first: those of the cluster, or those whose files are there."""
     settings = settings_of(context)
+    if data is not None:
+        from viewstamp.cli import snapshot_view
+
+        _check_alone(directory, copies)
+        view = snapshot_view.read_view(settings, data)
+        snapshot_view.tell_age(settings, view)
+        _print_list(settings, view.snapshots)
+        return
     with telling(settings):
         there = offline_copies(directory, copies)
         if there is not None:
@@ -112,7 +123,16 @@ def list_(
     async def collect(client: Client) -> list[snapshots_pb2.Snapshot]:
         return [snapshot async for snapshot in client.snapshots.list()]
 
-    rows = [_row(snapshot) for snapshot in run(context, collect)]
+    _print_list(settings, run(context, collect))
+
+
+def _check_alone(directory: Path | None, copies: list[Path] | None) -> None:
+    if directory is not None or copies:
+        raise typer.BadParameter("give --data, --directory or --copies, only one of them")
+
+
+def _print_list(settings: Settings, snapshots: Sequence[snapshots_pb2.Snapshot]) -> None:
+    rows = [_row(snapshot) for snapshot in snapshots]
     if settings.as_json:
         print_json(rows)
     elif rows:
@@ -127,9 +147,20 @@ def show_(
     generation: GenerationArgument,
     directory: DirectoryOption = None,
     copies: CopiesOption = None,
+    data: DataOption = None,
 ) -> None:
     """Show one snapshot: its sections with digests and sizes; from a directory also its layers."""
     settings = settings_of(context)
+    if data is not None:
+        from viewstamp.cli import snapshot_view
+
+        _check_alone(directory, copies)
+        view = snapshot_view.read_view(settings, data)
+        with telling(settings):
+            stored = view.snapshot(generation)
+        snapshot_view.tell_age(settings, view)
+        _print_one(settings, stored, view.copies.get(stored.generation, ()))
+        return
     with telling(settings):
         there = offline_copies(directory, copies)
         if there is not None:
@@ -141,14 +172,22 @@ def show_(
             client.snapshots.get(generation) if generation else client.snapshots.latest()
         ),
     )
+    _print_one(settings, found)
+
+
+def _print_one(
+    settings: Settings, found: snapshots_pb2.Snapshot, copies: Sequence[str] = ()
+) -> None:
     if settings.as_json:
-        print_json(_row(found))
+        print_json({**_row(found), **({"copies": list(copies)} if copies else {})})
         return
     show(settings, found, f"snapshot {found.generation}", without=("tasks", "decided_at"))
     tasks = [plain(task) for task in found.tasks]
     print_table(TASK_COLUMNS, tasks, "sections")
     for task in tasks:
         typer.echo(f"digest of {task['stage']}: {task['state_digest']}")
+    for copy in copies:
+        typer.echo(f"verified copy in {copy}")
 
 
 @app.command()

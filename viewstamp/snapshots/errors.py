@@ -32,6 +32,19 @@ class NoSuchGeneration(SnapshotFilesError):  # noqa: N818 - reads as the sentenc
     is_usage = True
 
 
+class NoCatalogView(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
+    """A data directory has no catalog view: no replica was started with it, or it was deleted."""
+
+    reason = "NO_CATALOG_VIEW"
+    is_usage = True
+
+
+class BadCatalogView(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
+    """The catalog view is damaged, or another build wrote it."""
+
+    reason = "BAD_CATALOG_VIEW"
+
+
 class AllCopiesBad(SnapshotFilesError):  # noqa: N818 - reads as the sentence it is
     """A file has no good copy left."""
 

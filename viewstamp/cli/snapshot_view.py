@@ -1,0 +1,33 @@
+"""`--data` of `viewstamp snapshot list|show`: the catalog view of a data directory, with its age."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import typer
+
+from viewstamp.cli.output import moment, timestamp
+from viewstamp.cli.settings import Settings
+from viewstamp.cli.snapshot_options import telling
+from viewstamp.snapshots import catalog_view
+from viewstamp.snapshots.catalog_view import CatalogView
+
+
+def read_view(settings: Settings, data: Path) -> CatalogView:
+    """Read the view of a data directory, or tell what is the matter and exit."""
+    with telling(settings):
+        return catalog_view.read(data)
+
+
+def tell_age(settings: Settings, view: CatalogView) -> None:
+    """Tell on stderr of what moment the view is: it says nothing of what came later."""
+    if settings.as_json:
+        age = {"op": view.op, "revision": view.revision, "written_at": timestamp(view.written_at)}
+        typer.echo(json.dumps({"catalog_view": age}), err=True)
+        return
+    typer.echo(
+        f"as of op {view.op}, revision {view.revision}, written {moment(view.written_at)}: what one"
+        " replica knew then. It may not know of later snapshots",
+        err=True,
+    )
