@@ -102,8 +102,8 @@ def test_catalog_view(tmp_path: Path) -> None:
             found = snapshots.get(root, generation)
 
         def newest() -> Any:
-            (row,) = shown(served, tmp_path, "list", "--json").data or ({},)
-            return row if row.get("state") == "completed" else None
+            rows = shown(served, tmp_path, "list", "--json").data
+            return rows[0] if rows and rows[0]["state"] == "completed" else None
 
         running = eventually(newest)
         assert (running["generation"], running["root"]) == (generation, found.root.hex())

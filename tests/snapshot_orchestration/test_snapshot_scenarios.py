@@ -48,7 +48,6 @@ catalog with a view in SQLite. Where ours differs on purpose, the test says so.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,9 +63,9 @@ from coordinator.stages.entities import snapshot_of
 from tests.snapshot_orchestration.orchestra import Frozen, World, primary, task, tasks
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.errors import Refusal
+from viewstamp.format.block import Block
 from viewstamp.snapshots import catalog_view
 from viewstamp.snapshots.catalog_view import CATALOG_VIEW_FILE
-from viewstamp.format.block import Block
 
 
 @pytest.fixture
@@ -210,8 +209,8 @@ async def test_13_refused_report_ends_nothing(world: World) -> None:
 
 # --- The store -----------------------------------------------------------------------------------
 #
-# Theirs is a table that anybody updates in a transaction. Ours is the catalog machine: an update is a
-# command in the log, and the view in SQLite is what others read of it.
+# Theirs is a table that anybody updates in a transaction. Ours is the catalog machine: an update is
+# a command in the log, and the view in SQLite is what others read of it.
 
 
 async def _seen(world: World, directory: Path) -> list[Snapshot]:

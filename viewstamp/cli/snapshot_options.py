@@ -37,7 +37,7 @@ DataOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Ask no cluster: read the catalog view in a replica's data directory, running or stopped.",
+        help="Ask no cluster: read the catalog view in a replica's data directory.",
     ),
 ]
 CopiesOption = Annotated[

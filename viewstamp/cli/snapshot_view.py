@@ -1,4 +1,4 @@
-"""`--data` of `viewstamp snapshot list|show`: the catalog view of a data directory, with its age."""
+"""`viewstamp snapshot list|show --data`: the catalog view of a data directory, with its age."""
 
 from __future__ import annotations
 

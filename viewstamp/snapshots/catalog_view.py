@@ -1,8 +1,8 @@
 """The catalog view: which snapshots a replica knew of, in one SQLite file of its data directory.
 
-The coordinator writes the file anew and renames it into its place whenever the catalog has changed. So
-a reader finds a whole file, the older or the newer one, whether the replica runs or not, and needs no
-right to write. The file decides nothing and may be deleted: the next start writes it again.
+The coordinator writes the file anew and renames it into its place whenever the catalog has changed.
+So a reader finds a whole file, the older or the newer one, whether the replica runs or not, and
+needs no right to write. The file decides nothing and may be deleted: the next start writes it.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def _read(connection: sqlite3.Connection) -> CatalogView:
         copies.setdefault(generation, []).append(each)
     rows = connection.execute(_select("generations", _GENERATION) + " ORDER BY generation DESC")
     snapshots = [Snapshot(**_fields(_GENERATION, row), tasks=tasks.get(row[0], ())) for row in rows]
-    (position,) = connection.execute("SELECT op, revision, written_at FROM view")
-    return CatalogView(*position, snapshots, copies)
+    ((op, revision, written_at),) = connection.execute("SELECT op, revision, written_at FROM view")
+    return CatalogView(op, revision, written_at, snapshots, copies)
 
 
 def _row(message: Snapshot | SnapshotTask, names: Sequence[str]) -> list[Any]:
