@@ -41,7 +41,7 @@ catalog with a view in SQLite. Where ours differs on purpose, the test says so.
 28 record                                             test_28_record_round_trip
 29 key                                                test_29_key_round_trip
    whole system
-30 five rounds, earlier states, bisection             test_30_five_rounds (test_snapshot_real_files)
+30 five rounds, earlier states                        test_30_five_rounds (test_snapshot_real_files)
 == ================================================== =============================================
 """
 
