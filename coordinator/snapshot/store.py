@@ -18,7 +18,7 @@ from typing import Final
 
 import aiosqlite
 
-from coordinator.clock import wall_clock_us
+from coordinator.base.clock import wall_clock_us
 from coordinator.mux.catalog_types import Snapshot, SnapshotState, TaskSnapshot
 from coordinator.stages.entities import snapshot_message
 from viewstamp.snapshots.catalog_view import SCHEMA, CatalogView, inserts
