@@ -35,9 +35,9 @@ import psutil
 
 from benchmarks.commands import machine, told_by
 from benchmarks.load import WORKLOADS
-from coordinator.gateway.routes import Routes
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import Batch, Reply, SpanReply
+from coordinator.stages.routes import Routes
 from coordinator.telemetry.gateway import GatewayWatch
 from coordinator.telemetry.watch import ReplicaWatch
 from services.runtime.watch import ApplyWatch

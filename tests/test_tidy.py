@@ -16,6 +16,7 @@ from benchmarks import limits as documented
 from coordinator.mux.catalog_decisions import Verdict
 from tests.tidy import (
     import_rules,
+    package_rules,
     proto_rules,
     purity_rules,
     shape_rules,
@@ -181,3 +182,9 @@ def buf_lint(directory: Path) -> list[str]:
     buf = Path(sys.executable).parent / "buf"
     done = subprocess.run([buf, "lint"], cwd=directory, capture_output=True, text=True, check=False)
     return (done.stdout + done.stderr).splitlines()
+
+
+def test_the_packages_of_the_coordinator_have_no_knots() -> None:
+    """Every import follows a listed arrow, every arrow is used, and no module lies loose."""
+    assert not package_rules.package_arrows(python_files())
+    assert not package_rules.loose_modules(python_files())

@@ -19,12 +19,13 @@ from coordinator.app.face import FacePorts, PublicFace
 from coordinator.app.leadership import Standing, StandingPorts
 from coordinator.app.members import MemberPorts, Members
 from coordinator.app.services import LinkPorts, ServiceLinks
+from coordinator.app.snapshots import Snapshots, Surroundings
+from coordinator.app.telemetry import ReplicaTelemetry, Sources
 from coordinator.base.alarms import Alarms
 from coordinator.base.clock import monotonic_ms, wall_clock_us
+from coordinator.base.errors import HaltedError
 from coordinator.gateway.cluster import ClusterStage
 from coordinator.gateway.principal import Authenticator
-from coordinator.gateway.request_runs import mux_route
-from coordinator.gateway.routes import Routes
 from coordinator.gateway.session_reads import SessionReads
 from coordinator.gateway.timers import SessionTimers
 from coordinator.mux import types as mux_types
@@ -33,7 +34,6 @@ from coordinator.peers.messages import SnapshotDurableMessage
 from coordinator.peers.peers import PeersConfig
 from coordinator.replica.bootstrap import ReplicaFiles
 from coordinator.replica.driver import Driver
-from coordinator.replica.errors import HaltedError
 from coordinator.replica.fitness import Fitness, FitnessPorts, Seen
 from coordinator.replica.founding import Founding, founders_of
 from coordinator.replica.peer_answers import Position
@@ -42,14 +42,14 @@ from coordinator.replica.ports import DriverEvents
 from coordinator.replica.proposals import Proposals
 from coordinator.replica.space import SpaceWatch
 from coordinator.replica.writer import Writer
-from coordinator.snapshot.assembly import Snapshots, Surroundings
 from coordinator.snapshot.bases import restored_mux
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.snapshot.triggers import TriggerSettings
 from coordinator.snapshot.work import Durable
 from coordinator.stages import codec
 from coordinator.stages.client import Identity
-from coordinator.telemetry.replica import ReplicaTelemetry, Sources
+from coordinator.stages.request_runs import mux_route
+from coordinator.stages.routes import Routes
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.format.prepare import Prepare, seal
 from viewstamp.limits import FEATURE_LEVEL_MAX

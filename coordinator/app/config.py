@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
+from coordinator.base.errors import ConfigError
 from coordinator.gateway.quotas import QuotaConfig
 from coordinator.journal.journal import SEGMENT_BYTES
 from coordinator.peers import settings as peers
@@ -23,10 +24,6 @@ DEFAULT_LISTEN: Final = "127.0.0.1:7400"
 # A few of the largest records must fit between one look for free space and the next.
 SEGMENT_BYTES_MIN: Final = 4 * MIB
 SERVICE_NAMES: Final = ("users", "streams", "consumer_groups")
-
-
-class ConfigError(Exception):
-    """A flag, or a combination of flags, that cannot work; the message says what would."""
 
 
 @dataclass(frozen=True, slots=True)

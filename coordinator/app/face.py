@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator import vsr
-from coordinator.app.config import Config, ConfigError
+from coordinator.app.config import Config
 from coordinator.app.members import Members
 from coordinator.base.clock import monotonic_ms
+from coordinator.base.errors import ConfigError
 from coordinator.gateway.audit import Audit
 from coordinator.gateway.caller_calls import Callers
 from coordinator.gateway.commands import Commands
@@ -22,7 +23,6 @@ from coordinator.gateway.quotas import Quotas
 from coordinator.gateway.reader import MuxReader
 from coordinator.gateway.reads import Reads
 from coordinator.gateway.registration import SessionRoom
-from coordinator.gateway.routes import Routes
 from coordinator.gateway.server import GatewayServer, server_credentials
 from coordinator.gateway.shares import Shares
 from coordinator.gateway.snapshot_streams import SnapshotStreams
@@ -34,6 +34,7 @@ from coordinator.mux.mux import Mux
 from coordinator.replica.driver import Driver
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.stages.client import StageClient
+from coordinator.stages.routes import Routes
 from coordinator.telemetry.gateway import GatewayWatch
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.audit.files import DIRECTORY

@@ -19,13 +19,13 @@ from typing import Any, Final
 from coordinator import vsr
 from coordinator.app.face import PublicFace
 from coordinator.app.members import Members
+from coordinator.app.snapshots import Snapshots
 from coordinator.gateway.timers import SessionTimers
 from coordinator.mux import types as mux_types
 from coordinator.replica.driver import Driver
 from coordinator.replica.founding import ROOT_PASSWORD_FILE
 from coordinator.replica.proposals import Proposals
 from coordinator.replica.writer import Writer
-from coordinator.snapshot.assembly import Snapshots
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.telemetry import fields

@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager, closing
 from typing import Final
 
 from coordinator.app.composition import Coordinator
-from coordinator.app.config import Config, ConfigError, parse
+from coordinator.app.config import Config, parse
 from coordinator.app.snapshot_repair import mend_of
+from coordinator.base.errors import ConfigError, HaltedError
 from coordinator.journal.errors import JournalError
 from coordinator.mux.entities import RestoreError
 from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
-from coordinator.replica.errors import HaltedError
 from coordinator.replica.start import WrongDirectoryError
 from coordinator.snapshot.divergence import DivergedError
 from coordinator.snapshot.errors import SnapshotFilesError

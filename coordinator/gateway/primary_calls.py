@@ -20,9 +20,10 @@ from typing import Any, Final
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from coordinator.base.refused_calls import abort
 from coordinator.gateway.caller_calls import CallerCalls, Callers
 from coordinator.gateway.forwarding import Forwarding
-from coordinator.gateway.replies import abort, header_of, with_header
+from coordinator.gateway.replies import header_of, with_header
 from coordinator.stages.catalog_codec import RAISE_FEATURE_LEVEL_CODE
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason

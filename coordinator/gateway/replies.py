@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NoReturn
-
-import grpc.aio
+from typing import Any, Final
 
 from coordinator.replica.batcher import Reply, SpanReply
 from coordinator.replica.kept_errors import errors_weight
@@ -15,10 +13,8 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal, details_of
 from viewstamp.framing import decode_varint, frame
 from viewstamp.limits import KIB, MESSAGE_BYTES_MAX, REPLY_TEXTS_BYTES_MAX
-from viewstamp.status import grpc_code, status_message, trailing_details
 from viewstamp.texts import render
 
-HEADER_KEY: Final = "viewstamp-header-bin"
 # What an answer may have, so that the message around it is not larger than clients take.
 ANSWER_BYTES_MAX: Final = MESSAGE_BYTES_MAX - KIB
 # What a text adds beside itself: tag, length, and longer lengths of what it is in.
@@ -155,19 +151,3 @@ def _render(message: submit_pb2.CommandReply | submit_pb2.ReadReply) -> None:
         if room_bytes < 0:
             return
         error.message = text
-
-
-async def abort(
-    context: grpc.aio.ServicerContext[Any, Any],
-    refusal: Refusal,
-    header: common_pb2.ResponseHeader | None = None,
-) -> NoReturn:
-    """End the call with the refusal's status and its details; `header` tells where it was decided.
-
-    It is None for refusals that no stage decided, which have no place in the log.
-    """
-    trailing: tuple[tuple[str, str | bytes], ...] = (trailing_details(refusal),)
-    if header is not None:
-        trailing = (*trailing, (HEADER_KEY, header.SerializeToString()))
-    await context.abort(grpc_code(refusal), status_message(refusal), trailing_metadata=trailing)
-    raise AssertionError("abort always raises")

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from coordinator.app.config import ConfigError
+from coordinator.base.errors import ConfigError
 from coordinator.gateway import forwarding
 from coordinator.gateway.infrastructure import (
     channelz_handlers,

@@ -13,7 +13,7 @@ from typing import Any, Final
 import grpc.aio
 from google.protobuf.message import Message
 
-from coordinator.gateway.replies import abort
+from coordinator.base.refused_calls import abort
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 

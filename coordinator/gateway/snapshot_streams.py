@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from typing import Any, Final, TypeVar
 
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
@@ -20,6 +19,10 @@ from coordinator.gateway.caller_calls import CallerCalls, Callers
 from coordinator.gateway.replies import header_of
 from coordinator.gateway.slow_readers import end_in_time, write_in_time
 from coordinator.mux.catalog_types import Snapshot, SnapshotState
+from coordinator.snapshot.ports import (
+    PinnedGeneration,
+    SnapshotProvider,
+)
 from coordinator.telemetry.gateway import GatewayWatch, trace_parent_of
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -42,62 +45,6 @@ SNAPSHOT_STREAMS_MAX: Final = 4
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Callable[[bytes, Context], Awaitable[None]]
 M = TypeVar("M", bound=Message)
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotFile:
-    """A file of a generation: `name` below the copy directories, as in `layers/<digest>.layer`."""
-
-    name: str
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class CopyVerdicts:
-    """What a look at the copies of one file found.
-
-    `copies` has a text per copy directory, in order: "intact", or what was wrong and what was done
-    about it. `problems` names what could not be made good; empty if every copy is intact by now.
-    """
-
-    file: str
-    copies: tuple[str, ...]
-    problems: tuple[str, ...] = ()
-
-
-class PinnedGeneration(Protocol):
-    """The files of a generation, which stay where they are as long as it is pinned."""
-
-    @property
-    def files(self) -> Sequence[SnapshotFile]:
-        """Every file, the manifest last."""
-        ...
-
-    def read(self, file: SnapshotFile, chunk_bytes: int) -> AsyncGenerator[bytes, None]:
-        """Yield a file in chunks of at most `chunk_bytes`, from a copy that was verified whole.
-
-        Raises Refusal if no copy is good.
-        """
-        ...
-
-    def verify(self) -> AsyncGenerator[CopyVerdicts, None]:
-        """Look at every copy of every file, repair what can be repaired, and yield verdicts."""
-        ...
-
-    async def check_sections(self) -> Sequence[str]:
-        """Recompute every section's digest from its layers; return what does not fit."""
-        ...
-
-
-class SnapshotProvider(Protocol):
-    """The snapshot files of this replica."""
-
-    def pinned(self, generation: int) -> AbstractAsyncContextManager[PinnedGeneration]:
-        """Keep the files of a generation from being deleted while the context is open.
-
-        Raises Refusal SNAPSHOT_NOT_FOUND if this replica does not hold it.
-        """
-        ...
 
 
 class SnapshotStreams:

@@ -11,6 +11,8 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from coordinator.base.command_traces import CommandTrace
+from coordinator.base.refused_calls import abort
 from coordinator.gateway.audit import Audit, Caller
 from coordinator.gateway.cluster import STATUS_CODES
 from coordinator.gateway.commands import Commands
@@ -20,12 +22,11 @@ from coordinator.gateway.peer_address import address_of
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.reads import LINEARIZABLE, STALE, Reads, ReadSpan, consistency_of_metadata
 from coordinator.gateway.registration import SessionRoom
-from coordinator.gateway.replies import abort, header_of, only_result, with_header
-from coordinator.gateway.routes import Routes
+from coordinator.gateway.replies import header_of, only_result, with_header
 from coordinator.replica.batcher import LooseCommand, Reply
 from coordinator.replica.refusals import outcome_unknown
 from coordinator.stages.codec import REGISTER_SESSION_CODE
-from coordinator.telemetry.commands import CommandTrace
+from coordinator.stages.routes import Routes
 from coordinator.telemetry.gateway import GatewayWatch
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2

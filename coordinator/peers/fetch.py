@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 from coordinator.peers.files import SERVICE
 from coordinator.peers.hello import Hello, encode_hello
 from coordinator.peers.link import dial
+from coordinator.snapshot.errors import PeerFileUnavailable
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
 
 # Stands for the generation that the peer would restart from.
@@ -27,13 +28,6 @@ ADOPTED: Final = 0
 MANIFEST_TIMEOUT_MS: Final = 10_000
 # The peer looks at its whole copy before the first chunk.
 CHUNK_TIMEOUT_MS: Final = 60_000
-
-
-class PeerFileUnavailable(Exception):  # noqa: N818  What operators read: the file is not to be had.
-    """No peer that was asked sends the file, or the rest of it; the message has each one's words.
-
-    Try again later, or ask others.
-    """
 
 
 class SnapshotFetcher:

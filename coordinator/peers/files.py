@@ -14,10 +14,10 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from coordinator.gateway.replies import abort
-from coordinator.gateway.snapshot_streams import PinnedGeneration, SnapshotFile, SnapshotProvider
+from coordinator.base.refused_calls import abort
 from coordinator.peers.hello import Refusal as HelloRefused
 from coordinator.snapshot.layout import layer_file, manifest_file
+from coordinator.snapshot.ports import PinnedGeneration, SnapshotFile, SnapshotProvider
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
 from viewstamp.errors import Refusal

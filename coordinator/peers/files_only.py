@@ -11,12 +11,12 @@ from collections.abc import Callable
 import grpc.aio
 
 from coordinator.base.clock import monotonic_ms
-from coordinator.gateway.snapshot_streams import SnapshotProvider
 from coordinator.peers.agreement import agreed_limits
 from coordinator.peers.files import SnapshotFilesServer
 from coordinator.peers.listener import SERVER_OPTIONS, Listener
 from coordinator.peers.messages import PeerMessage
 from coordinator.peers.peers import STOP_GRACE_MS, PeersConfig, bind, credentials_of, hello_of
+from coordinator.snapshot.ports import SnapshotProvider
 
 
 class FilesOnly:

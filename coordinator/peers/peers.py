@@ -10,9 +10,8 @@ from typing import Final
 import grpc
 import grpc.aio
 
-from coordinator.app.config import ConfigError
 from coordinator.base.clock import monotonic_ms
-from coordinator.gateway.snapshot_streams import SnapshotProvider
+from coordinator.base.errors import ConfigError
 from coordinator.peers.agreement import agreed_limits, configuration_digest
 from coordinator.peers.codec import Encoder
 from coordinator.peers.fetch import SnapshotFetcher
@@ -24,6 +23,7 @@ from coordinator.peers.messages import PeerMessage
 from coordinator.peers.settings import PeerSettings
 from coordinator.peers.status import PeerStatus
 from coordinator.peers.tls import PeerCredentials, load_credentials
+from coordinator.snapshot.ports import SnapshotProvider
 from viewstamp.limits import FEATURE_LEVEL_MAX
 
 STOP_GRACE_MS: Final = 100

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import grpc
 
-from coordinator.app.config import ConfigError
+from coordinator.base.errors import ConfigError
 from coordinator.peers.settings import PeerTls
 
 SUBJECT_NAMES_KEY: Final = "x509_subject_alternative_name"

@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from coordinator.base.command_traces import CommandTrace
 from coordinator.mux.run_shapes import BARS_ALL, PLAIN, STARTS_REQUEST, Shape
 from coordinator.mux.types import TRANSACT_CODE
-from coordinator.telemetry.commands import CommandTrace
 from viewstamp import limits
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason

@@ -15,12 +15,12 @@ from typing import Any
 
 from coordinator import vsr
 from coordinator.base.clock import now_ticks, wall_clock_us
+from coordinator.base.errors import HaltedError
 from coordinator.base.slices import Steps
 from coordinator.journal import CorruptRecord
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux, TakenApart
 from coordinator.replica.entries import Entries
-from coordinator.replica.errors import HaltedError
 from coordinator.replica.handover import Handover, HandoverPorts, check_decided
 from coordinator.replica.intake import Intake
 from coordinator.replica.mux_effects import MuxEffects

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from coordinator import vsr
+from coordinator.base.errors import HaltedError
 from coordinator.base.slices import Steps, Work
 from coordinator.journal import CorruptRecord
-from coordinator.replica.errors import HaltedError
 from coordinator.replica.ports import Progress
 from viewstamp import limits
 from viewstamp.limits import UNRETIRED_PREPARES_MAX

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from coordinator.base.errors import HaltedError
 from coordinator.mux.catalog_types import Snapshot, TaskSnapshot
-from coordinator.replica.errors import HaltedError
 from coordinator.snapshot.agreement import Disagreed, different_sections
 from coordinator.snapshot.work import Durable
 

@@ -91,3 +91,10 @@ class TransferFailed(SnapshotFilesError):
 
 class CompactionFailed(SnapshotFilesError):
     """A chain could not be merged. The chain itself is as it was and stays in use."""
+
+
+class PeerFileUnavailable(Exception):
+    """No peer that was asked sends the file, or the rest of it; the message has each one's words.
+
+    Try again later, or ask others.
+    """

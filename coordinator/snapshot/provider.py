@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeVar
 
-from coordinator.gateway.snapshot_streams import CopyVerdicts, PinnedGeneration, SnapshotFile
 from coordinator.snapshot import pinned
 from coordinator.snapshot.errors import AllCopiesBad, GenerationDamaged
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.layout import manifest_file
+from coordinator.snapshot.ports import CopyVerdicts, PinnedGeneration, SnapshotFile
 from coordinator.snapshot.verify import FileVerdict
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class StoredSnapshots:
-    """The generations of this replica (`gateway.snapshot_streams.SnapshotProvider`)."""
+    """The generations of this replica (`snapshot.ports.SnapshotProvider`)."""
 
     def __init__(self, files: SnapshotFiles) -> None:
         self._files = files

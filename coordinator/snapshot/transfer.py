@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from coordinator import vsr
-from coordinator.peers.fetch import PeerFileUnavailable
 from coordinator.snapshot.errors import (
     CopiesFailed,
+    PeerFileUnavailable,
     SnapshotFilesError,
     TransferFailed,
 )

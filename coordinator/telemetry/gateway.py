@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from coordinator.gateway.routes import Routes
+from coordinator.base.command_traces import NO_REFUSALS, CommandTrace, Ended
 from coordinator.replica.batcher import Reply
-from coordinator.telemetry.commands import NO_REFUSALS, CommandTrace, Ended
+from coordinator.stages.routes import Routes
 from coordinator.telemetry.metrics import ReplicaMetrics
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from coordinator.mux import types as mux_types
-from coordinator.replica.batcher import Batch
-from coordinator.telemetry.commands import (
+from coordinator.base.command_traces import (
     IDS,
     PARENT_ID,
     REVISION,
@@ -17,6 +15,8 @@ from coordinator.telemetry.commands import (
     TRACE_ID,
     CommandTrace,
 )
+from coordinator.mux import types as mux_types
+from coordinator.replica.batcher import Batch
 from viewstamp.format.prepare import Prepare
 from viewstamp.telemetry import otlp
 from viewstamp.telemetry.sampling import new_root_bits, root_of

@@ -11,10 +11,11 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from coordinator.gateway.snapshot_streams import PinnedGeneration, SnapshotFile
 from coordinator.peers import files as files_module
-from coordinator.peers.fetch import ADOPTED, PeerFileUnavailable, SnapshotFetcher
+from coordinator.peers.fetch import ADOPTED, SnapshotFetcher
+from coordinator.snapshot.errors import PeerFileUnavailable
 from coordinator.snapshot.files import SnapshotFiles
+from coordinator.snapshot.ports import PinnedGeneration, SnapshotFile
 from coordinator.snapshot.provider import StoredSnapshots
 from testkit.generation_builders import Sections, entities, memory, open_files
 from tests.peers.peer_trial import OTHER_CLUSTER, config, free_addresses, serving

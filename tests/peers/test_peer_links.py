@@ -13,7 +13,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from coordinator.app.config import ConfigError
+from coordinator.base.errors import ConfigError
 from coordinator.peers import link as link_module
 from coordinator.peers import listener as listener_module
 from coordinator.peers import peers as peers_module

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.app.config import ConfigError, parse
+from coordinator.app.config import parse
+from coordinator.base.errors import ConfigError
 from coordinator.peers.settings import PeerSettings, PeerTls, add_arguments, settings_of
 from viewstamp.limits import STANDBYS_MAX
 

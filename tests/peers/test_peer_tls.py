@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.app.config import ConfigError
-from coordinator.peers.fetch import PeerFileUnavailable
+from coordinator.base.errors import ConfigError
 from coordinator.peers.hello import HelloRefusal
 from coordinator.peers.settings import PeerTls
 from coordinator.peers.status import LinkState
 from coordinator.peers.tls import certificate_name, load_credentials
+from coordinator.snapshot.errors import PeerFileUnavailable
 from tests.peers.certificates import Authority
 from tests.peers.peer_trial import Trial, config, free_addresses, heartbeat, serving, until
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.app.config import ConfigError, parse, parser
+from coordinator.app.config import parse, parser
+from coordinator.base.errors import ConfigError
 from viewstamp.cluster.passed_on import CHOSEN, OF_ONE_REPLICA, OWN_OPTIONS, SWITCHES
 
 SERVICES = [f"--service={name}=unix:/{name}" for name in ("users", "streams", "consumer_groups")]

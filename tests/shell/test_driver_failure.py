@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from coordinator import vsr
+from coordinator.base.errors import HaltedError
 from coordinator.mux import types as mux
 from coordinator.replica.driver import Driver
-from coordinator.replica.errors import HaltedError
 from coordinator.replica.ports import DriverEvents, Room
 
 

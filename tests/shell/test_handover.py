@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from coordinator import vsr
+from coordinator.base.errors import HaltedError
 from coordinator.base.slices import SLICE_MS, Steps
 from coordinator.journal import CorruptRecord
-from coordinator.replica.errors import HaltedError
 from coordinator.replica.handover import RUN_PREPARES_MAX, Handover, HandoverPorts
 from coordinator.replica.ports import Progress
 from viewstamp.format.prepare import Prepare, seal

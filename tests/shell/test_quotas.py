@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.app.config import ConfigError, parse
+from coordinator.app.config import parse
+from coordinator.base.errors import ConfigError
 from coordinator.gateway.quotas import QuotaConfig, Quotas
 from tests.shell.test_admission import World
 from viewstamp import limits

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from coordinator.peers.fetch import PeerFileUnavailable
+from coordinator.snapshot.errors import PeerFileUnavailable
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.layout import layer_file, manifest_file
 from coordinator.snapshot.transfer import RestartNeeded, StateTransfer, TransferPorts

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from coordinator.app.snapshots import Snapshots
 from coordinator.mux.catalog_types import CutTaken
-from coordinator.snapshot.assembly import Snapshots
 
 CUT_OP = 7
 OLD, NEW = b"o" * 16, b"n" * 16

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.app.snapshots import is_urgent, traffic_of
 from coordinator.mux.catalog_types import CompleteSnapshot, Snapshot, SnapshotState
 from coordinator.mux.stage import STAGES
 from coordinator.replica.batcher import Batcher, LooseCommand
 from coordinator.replica.ports import Progress
 from coordinator.snapshot.adoption import Adoption, AdoptionPorts
-from coordinator.snapshot.assembly import is_urgent, traffic_of
 from coordinator.snapshot.decisions import LocalState
 from coordinator.snapshot.pacing import (
     LISTEN_US,

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from coordinator.gateway.reads import LINEARIZABLE
 from coordinator.gateway.shares import Taken
-from coordinator.gateway.snapshot_streams import CopyVerdicts, SnapshotFile
 from coordinator.replica.batcher import LooseCommand, Reply, SpanReply
+from coordinator.snapshot.ports import CopyVerdicts, SnapshotFile
 from tests.client.fake_domain import Domain
 from tests.snapshot_tools.generations import Replica
 from viewstamp.api.errors.v1.errors_pb2 import Reason

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.gateway.routes import Routes
+from coordinator.base.command_traces import CommandTrace
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import Batch, Reply, SpanReply
-from coordinator.telemetry.commands import CommandTrace
+from coordinator.stages.routes import Routes
 from coordinator.telemetry.gateway import GatewayWatch
 from coordinator.telemetry.watch import ReplicaWatch
 from services.runtime.watch import ApplyWatch

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from coordinator.app.telemetry import gauges
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import Batch
 from coordinator.telemetry.metrics import ReplicaMetrics
-from coordinator.telemetry.replica import gauges
 from coordinator.telemetry.watch import ReplicaWatch
 from services.runtime.watch import ApplyWatch
 from tests.telemetry.spans_for_tests import Kept

@@ -1,0 +1,35 @@
+"""The rule about packages of the coordinator is shown planted violations of each kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tidy.package_rules import loose_modules, package_arrows
+from tests.tidy.tree import python_file
+
+
+@pytest.mark.parametrize(
+    ("source", "allowed", "complaint"),
+    [
+        ("import coordinator.b.x", {"a": frozenset({"b"})}, None),
+        ("from coordinator import b", {"a": frozenset({"b"})}, None),
+        ("import coordinator.a.y", {}, None),
+        ("import coordinator.b.x", {}, "a imports b: not among"),
+        ("import os", {"a": frozenset({"b"})}, "a imports b no more"),
+        ("import coordinator.b.x", {"a": frozenset("b"), "b": frozenset("a")}, "a knot"),
+    ],
+)
+def test_an_arrow_is_listed_used_and_in_no_knot(
+    source: str, allowed: dict[str, frozenset[str]], complaint: str | None
+) -> None:
+    """Every arrow that is drawn is listed, every listed one is drawn, and none leads back."""
+    found = package_arrows([python_file("coordinator/a/x.py", source)], allowed)
+    assert (complaint is None and not found) or any(
+        complaint in line for line in found if complaint
+    )
+
+
+def test_a_loose_module_is_named() -> None:
+    """A module outside the packages is refused unless the list names it."""
+    assert loose_modules([python_file("coordinator/odd.py", "")])
+    assert not loose_modules([python_file("coordinator/storage.py", "")])
