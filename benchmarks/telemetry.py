@@ -35,10 +35,10 @@ import psutil
 
 from benchmarks.commands import machine, told_by
 from benchmarks.load import WORKLOADS
+from coordinator.gateway.routes import Routes
+from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import Batch, Reply, SpanReply
-from coordinator.stages.routes import Routes
-from coordinator.telemetry.gateway import GatewayWatch
 from coordinator.telemetry.watch import ReplicaWatch
 from services.runtime.watch import ApplyWatch
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2

@@ -26,6 +26,8 @@ from coordinator.base.clock import monotonic_ms, wall_clock_us
 from coordinator.base.errors import HaltedError
 from coordinator.gateway.cluster import ClusterStage
 from coordinator.gateway.principal import Authenticator
+from coordinator.gateway.request_runs import mux_route
+from coordinator.gateway.routes import Routes
 from coordinator.gateway.session_reads import SessionReads
 from coordinator.gateway.timers import SessionTimers
 from coordinator.mux import types as mux_types
@@ -48,8 +50,6 @@ from coordinator.snapshot.triggers import TriggerSettings
 from coordinator.snapshot.work import Durable
 from coordinator.stages import codec
 from coordinator.stages.client import Identity
-from coordinator.stages.request_runs import mux_route
-from coordinator.stages.routes import Routes
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.format.prepare import Prepare, seal
 from viewstamp.limits import FEATURE_LEVEL_MAX

@@ -23,10 +23,12 @@ from coordinator.gateway.quotas import Quotas
 from coordinator.gateway.reader import MuxReader
 from coordinator.gateway.reads import Reads
 from coordinator.gateway.registration import SessionRoom
+from coordinator.gateway.routes import Routes
 from coordinator.gateway.server import GatewayServer, server_credentials
 from coordinator.gateway.shares import Shares
 from coordinator.gateway.snapshot_streams import SnapshotStreams
 from coordinator.gateway.submit import SubmitStreams
+from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.gateway.timers import SessionTimers
 from coordinator.gateway.unary import Elsewhere, UnaryCalls
 from coordinator.mux import types as mux_types
@@ -34,8 +36,6 @@ from coordinator.mux.mux import Mux
 from coordinator.replica.driver import Driver
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.stages.client import StageClient
-from coordinator.stages.routes import Routes
-from coordinator.telemetry.gateway import GatewayWatch
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.audit.files import DIRECTORY
 from viewstamp.audit.log import AuditLog, open_log

@@ -9,6 +9,8 @@ from typing import Final
 
 from coordinator.base.alarms import Alarms
 from coordinator.base.slices import STEP_ITEMS, Steps
+from coordinator.gateway.request_runs import mux_route
+from coordinator.gateway.routes import Routes
 from coordinator.gateway.status_digests import DOMAIN_STAGES
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
@@ -18,8 +20,6 @@ from coordinator.replica.proposals import Proposals
 from coordinator.stages import codec
 from coordinator.stages.client import StageClient, StageEvents, WrongServiceError
 from coordinator.stages.gathering import SectionGathering
-from coordinator.stages.request_runs import mux_route
-from coordinator.stages.routes import Routes
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1 import errors_pb2

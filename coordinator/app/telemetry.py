@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from coordinator import vsr
 from coordinator.base.alarms import Alarms
 from coordinator.base.errors import ConfigError
+from coordinator.gateway.routes import Routes
+from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
 from coordinator.replica.batcher import Batch
 from coordinator.replica.driver import Driver
 from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator
 from coordinator.stages.client import StageClient
-from coordinator.stages.routes import Routes
-from coordinator.telemetry.gateway import GatewayWatch
 from coordinator.telemetry.metrics import Gauge, ReplicaMetrics
 from coordinator.telemetry.snapshots import SnapshotWatch
 from coordinator.telemetry.watch import ReplicaWatch, WatchedLink

@@ -28,8 +28,8 @@ from coordinator.gateway.audit_records import (
     unclaimed,
 )
 from coordinator.gateway.principal import Authenticator
+from coordinator.gateway.routes import Routes
 from coordinator.replica.batcher import Reply
-from coordinator.stages.routes import Routes
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.audit.log import AuditLog, Record

@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 
 from coordinator.gateway.normalize import TRANSACT, codes_of_transaction
 from coordinator.gateway.peer_address import address_of
+from coordinator.gateway.routes import Routes
 from coordinator.replica.kept_errors import errors_weight
-from coordinator.stages.routes import Routes
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.audit.log import Record

@@ -10,9 +10,9 @@ from coordinator.gateway.commands import Commands
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.reads import LINEARIZABLE, Reads, ReadSpan
 from coordinator.gateway.replies import only_result
+from coordinator.gateway.routes import Routes
 from coordinator.replica.batcher import LooseCommand, Reply
 from coordinator.snapshot.api import LocalSnapshotApi
-from coordinator.stages.routes import Routes
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.framing import frame
 from viewstamp.limits import GATEWAY_SESSION_ID

@@ -19,6 +19,8 @@ from coordinator.base.slices import Slice, Work
 from coordinator.gateway.fingerprints import SentSpan, fingerprint
 from coordinator.gateway.normalize import Normalizer, Origin
 from coordinator.gateway.quotas import Quotas
+from coordinator.gateway.request_runs import check_runs
+from coordinator.gateway.routes import Routes
 from coordinator.gateway.shares import Shares, Taken
 from coordinator.mux.admission import (
     AckedAhead,
@@ -42,8 +44,6 @@ from coordinator.replica.batcher import (
     SessionRequest,
     check_size,
 )
-from coordinator.stages.request_runs import check_runs
-from coordinator.stages.routes import Routes
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2

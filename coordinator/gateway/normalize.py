@@ -14,7 +14,7 @@ import grpc
 
 from coordinator.base.slices import Steps, at_once
 from coordinator.gateway.fingerprints import SentSpan
-from coordinator.stages.routes import Routes
+from coordinator.gateway.routes import Routes
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from zlib import crc32
 
+from coordinator.gateway.routes import Routes
 from coordinator.gateway.shares import Shares
 from coordinator.replica.batcher import Reply
-from coordinator.stages.routes import Routes
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.errors import Refusal

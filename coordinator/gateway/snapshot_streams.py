@@ -18,12 +18,12 @@ from google.protobuf.message import DecodeError, Message
 from coordinator.gateway.caller_calls import CallerCalls, Callers
 from coordinator.gateway.replies import header_of
 from coordinator.gateway.slow_readers import end_in_time, write_in_time
+from coordinator.gateway.telemetry import GatewayWatch, trace_parent_of
 from coordinator.mux.catalog_types import Snapshot, SnapshotState
 from coordinator.snapshot.ports import (
     PinnedGeneration,
     SnapshotProvider,
 )
-from coordinator.telemetry.gateway import GatewayWatch, trace_parent_of
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2

@@ -28,9 +28,9 @@ from coordinator.gateway.replies import (
 )
 from coordinator.gateway.slow_readers import end_in_time, write_in_time
 from coordinator.gateway.stream_places import StreamPlaces
+from coordinator.gateway.telemetry import GatewayWatch, Traces
 from coordinator.gateway.timers import SessionTimers
 from coordinator.replica.batcher import Reply
-from coordinator.telemetry.gateway import GatewayWatch, Traces
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2

@@ -23,11 +23,11 @@ from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.reads import LINEARIZABLE, STALE, Reads, ReadSpan, consistency_of_metadata
 from coordinator.gateway.registration import SessionRoom
 from coordinator.gateway.replies import header_of, only_result, with_header
+from coordinator.gateway.routes import Routes
+from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.replica.batcher import LooseCommand, Reply
 from coordinator.replica.refusals import outcome_unknown
 from coordinator.stages.codec import REGISTER_SESSION_CODE
-from coordinator.stages.routes import Routes
-from coordinator.telemetry.gateway import GatewayWatch
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2

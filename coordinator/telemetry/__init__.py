@@ -1,11 +1,12 @@
 """What the coordinator tells about its work: traces of commands, prepares and snapshots; metrics.
 
-    commands   a sampled command on its way, or several in a row: a few timestamps
-    prepares   one prepare on its way, and the spans that are made of both
-    gateway    where traces come in or begin, and the SERVER spans
+    prepares   one prepare on its way, and the spans that are made of it and its commands
     watch      the hooks in the replica: from the journal to retirement, stage by stage
     snapshots  the spans of a generation
     metrics    the Prometheus page
+
+`coordinator.base.command_traces` has the notes of a sampled command on its way, and
+`coordinator.gateway.telemetry` has where traces come in or begin.
 
 Nothing here decides anything. Replayed commands leave no spans: nobody waits for them.
 """

@@ -12,6 +12,8 @@ from random import Random
 from typing import Any, Final
 
 from coordinator.base.slices import at_once
+from coordinator.gateway.request_runs import mux_route
+from coordinator.gateway.routes import Routes
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import (
     CutTaken,
@@ -25,8 +27,6 @@ from coordinator.mux.types import (
     Stage,
 )
 from coordinator.stages import codec
-from coordinator.stages.request_runs import mux_route
-from coordinator.stages.routes import Routes
 from services.consumer_groups.domain import DOMAIN as GROUPS_DOMAIN
 from services.runtime.domain import Domain
 from services.runtime.machine import Machine

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from coordinator.gateway.request_runs import check_runs, method_shape, mux_route
 from coordinator.mux.run_shapes import Shape
 from coordinator.mux.runs import Entry, split
 from coordinator.mux.types import TRANSACT_CODE
 from coordinator.replica.batcher import Batch, LooseCommand, Reply, SessionRequest
-from coordinator.stages.request_runs import check_runs, method_shape, mux_route
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit

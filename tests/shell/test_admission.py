@@ -11,13 +11,13 @@ import pytest
 from coordinator.gateway.commands import Commands
 from coordinator.gateway.normalize import Normalizer
 from coordinator.gateway.quotas import QuotaConfig, Quotas
+from coordinator.gateway.routes import Routes
 from coordinator.gateway.shares import Shares
 from coordinator.mux.mux import Mux
 from coordinator.mux.sessions import HeaderVerdict
 from coordinator.mux.types import LoggedRequest, LoggedSpan, RegisterSession
 from coordinator.replica.batcher import LooseCommand, Reply, SessionRequest
 from coordinator.stages.codec import ProtobufCodec
-from coordinator.stages.routes import Routes
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_service_pb2

@@ -11,12 +11,12 @@ import pytest
 
 from coordinator.gateway.caller_calls import CallerCalls
 from coordinator.gateway.reads import CONSISTENCY_KEY, LINEARIZABLE, STALE, Consistency, ReadSpan
+from coordinator.gateway.routes import Routes
 from coordinator.gateway.unary import UnaryCalls
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import Read, ResolveItem, SendBatch
 from coordinator.mux.types import ReadSpan as MuxReadSpan
 from coordinator.replica.batcher import Reply, SpanReply
-from coordinator.stages.routes import Routes
 from tests.mux.fakes import FakeCodec
 from tests.mux.transcript import ROUTES
 from tests.shell.test_unary_deadline import Call

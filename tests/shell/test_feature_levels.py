@@ -11,8 +11,8 @@ from coordinator.app.reports import FRESH_REPORT_MS, Reports
 from coordinator.gateway.normalize import Normalizer, Origin
 from coordinator.gateway.primary_calls import check_supported
 from coordinator.gateway.reads import LINEARIZABLE, Reads
+from coordinator.gateway.routes import Routes
 from coordinator.peers.messages import ReplicaReportMessage
-from coordinator.stages.routes import Routes
 from tests.shell.test_admission import World
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason

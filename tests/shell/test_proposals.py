@@ -7,10 +7,10 @@ from collections.abc import Set as AbstractSet
 
 import pytest
 
+from coordinator.gateway.routes import Routes
 from coordinator.replica import proposals as module
 from coordinator.replica.batcher import LooseCommand, Reply, SpanReply
 from coordinator.replica.proposals import Proposals
-from coordinator.stages.routes import Routes
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain
 from viewstamp.api.errors.v1.errors_pb2 import Reason

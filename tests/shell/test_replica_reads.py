@@ -10,12 +10,12 @@ import pytest
 
 from coordinator import vsr
 from coordinator.gateway.reads import LINEARIZABLE, Consistency, Reads, ReadSpan
+from coordinator.gateway.routes import Routes
 from coordinator.mux import types as mux
 from coordinator.replica import read_shares
 from coordinator.replica.batcher import Reply
 from coordinator.replica.ports import Progress
 from coordinator.replica.reads import ReplicaReads
-from coordinator.stages.routes import Routes
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
 from viewstamp.errors import Refusal

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.base.command_traces import CommandTrace
+from coordinator.gateway.routes import Routes
+from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import Batch, Reply, SpanReply
-from coordinator.stages.routes import Routes
-from coordinator.telemetry.gateway import GatewayWatch
 from coordinator.telemetry.watch import ReplicaWatch
 from services.runtime.watch import ApplyWatch
 from tests.telemetry.spans_for_tests import Kept

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from coordinator.base.command_traces import CommandTrace
+from coordinator.gateway.routes import Routes
+from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import Batch, Reply, SpanReply
 from coordinator.stages.outgoing import traced
-from coordinator.stages.routes import Routes
-from coordinator.telemetry.gateway import GatewayWatch
 from coordinator.telemetry.metrics import ReplicaMetrics
 from coordinator.telemetry.watch import PREPARE_SPANS_PER_SECOND_MAX, ReplicaWatch
 from tests.telemetry.spans_for_tests import Kept

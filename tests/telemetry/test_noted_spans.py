@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from coordinator.base.command_traces import CommandTrace
+from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.mux import types as mux_types
 from coordinator.replica.batcher import Batch, Reply, SpanReply
-from coordinator.telemetry.gateway import GatewayWatch
 from coordinator.telemetry.metrics import COUNTED_TOGETHER, UNCOUNTED_BYTES_MAX, ReplicaMetrics
 from services.runtime.watch import ApplyWatch
 from tests.telemetry.spans_for_tests import Kept

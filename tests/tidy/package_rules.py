@@ -23,7 +23,7 @@ ARROWS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
             "stages": "base mux",
             "snapshot": "storage base vsr mux stages",
             "replica": "storage base vsr mux journal stages snapshot",
-            "telemetry": "base mux stages snapshot replica",
+            "telemetry": "base mux snapshot replica",
             "peers": "base vsr mux stages snapshot",
             "gateway": "base vsr mux stages snapshot replica telemetry",
             "app": "storage base vsr mux journal stages snapshot "

@@ -8,8 +8,8 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from coordinator.base.command_traces import NO_REFUSALS, CommandTrace, Ended
+from coordinator.gateway.routes import Routes
 from coordinator.replica.batcher import Reply
-from coordinator.stages.routes import Routes
 from coordinator.telemetry.metrics import ReplicaMetrics
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2

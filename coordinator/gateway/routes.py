@@ -8,8 +8,8 @@ from typing import Final
 
 from google.protobuf.descriptor_pool import DescriptorPool
 
+from coordinator.gateway.request_runs import method_shape
 from coordinator.mux.run_shapes import Shape
-from coordinator.stages.request_runs import method_shape
 from viewstamp.api.cluster.v1 import cluster_service_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
