@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from analytics.job import Outcome, Request
+    from analytics.job import AnalysisOutcome, AnalysisRequest
 
 if not __package__:
     # Started by spark-submit as a file, whose folder now stands first where modules are looked for.
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _run(request: Request, options: argparse.Namespace) -> None:
+def _run(request: AnalysisRequest, options: argparse.Namespace) -> None:
     """Analyse what there is, once."""
     from analytics import job, session, sizing
 
@@ -73,13 +73,13 @@ def _run(request: Request, options: argparse.Namespace) -> None:
     _tell_outcome(request.output, outcome, as_json=options.json)
 
 
-def _follow(request: Request, options: argparse.Namespace) -> None:
+def _follow(request: AnalysisRequest, options: argparse.Namespace) -> None:
     """Analyse again and again, until a signal says to stop."""
     from analytics import follow, job, session
 
     job.check(request)
     follow.check(request)
-    pace = follow.Pace(options.every_seconds, options.refresh_seconds)
+    pace = follow.FollowPace(options.every_seconds, options.refresh_seconds)
     told = functools.partial(_tell_outcome, request.output, as_json=options.json)
     spark = session.build(APPLICATION, options.master, heap_mb=options.heap_mb)
     try:
@@ -90,7 +90,7 @@ def _follow(request: Request, options: argparse.Namespace) -> None:
         spark.stop()
 
 
-def _tell_outcome(directory: Path, outcome: Outcome, *, as_json: bool) -> None:
+def _tell_outcome(directory: Path, outcome: AnalysisOutcome, *, as_json: bool) -> None:
     for notice in outcome.notices:
         print(f"note: {notice.name}: {notice.text}", file=sys.stderr)  # noqa: T201
     _print(outcome, directory, as_json=as_json)
@@ -173,10 +173,10 @@ def _positive(text: str) -> int:
     return number
 
 
-def _request(options: argparse.Namespace) -> Request:
-    from analytics.job import Request
+def _request(options: argparse.Namespace) -> AnalysisRequest:
+    from analytics.job import AnalysisRequest
 
-    return Request(
+    return AnalysisRequest(
         output=options.output,
         traces=tuple(options.traces),
         snapshots=options.snapshots,
@@ -227,7 +227,7 @@ def _tell(step: str, seconds: float | None) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201 - progress
 
 
-def _print(outcome: Outcome, directory: Path, *, as_json: bool) -> None:
+def _print(outcome: AnalysisOutcome, directory: Path, *, as_json: bool) -> None:
     from analytics import report
 
     found = [] if outcome.report is None else report.sentences(directory)

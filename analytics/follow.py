@@ -40,14 +40,14 @@ class FollowError(AnalyticsError):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class FollowPace:
     """How often new lines are looked for, and the time between two analyses, in seconds."""
 
     every_s: int
     refresh_s: int
 
 
-def check(request: job.Request) -> None:
+def check(request: job.AnalysisRequest) -> None:
     """Raise FollowError if there is nothing that could be followed."""
     if not request.traces:
         raise FollowError("only traces can be followed: name their directory with --traces")
@@ -74,10 +74,10 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
 def follow(
     spark: SparkSession,
-    request: job.Request,
-    pace: Pace,
+    request: job.AnalysisRequest,
+    pace: FollowPace,
     progress: job.Progress,
-    told: Callable[[job.Outcome], None],
+    told: Callable[[job.AnalysisOutcome], None],
     stopping: threading.Event,
 ) -> None:
     """Keep tables and report up to date until `stopping` is set; `told` hears of each analysis.
@@ -135,11 +135,11 @@ class _Turns:
 
 def _refresh_forever(
     spark: SparkSession,
-    request: job.Request,
-    pace: Pace,
+    request: job.AnalysisRequest,
+    pace: FollowPace,
     query: StreamingQuery,
     turns: _Turns,
-    told: Callable[[job.Outcome], None],
+    told: Callable[[job.AnalysisOutcome], None],
     stopping: threading.Event,
 ) -> None:
     """Analyse when it is time and there is something new, until stopped."""
@@ -160,9 +160,9 @@ def _refresh_forever(
 
 def _refresh(
     spark: SparkSession,
-    request: job.Request,
+    request: job.AnalysisRequest,
     turns: _Turns,
-    told: Callable[[job.Outcome], None],
+    told: Callable[[job.AnalysisOutcome], None],
     stopping: threading.Event,
 ) -> None:
     """Analyse once. What fails because everything is being stopped is no failure."""
@@ -176,7 +176,7 @@ def _refresh(
             raise
 
 
-def _measure(spark: SparkSession, request: job.Request) -> Ingested:
+def _measure(spark: SparkSession, request: job.AnalysisRequest) -> Ingested:
     """Say how good the spans are that the stream has put into the table."""
     from analytics.otlp import stream
 

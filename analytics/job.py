@@ -34,7 +34,7 @@ WRITERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AnalysisRequest:
     """What to analyse, and where to.
 
     `traces` are files and directories of OTLP JSON lines. `snapshots` is a data directory, its
@@ -54,7 +54,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Outcome:
+class AnalysisOutcome:
     """What was written, how long each step took in seconds, and what a reader must know."""
 
     written: dict[str, Path] = field(default_factory=dict)
@@ -69,10 +69,10 @@ Progress = Callable[[str, float | None], None]
 
 
 # What makes `spans`, and says how good they are.
-Reader = Callable[["SparkSession", Request], ingest.Ingested]
+Reader = Callable[["SparkSession", AnalysisRequest], ingest.Ingested]
 
 
-def run(spark: SparkSession, request: Request, progress: Progress) -> Outcome:
+def run(spark: SparkSession, request: AnalysisRequest, progress: Progress) -> AnalysisOutcome:
     """Do all that the request asks for. Raises AnalyticsError with the way out."""
     check(request)
     sizing.fit(spark, sizing.input_bytes(request.traces, request.snapshots))
@@ -80,9 +80,11 @@ def run(spark: SparkSession, request: Request, progress: Progress) -> Outcome:
         return analyse(spark, request, progress, read_all)
 
 
-def analyse(spark: SparkSession, request: Request, progress: Progress, reader: Reader) -> Outcome:
+def analyse(
+    spark: SparkSession, request: AnalysisRequest, progress: Progress, reader: Reader
+) -> AnalysisOutcome:
     """Do all steps, the first of them by this reader. The caller holds the output."""
-    outcome = Outcome()
+    outcome = AnalysisOutcome()
     for name, step, is_wanted in _STEPS:
         if not is_wanted(request):
             continue
@@ -94,7 +96,7 @@ def analyse(spark: SparkSession, request: Request, progress: Progress, reader: R
     return outcome
 
 
-def read_all(spark: SparkSession, request: Request) -> ingest.Ingested:
+def read_all(spark: SparkSession, request: AnalysisRequest) -> ingest.Ingested:
     """Read all traces anew."""
     from analytics.otlp import stream
 
@@ -102,7 +104,7 @@ def read_all(spark: SparkSession, request: Request) -> ingest.Ingested:
     return ingest.ingest(spark, request.traces, request.output, request.since_us)
 
 
-def check(request: Request) -> None:
+def check(request: AnalysisRequest) -> None:
     """Raise AnalyticsError for a request that cannot be done, before anything is started."""
     if not (request.traces or _has_snapshots(request)):
         raise AnalyticsError(
@@ -114,7 +116,9 @@ def check(request: Request) -> None:
         raise AnalyticsError("two periods can be compared of traces alone: name their directories")
 
 
-def _read_traces(spark: SparkSession, request: Request, outcome: Outcome, reader: Reader) -> None:
+def _read_traces(
+    spark: SparkSession, request: AnalysisRequest, outcome: AnalysisOutcome, reader: Reader
+) -> None:
     found = reader(spark, request)
     for table in (SPANS, QUARANTINE, DATA_QUALITY):
         outcome.written[table.name] = request.output / table.name
@@ -124,7 +128,9 @@ def _read_traces(spark: SparkSession, request: Request, outcome: Outcome, reader
         quality.enforce(found.quality)
 
 
-def _analyse_traces(spark: SparkSession, request: Request, outcome: Outcome, _: Reader) -> None:
+def _analyse_traces(
+    spark: SparkSession, request: AnalysisRequest, outcome: AnalysisOutcome, _: Reader
+) -> None:
     from analytics import traces
 
     spans = tables.read(spark, SPANS, request.output)
@@ -136,7 +142,9 @@ def _analyse_traces(spark: SparkSession, request: Request, outcome: Outcome, _: 
     tables.write_rows(spark, sorted(outcome.quality.items()), DATA_QUALITY, request.output)
 
 
-def _analyse_snapshots(spark: SparkSession, request: Request, outcome: Outcome, _: Reader) -> None:
+def _analyse_snapshots(
+    spark: SparkSession, request: AnalysisRequest, outcome: AnalysisOutcome, _: Reader
+) -> None:
     from analytics import snapshots
     from analytics.snapshots.errors import SnapshotCopyWarning
 
@@ -152,18 +160,22 @@ def _analyse_snapshots(spark: SparkSession, request: Request, outcome: Outcome, 
     outcome.notices += [ingest.Notice(SNAPSHOT_COPY, text) for text in told]
 
 
-def _has_snapshots(request: Request) -> bool:
+def _has_snapshots(request: AnalysisRequest) -> bool:
     return request.snapshots is not None or bool(request.exports)
 
 
-def _write_report(_: SparkSession, request: Request, outcome: Outcome, __: Reader) -> None:
+def _write_report(
+    _: SparkSession, request: AnalysisRequest, outcome: AnalysisOutcome, __: Reader
+) -> None:
     from analytics import report
 
     assert request.report is not None
     outcome.report = report.write(request.output, request.report)
 
 
-def _take_picture(_: SparkSession, request: Request, outcome: Outcome, __: Reader) -> None:
+def _take_picture(
+    _: SparkSession, request: AnalysisRequest, outcome: AnalysisOutcome, __: Reader
+) -> None:
     from analytics.report import image
 
     assert request.picture is not None
@@ -171,7 +183,9 @@ def _take_picture(_: SparkSession, request: Request, outcome: Outcome, __: Reade
     image.write(outcome.report, request.picture)
 
 
-def _write(frames: dict[str, DataFrame], request: Request, outcome: Outcome) -> None:
+def _write(
+    frames: dict[str, DataFrame], request: AnalysisRequest, outcome: AnalysisOutcome
+) -> None:
     """Write tables, some at once: of most of them Spark's plan takes longer than the rows."""
     with ThreadPoolExecutor(WRITERS, "write") as pool:
         writing = {
@@ -189,8 +203,8 @@ _STEPS: Final[
     Sequence[
         tuple[
             str,
-            Callable[[SparkSession, Request, Outcome, Reader], None],
-            Callable[[Request], bool],
+            Callable[[SparkSession, AnalysisRequest, AnalysisOutcome, Reader], None],
+            Callable[[AnalysisRequest], bool],
         ]
     ]
 ] = (

@@ -30,7 +30,7 @@ STATUSES: Final = ("UNSET", "OK", "ERROR")
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableSchema:
     """A table: its name, its columns as `name TYPE, ...`, and what partitions it on disk."""
 
     name: str
@@ -54,7 +54,7 @@ class Table:
 
 # `duration_us` is never negative: where a span ends before it starts it is 0, and
 # `data_quality` counts it. `attributes` are those of the span; arrays and maps in them are JSON.
-SPANS: Final = Table(
+SPANS: Final = TableSchema(
     "spans",
     "trace_id STRING, span_id STRING, parent_span_id STRING, instance STRING, name STRING,"
     " kind STRING, start_us BIGINT, end_us BIGINT, duration_us DOUBLE, status STRING,"
@@ -65,93 +65,95 @@ SPANS: Final = Table(
     partition_by=("date", "service"),
 )
 # `line_number` counts from 1; 0 means the file as a whole.
-QUARANTINE: Final = Table(
+QUARANTINE: Final = TableSchema(
     "quarantine", "source STRING, line_number BIGINT, reason STRING, excerpt STRING"
 )
-DATA_QUALITY: Final = Table("data_quality", "metric STRING, value DOUBLE")
+DATA_QUALITY: Final = TableSchema("data_quality", "metric STRING, value DOUBLE")
 
-RPC_RED: Final = Table(
+RPC_RED: Final = TableSchema(
     "rpc_red",
     "rpc STRING, service STRING, window_start BIGINT, count BIGINT, errors BIGINT,"
     " rate_per_s DOUBLE, p50_us DOUBLE, p90_us DOUBLE, p99_us DOUBLE, max_us DOUBLE",
 )
-STAGE_LATENCY: Final = Table(
+STAGE_LATENCY: Final = TableSchema(
     "stage_latency",
     "rpc STRING, stage STRING, count BIGINT, p50_us DOUBLE, p90_us DOUBLE, p99_us DOUBLE,"
     " total_us DOUBLE, share DOUBLE",
 )
-LATENCY_HEATMAP: Final = Table(
+LATENCY_HEATMAP: Final = TableSchema(
     "latency_heatmap", "rpc STRING, minute BIGINT, bucket_log2_us INT, count BIGINT"
 )
-SERVICE_GRAPH: Final = Table(
+SERVICE_GRAPH: Final = TableSchema(
     "service_graph",
     "parent STRING, child STRING, calls BIGINT, errors BIGINT, p50_us DOUBLE, p99_us DOUBLE",
 )
-CRITICAL_PATH: Final = Table(
+CRITICAL_PATH: Final = TableSchema(
     "critical_path",
     "rpc STRING, band STRING, stage STRING, traces BIGINT, on_path_us DOUBLE, share DOUBLE,"
     " saving_us DOUBLE",
 )
-STRAGGLERS: Final = Table(
+STRAGGLERS: Final = TableSchema(
     "stragglers",
     "rpc STRING, op BIGINT, slowest_stage STRING, max_us DOUBLE, median_us DOUBLE, ratio DOUBLE",
 )
-ERRORS: Final = Table(
+ERRORS: Final = TableSchema(
     "errors",
     "rpc STRING, service STRING, reason STRING, traces BIGINT, root_cause_service STRING,"
     " propagated_to STRING",
 )
-EXEMPLARS: Final = Table(
+EXEMPLARS: Final = TableSchema(
     "exemplars", "rpc STRING, band STRING, trace_id STRING, duration_us DOUBLE"
 )
-VIEW_CHANGES: Final = Table(
+VIEW_CHANGES: Final = TableSchema(
     "view_changes",
     "view BIGINT, replica BIGINT, start_us BIGINT, end_us BIGINT, unavailable_us DOUBLE",
 )
-COMPARISON: Final = Table(
+COMPARISON: Final = TableSchema(
     "comparison",
     "rpc STRING, metric STRING, before DOUBLE, after DOUBLE, ratio DOUBLE, p_value DOUBLE,"
     " significant BOOLEAN",
 )
 
-SNAPSHOT_SECTIONS: Final = Table(
+SNAPSHOT_SECTIONS: Final = TableSchema(
     "snapshot_sections",
     "generation BIGINT, section STRING, kind STRING, entities BIGINT, bytes BIGINT,"
     " raw_bytes BIGINT, layers BIGINT, base_bytes BIGINT, delta_bytes BIGINT,"
     " cut_revision BIGINT, timestamp_us BIGINT",
 )
-SNAPSHOT_TENANTS: Final = Table(
+SNAPSHOT_TENANTS: Final = TableSchema(
     "snapshot_tenants",
     "generation BIGINT, tenant STRING, kind STRING, entities BIGINT, bytes BIGINT",
 )
 # In entities: `per_hour` and `slope` (per generation) are medians of the slopes between any two
 # generations (Theil-Sen); `per_hour_low` to `per_hour_high` holds the true one at 95 %.
 # `confidence` is significant (that interval leaves 0 out), uncertain or too_few (generations).
-GROWTH: Final = Table(
+GROWTH: Final = TableSchema(
     "growth",
     "section STRING, per_hour DOUBLE, forecast_24h DOUBLE, days_to_limit DOUBLE, slope DOUBLE,"
     " limited_by STRING, per_hour_low DOUBLE, per_hour_high DOUBLE, confidence STRING,"
     " generations BIGINT",
 )
-CHURN: Final = Table(
+CHURN: Final = TableSchema(
     "churn", "generation BIGINT, section STRING, added BIGINT, changed BIGINT, removed BIGINT"
 )
 # `ratio` is layer_bytes / log_bytes, `changed_ratio` layer_bytes / changed_bytes.
-AMPLIFICATION: Final = Table(
+AMPLIFICATION: Final = TableSchema(
     "amplification",
     "generation BIGINT, layer_bytes BIGINT, log_bytes BIGINT, ratio DOUBLE, changed_bytes BIGINT,"
     " changed_ratio DOUBLE",
 )
-RESTORE_ESTIMATE: Final = Table(
+RESTORE_ESTIMATE: Final = TableSchema(
     "restore_estimate", "generation BIGINT, section STRING, seconds DOUBLE"
 )
-GARBAGE: Final = Table("garbage", "generation BIGINT, what STRING, count BIGINT, bytes BIGINT")
-CUT_LATENCY: Final = Table(
+GARBAGE: Final = TableSchema(
+    "garbage", "generation BIGINT, what STRING, count BIGINT, bytes BIGINT"
+)
+CUT_LATENCY: Final = TableSchema(
     "cut_latency",
     "generation BIGINT, rpc STRING, p99_us_around DOUBLE, p99_us_baseline DOUBLE, ratio DOUBLE",
 )
 
-TABLES: Final[dict[str, Table]] = {
+TABLES: Final[dict[str, TableSchema]] = {
     table.name: table
     for table in (
         SPANS,

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from analytics.schema import SCHEMA_VERSION, TABLES, Table
+from analytics.schema import SCHEMA_VERSION, TABLES, TableSchema
 from analytics.session import AnalyticsError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def scratch(output: Path, name: str) -> Path:
     return path
 
 
-def write(dataframe: DataFrame, table: Table, output: Path) -> Path:
+def write(dataframe: DataFrame, table: TableSchema, output: Path) -> Path:
     """Write the rows as the table, in place of what was there; return the table's directory.
 
     Columns are matched by name and put into the order of the schema. Raises TableError if a column
@@ -82,7 +82,7 @@ def write(dataframe: DataFrame, table: Table, output: Path) -> Path:
 
 
 def write_rows(
-    spark: SparkSession, rows: Sequence[tuple[object, ...]], table: Table, output: Path
+    spark: SparkSession, rows: Sequence[tuple[object, ...]], table: TableSchema, output: Path
 ) -> Path:
     """Write a few rows that the driver has, in the order of the columns; return the directory."""
     import pyarrow
@@ -98,7 +98,7 @@ def write_rows(
     return write(spark.createDataFrame(made).coalesce(1), table, output)
 
 
-def publish(temporary: Path, table: Table, output: Path) -> Path:
+def publish(temporary: Path, table: TableSchema, output: Path) -> Path:
     """Move a directory of finished Parquet files into the table's place; return that place."""
     (temporary / SUCCESS_FILE).touch()
     (temporary / SCHEMA_FILE).write_text(json.dumps(_description(table), indent=1) + "\n")
@@ -112,19 +112,19 @@ def publish(temporary: Path, table: Table, output: Path) -> Path:
     return final
 
 
-def exists(table: Table, output: Path) -> bool:
+def exists(table: TableSchema, output: Path) -> bool:
     """Return whether the output has a finished table of this name, of whatever version."""
     return (output / table.name / SCHEMA_FILE).is_file()
 
 
-def read(spark: SparkSession, table: Table, output: Path) -> DataFrame:
+def read(spark: SparkSession, table: TableSchema, output: Path) -> DataFrame:
     """Return the rows of the table. Raises TableError if it is absent, unfinished or unknown."""
     path = output / table.name
     check(table, output)
     return spark.read.schema(table.struct()).parquet(str(path)).select(*table.column_names())
 
 
-def check(table: Table, output: Path) -> None:
+def check(table: TableSchema, output: Path) -> None:
     """Raise TableError unless the table is there, finished, and of the version known here."""
     path = output / table.name
     if not path.is_dir():
@@ -139,7 +139,7 @@ def check(table: Table, output: Path) -> None:
         )
 
 
-def conform(dataframe: DataFrame, table: Table) -> DataFrame:
+def conform(dataframe: DataFrame, table: TableSchema) -> DataFrame:
     """Return the table's columns in order. Raises TableError if they are not what the table has."""
     want = {field.name: field.dataType.simpleString() for field in table.struct()}
     have = {field.name: field.dataType.simpleString() for field in dataframe.schema}
@@ -155,7 +155,7 @@ def conform(dataframe: DataFrame, table: Table) -> DataFrame:
     return dataframe.select(*want)
 
 
-def _description(table: Table) -> dict[str, object]:
+def _description(table: TableSchema) -> dict[str, object]:
     """Return what `_schema.json` says."""
     columns = {field.name: field.dataType.simpleString() for field in table.struct()}
     return {

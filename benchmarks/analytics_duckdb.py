@@ -82,7 +82,7 @@ COPY (
         try_cast(attributes['viewstamp.revision'] AS BIGINT) AS revision,
         coalesce(attributes['viewstamp.stage'],
             nullif(regexp_extract(span.name, '^(?:stage|apply) (.+)$', 1), ''),
-            CASE WHEN span.name IN ('queue', 'journal', 'replicate', 'commit', 'retire')
+            CASE WHEN span.name IN ('queue', 'journal', 'replicate', 'commit', 'apply')
                 THEN span.name END) AS stage,
         try_cast(attributes['viewstamp.generation'] AS BIGINT) AS generation,
         about['viewstamp.cluster_id'] AS cluster_id, scope, scope_version, span.flags AS flags,

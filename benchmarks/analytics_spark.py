@@ -15,7 +15,7 @@ from testkit.generators.spans import START_NS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from analytics.schema import Table
+    from analytics.schema import TableSchema
 
 MASTER: Final = "local[2]"
 # The generator's commands begin here; a minute of them is there at every size.
@@ -30,7 +30,7 @@ PERIODS: Final = (
 def main(arguments: list[str]) -> int:
     """Analyse, and print how long it took: in all, each step, and each table while others ran."""
     output, *traces = map(Path, arguments)
-    request = job.Request(
+    request = job.AnalysisRequest(
         output=output,
         traces=tuple(traces),
         compare=PERIODS,
@@ -60,7 +60,7 @@ def _timed_tables() -> dict[str, float]:
     """Let each table that is written be timed; return where the seconds will be."""
     write, seconds = tables.write, dict[str, float]()
 
-    def timed(dataframe: DataFrame, table: Table, output: Path) -> Path:
+    def timed(dataframe: DataFrame, table: TableSchema, output: Path) -> Path:
         begun = time.monotonic()
         path = write(dataframe, table, output)
         seconds[table.name] = time.monotonic() - begun

@@ -22,7 +22,7 @@ from services.runtime.tables import UndoLog
 from services.streams.access import new_access
 from services.streams.commands import create_topic
 from services.streams.domain import DOMAIN
-from services.streams.model import NEXT_TOPIC_ID, State, Topic
+from services.streams.model import NEXT_TOPIC_ID, StreamsState, Topic
 from services.streams.options import DEFAULT_OPTIONS
 from services.streams.resolve import resolve
 from services.streams.section import SECTION
@@ -90,7 +90,7 @@ def mixed_spans() -> list[bytes]:
     ]
 
 
-def prepare(state: State, undo: UndoLog) -> None:
+def prepare(state: StreamsState, undo: UndoLog) -> None:
     """Fill a state with root and the streams."""
     state.access.put(0, new_access(0, 1))
     for number in range(STREAMS):
@@ -99,10 +99,10 @@ def prepare(state: State, undo: UndoLog) -> None:
     undo.settle()
 
 
-def filled(all_items: list[bytes]) -> State:
+def filled(all_items: list[bytes]) -> StreamsState:
     """Return a state with all topics, made by the handler alone."""
     undo = UndoLog()
-    state = State(undo)
+    state = StreamsState(undo)
     prepare(state, undo)
     call = caller()
     for items in all_items:
@@ -141,7 +141,7 @@ def best_us(run: Callable[[], object], count: int) -> float:
     return round(best, 3)
 
 
-def resolving(state: State) -> Callable[[], object]:
+def resolving(state: StreamsState) -> Callable[[], object]:
     """Return a run that resolves the first topic of every stream 100 times."""
     join = [
         api.GetTopicRequest(
@@ -156,11 +156,11 @@ def resolving(state: State) -> Callable[[], object]:
 def loading(entities: list[tuple[int, bytes, bytes]]) -> None:
     """Load a section into an empty state."""
     undo = UndoLog()
-    for _ in SECTION.loading(State(undo), entities):
+    for _ in SECTION.loading(StreamsState(undo), entities):
         undo.settle()
 
 
-def cutting(run: Callable[[Machine[State]], object], count: int) -> float:
+def cutting(run: Callable[[Machine[StreamsState]], object], count: int) -> float:
     """Return the best microseconds per topic of what follows a machine full of topics."""
     best = float("inf")
     for _ in range(ROUNDS):
@@ -174,9 +174,9 @@ def cutting(run: Callable[[Machine[State]], object], count: int) -> float:
     return round(best, 3)
 
 
-def filled_machine() -> Machine[State]:
+def filled_machine() -> Machine[StreamsState]:
     """Return a machine in whose tables all topics are new."""
-    machine: Machine[State] = Machine(DOMAIN)
+    machine: Machine[StreamsState] = Machine(DOMAIN)
     prepare(machine.state, machine.undo)
     for number in range(STREAMS):
         for topic in range(TOPICS_PER_STREAM):
@@ -189,7 +189,7 @@ def filled_machine() -> Machine[State]:
     return machine
 
 
-def read_whole(machine: Machine[State]) -> None:
+def read_whole(machine: Machine[StreamsState]) -> None:
     """Freeze everything, and make blocks of it, compressed."""
     machine.freezer.freeze(1, 1)
     frozen = machine.freezer.frozen

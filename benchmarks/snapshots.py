@@ -42,7 +42,7 @@ from benchmarks.targets import SNAPSHOT_TARGETS, Figures, judge
 from viewstamp import client as library
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
-from viewstamp.client.verdicts import Verdict, verdict_on
+from viewstamp.client.verdicts import RetryVerdict, verdict_on
 from viewstamp.cluster import LocalCluster
 from viewstamp.cluster.local import COORDINATOR, SERVICES
 from viewstamp.errors import Refusal
@@ -65,7 +65,7 @@ NO_TRIGGERS: Final = (
     *("--snapshot-journal-bytes", "0"),
     *("--snapshot-interval-ms", "0"),
 )
-_PASSING: Final = frozenset({Verdict.RETRY, Verdict.RECONNECT, Verdict.RENEW})
+_PASSING: Final = frozenset({RetryVerdict.RETRY, RetryVerdict.RECONNECT, RetryVerdict.RENEW})
 
 
 class Bench:

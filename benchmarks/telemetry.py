@@ -38,7 +38,7 @@ from benchmarks.load import WORKLOADS
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.mux import types as mux_types
-from coordinator.replica.batcher import Batch, Reply, SpanReply
+from coordinator.replica.batcher import AnsweredSpan, PrepareBatch, Reply
 from coordinator.telemetry.watch import ReplicaWatch
 from services.runtime.watch import ApplyWatch
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
@@ -229,7 +229,7 @@ def lead(
     traces = gateway.packed(request, 1)
     header: Any = SimpleNamespace(op=op, view=0, first_revision=op, command_count=1, size=1)
     prepares: list[Any] = [SimpleNamespace(op=op, header=header)]
-    batch = Batch(b"", DIRECT_COMMANDS, [], [], traces=traces)
+    batch = PrepareBatch(b"", DIRECT_COMMANDS, [], [], traces=traces)
     watch.persisting(prepares, lambda _: batch)
     watch.persisted(prepares)
     watch.committed(op)
@@ -241,8 +241,8 @@ def lead(
     sent.trace_parents.extend(watch.sent(mux_types.Stage.STREAMS, sent))
     service.end(sent, service.begin(sent))
     watch.answered(mux_types.Stage.STREAMS, op + 1)
-    watch.retired(mux_types.Retired(op, 0, op, (), ()))
-    gateway.answered(traces, Reply(0, op, op, (SpanReply(b"", ()),)))
+    watch.applied(mux_types.Applied(op, 0, op, (), ()))
+    gateway.answered(traces, Reply(0, op, op, (AnsweredSpan(b"", ()),)))
 
 
 class _Kept:

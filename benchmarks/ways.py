@@ -24,7 +24,7 @@ import grpc.aio
 
 from coordinator.app.composition import Coordinator
 from coordinator.app.config import parse
-from coordinator.replica.bootstrap import DirectoryOptions, open_replica
+from coordinator.replica.data_directory import DirectoryOptions, open_replica
 from services.consumer_groups.domain import DOMAIN as CONSUMER_GROUPS
 from services.runtime.domain import Domain
 from services.runtime.process import bind

@@ -31,12 +31,12 @@ class Seen:
     """What a look at the replica finds. `follows`: it is in status normal, and not the primary.
 
     `op` is the head of its log. What it takes for committed would not do: that stays near to what
-    has retired, however much of the log is left.
+    has been applied, however much of the log is left.
     """
 
     follows: bool
     op: int
-    retired_op: int
+    applied_op: int
 
 
 class LagWatch:
@@ -49,7 +49,7 @@ class LagWatch:
     def look(self, seen: Seen, now_ms: int) -> int:
         """Return for how many milliseconds the marked op has waited, 0 if it waits no more."""
         is_gone = seen.op < self._marked_op  # discarded, with its view
-        if seen.retired_op >= self._marked_op or is_gone:
+        if seen.applied_op >= self._marked_op or is_gone:
             self._marked_op, self._marked_ms = seen.op, now_ms
         return now_ms - self._marked_ms
 

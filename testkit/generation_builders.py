@@ -14,7 +14,7 @@ from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
 from coordinator.snapshot.generation_writer import GenerationWriter
 from coordinator.snapshot.section_writer import SectionWriter
 from coordinator.snapshot.sections import SectionHead
-from coordinator.snapshot.verify import FileVerdict
+from coordinator.snapshot.verify import LocalFileVerdict
 from coordinator.storage import Storage
 from testkit.journal_builders import CLUSTER_ID
 from testkit.memory_storage import MemoryStorage
@@ -132,7 +132,7 @@ def reserves(files: SnapshotFiles) -> list[int]:
     return [files._reserve.held_bytes(copy) for copy in range(len(files.directories))]
 
 
-def scrubbed(files: SnapshotFiles, generation: int) -> list[FileVerdict]:
+def scrubbed(files: SnapshotFiles, generation: int) -> list[LocalFileVerdict]:
     """Look at every copy of a generation's files."""
     with files.pinned(generation) as pinned:
         return list(pinned.scrub())

@@ -11,7 +11,7 @@ from coordinator.journal import Journal, Recovery
 from coordinator.journal.placement import prepare_content
 from coordinator.storage import Storage
 from testkit.memory_storage import MemoryStorage
-from viewstamp.format.prepare import NO_PARENT, Prepare, seal
+from viewstamp.format.prepare import NO_PARENT, SealedPrepare, seal
 from viewstamp.format.record import SECTOR_BYTES, IntactRecord, scan_segment
 
 CLUSTER_ID = bytes(range(16))
@@ -32,7 +32,7 @@ def prepare(
     view: int = 1,
     commit: int = 0,
     cluster_id: bytes = CLUSTER_ID,
-) -> Prepare:
+) -> SealedPrepare:
     """A prepare with one command whose body tells its op."""
     return seal(
         parent=parent,
@@ -51,13 +51,13 @@ def prepare(
 def chain(
     count: int,
     *,
-    after: Prepare | None = None,
+    after: SealedPrepare | None = None,
     view: int = 1,
     commit: int = 0,
     bodies: dict[int, bytes] | None = None,
-) -> list[Prepare]:
+) -> list[SealedPrepare]:
     """`count` prepares, each the child of the one before; `commit` is the same in all."""
-    prepares: list[Prepare] = []
+    prepares: list[SealedPrepare] = []
     parent, op = (NO_PARENT, 0) if after is None else (after.checksum, after.op)
     for _ in range(count):
         op += 1
@@ -110,14 +110,14 @@ def reopen(
     )
 
 
-def append_unchecked(journal: Journal, group: Iterable[Prepare]) -> None:
+def append_unchecked(journal: Journal, group: Iterable[SealedPrepare]) -> None:
     """Write what no rule allows, to see what recovery makes of it."""
     journal._append([prepare_content(prepare) for prepare in group], use_reserve=False)
 
 
 def filled(
-    storage: Storage, groups: Iterable[list[Prepare]], *, replica_count: int = 1
-) -> list[Prepare]:
+    storage: Storage, groups: Iterable[list[SealedPrepare]], *, replica_count: int = 1
+) -> list[SealedPrepare]:
     """Create a journal, append the groups, close it, and give all prepares."""
     journal = create(storage, replica_count=replica_count)
     appended = []

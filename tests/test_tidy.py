@@ -13,9 +13,10 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from benchmarks import limits as documented
-from coordinator.mux.catalog_decisions import Verdict
+from coordinator.mux.catalog_decisions import CatalogVerdict
 from tests.tidy import (
     import_rules,
+    name_rules,
     package_rules,
     proto_rules,
     purity_rules,
@@ -94,6 +95,11 @@ def test_test_files_shadow_nothing() -> None:
     check(text_rules.layout_of_tests(file.path for file in text_files()))
 
 
+def test_a_class_name_means_one_thing() -> None:
+    """No public class name stands twice in what is installed, unless it is listed."""
+    check(name_rules.repeated_classes(python_files()))
+
+
 def test_length_exemptions_are_needed() -> None:
     """An exemption from the length rules names a file that still exists."""
     known = {str(file.path) for file in python_files()}
@@ -106,7 +112,7 @@ def test_every_text_is_raised() -> None:
     files = [file for file in python_files() if any(map(file.within, folders))]
     found = [raised for file in files for raised in words_rules.raised_in(file)]
     raised = {(each.reason, each.case) for each in found}
-    verdicts = {verdict.value for verdict in Verdict if verdict.value.isupper()}
+    verdicts = {verdict.value for verdict in CatalogVerdict if verdict.value.isupper()}
     raised |= {(Reason.Value(f"REASON_{name}"), "") for name in verdicts}
     open_cases = {each.reason for each in found if each.case is None}
     unused = table.TEXTS.keys() - table.NAMES.keys() - raised

@@ -71,7 +71,7 @@ PREPARE_RUNS_MAX: Final = REQUEST_RUNS_MAX
 # So many commands weigh as much of a share, and of a turn, as a run.
 COMMANDS_PER_RUN: Final = 64
 PIPELINE_PREPARES_MAX: Final = 8
-UNRETIRED_PREPARES_MAX: Final = 16
+UNAPPLIED_PREPARES_MAX: Final = 16
 
 # --- Sessions ---
 SESSION_WINDOW_REQUESTS: Final = 8
@@ -124,8 +124,8 @@ CLUSTER_KEY_BYTES: Final = 32
 REPLICAS_MAX: Final = 6
 # Replicas without a vote, beside those.
 STANDBYS_MAX: Final = 6
-# The highest level that this build knows, and at which it founds clusters. What is in force is in
-# the header of every log entry, and is what a handler is told (`Call.feature_level`).
+# The highest level that this build knows, and at which it bootstraps clusters. What is in force is
+# in the header of every log entry, and is what a handler is told (`Call.feature_level`).
 FEATURE_LEVEL_MAX: Final = 3
 # From this level on commands are charged for what they cost, and refusals are logged without prose.
 FEATURE_LEVEL_BOUNDED: Final = 2
@@ -232,7 +232,7 @@ STATUS_DIGESTS_MAX: Final = 256
 
 # --- Replication (coordinator.vsr) ---
 PREPARE_RESEND_MS: Final = 250
-FOUNDING_QUERY_MS: Final = 500
+BOOTSTRAP_QUERY_MS: Final = 500
 # A backup that hears nothing from the primary for so long, and up to the jitter more, suspects it.
 SUSPICION_MS: Final = 250
 SUSPICION_JITTER_MS: Final = 150

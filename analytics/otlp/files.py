@@ -43,7 +43,7 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReadPlan:
     """What will be read: splits for each task, the number of files, and those that cannot be.
 
     A file that cannot be opened is planned too: its task says so in one row.
@@ -54,7 +54,7 @@ class Plan:
     unreadable: tuple[str, ...]
 
 
-def plan(inputs: Sequence[Path], cores: int = 1) -> Plan:
+def plan(inputs: Sequence[Path], cores: int = 1) -> ReadPlan:
     """Return what so many cores read of files and directories. Raises NoInputError if no file."""
     probed: list[tuple[Path, str, int]] = []
     unreadable: list[str] = []
@@ -71,7 +71,9 @@ def plan(inputs: Sequence[Path], cores: int = 1) -> Plan:
     step_bytes = max(SPLIT_BYTES_MIN, min(SPLIT_BYTES, -(-size_bytes // cores)))
     for path, compression, size in probed:
         splits += split(str(path), compression, 0, size, step_bytes)
-    return Plan(len(probed) + len(unreadable), tuple(tasks(splits, step_bytes)), tuple(unreadable))
+    return ReadPlan(
+        len(probed) + len(unreadable), tuple(tasks(splits, step_bytes)), tuple(unreadable)
+    )
 
 
 def tasks(splits: Iterable[Split], task_bytes: int = SPLIT_BYTES) -> list[tuple[Split, ...]]:

@@ -36,7 +36,7 @@ LATE: Final = "late"
 JOINED: Final = '}{"resource'
 
 # Spans of ours that are stages by their name; those of services carry the stage's name after it.
-STAGE_SPANS: Final = ("queue", "journal", "replicate", "commit", "retire")
+STAGE_SPANS: Final = ("queue", "journal", "replicate", "commit", "apply")
 STAGE_NAME: Final = "^(?:stage|apply) (.+)$"
 
 # The fields by which a reader finds a span that is in quarantine.

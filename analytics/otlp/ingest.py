@@ -28,7 +28,7 @@ COUNTS: Final = ("lines", "spans_read", *(f"lines_{name}" for name in SKIPPED))
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedLines:
     """Lines that were parsed: where their rows are, the rows, and what was counted meanwhile."""
 
     place: Path
@@ -70,7 +70,9 @@ def ingest(
     return conclude(spark, output, count(staged) | {"files": plan.files})
 
 
-def stage(spark: SparkSession, rows: DataFrame, output: Path, late_before_us: int | None) -> Staged:
+def stage(
+    spark: SparkSession, rows: DataFrame, output: Path, late_before_us: int | None
+) -> StagedLines:
     """Parse lines (`lines.COLUMNS`), once, into Parquet beside the tables."""
     place = tables.scratch(output, STAGED)
     work = functools.partial(_stage_lines, place, _schema()[0], late_before_us)
@@ -78,7 +80,7 @@ def stage(spark: SparkSession, rows: DataFrame, output: Path, late_before_us: in
 
 
 def _read(
-    spark: SparkSession, plan: files.Plan, place: Path, late_before_us: int | None
+    spark: SparkSession, plan: files.ReadPlan, place: Path, late_before_us: int | None
 ) -> DataFrame:
     """Return what the tasks of a plan tell (`staging.COLUMNS`), one of Spark's for each."""
     numbers = spark.range(0, len(plan.tasks), 1, max(len(plan.tasks), 1))
@@ -88,7 +90,7 @@ def _read(
 
 def _staged(
     spark: SparkSession, written: DataFrame, place: Path, late_before_us: int | None
-) -> Staged:
+) -> StagedLines:
     """Let tasks write rows of `columnar` in the layout of `spans`; then `flatten` odd lines.
 
     What is no span is in the partition without a date, which no span is in. What tasks tell is
@@ -110,7 +112,7 @@ def _staged(
         for name, value in _stage_odd(odd, place, late_before_us).items():
             counts[name] += value
         staged = spark.read.schema(SPANS.struct()).parquet(str(place))
-    return Staged(place, staged.where(is_span | ~is_odd), counts)
+    return StagedLines(place, staged.where(is_span | ~is_odd), counts)
 
 
 def _stage_odd(odd: DataFrame, place: Path, late_before_us: int | None) -> dict[str, int]:
@@ -152,17 +154,17 @@ def _write(
     return {name: int(value) for name, value in observation.get.items()}
 
 
-def spans_of(staged: Staged) -> DataFrame:
+def spans_of(staged: StagedLines) -> DataFrame:
     """Return the staged rows that are spans, as the table has them, not yet deduplicated."""
     return staged.rows.where("date IS NOT NULL").select(*SPANS.column_names())
 
 
-def count(staged: Staged) -> dict[str, int]:
+def count(staged: StagedLines) -> dict[str, int]:
     """Return how many lines there were, how many of those that hold no span, and spans."""
     return staged.counts
 
 
-def quarantined(staged: Staged) -> DataFrame:
+def quarantined(staged: StagedLines) -> DataFrame:
     """Return the rows of `quarantine`, with line numbers, which only these are worth."""
     from pyspark.sql import functions as f
 

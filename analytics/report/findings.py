@@ -10,8 +10,8 @@ from analytics.report.overview import Names, entries, newest, records
 from analytics.report.reading import ROWS, Number, Source, Tables
 from analytics.report.statements import (
     SEVERITIES,
-    Finding,
     Name,
+    ReportFinding,
     Rule,
     largest,
     named,
@@ -32,7 +32,7 @@ class Headline:
     number: Number
 
 
-def findings(tables: Tables, names: Names) -> list[Finding]:
+def findings(tables: Tables, names: Names) -> list[ReportFinding]:
     """Return what the rules find; those of one severity in the order of the rules."""
     found = [
         replace(finding, rule=rule.name)

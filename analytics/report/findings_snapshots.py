@@ -12,8 +12,8 @@ from analytics.report.statements import (
     GOOD,
     NOTICE,
     WARNING,
-    Finding,
     Part,
+    ReportFinding,
     Rule,
     graded,
     largest,
@@ -41,7 +41,7 @@ RESTORE_WARNING_S: Final = 60
 RESTORE_CRITICAL_S: Final = 600
 
 
-def cuts(tables: Tables, names: Names) -> list[Finding]:
+def cuts(tables: Tables, names: Names) -> list[ReportFinding]:
     """Return the snapshots that made commands slower, each with the RPC that suffered most."""
     rows = tables["cut_latency"].dropna(subset=["ratio"])
     if rows.empty:
@@ -50,7 +50,11 @@ def cuts(tables: Tables, names: Names) -> list[Finding]:
     slow = rows[rows["ratio"] >= CUT_RATIO_NOTICE]
     if slow.empty:
         ratio = largest(tables, "times", "cut_latency", "ratio")
-        return [Finding(GOOD, ("No snapshot slowed commands: p99 around a cut is at most ", ratio))]
+        return [
+            ReportFinding(
+                GOOD, ("No snapshot slowed commands: p99 around a cut is at most ", ratio)
+            )
+        ]
     found = []
     for row in records(slow.head(CUTS_TOLD_MAX)):
         where = {"generation": row["generation"], "rpc": row["rpc"]}
@@ -66,11 +70,11 @@ def cuts(tables: Tables, names: Names) -> list[Finding]:
             only(tables, "us", "cut_latency", "p99_us_baseline", **where),
         )
         severity = graded(row["ratio"], CUT_RATIO_WARNING, CUT_RATIO_CRITICAL)
-        found.append(Finding(severity, words))
+        found.append(ReportFinding(severity, words))
     return found
 
 
-def growth(tables: Tables, names: Names) -> list[Finding]:
+def growth(tables: Tables, names: Names) -> list[ReportFinding]:
     """Return the sections that grow, those first that reach their limit first."""
     rows = tables["growth"]
     rows = rows.assign(days=rows["days_to_limit"].astype("float64").fillna(math.inf))
@@ -79,7 +83,7 @@ def growth(tables: Tables, names: Names) -> list[Finding]:
     return [_growing(tables, row) for row in records(rows.head(SECTIONS_TOLD_MAX))]
 
 
-def _growing(tables: Tables, row: dict[str, Any]) -> Finding:
+def _growing(tables: Tables, row: dict[str, Any]) -> ReportFinding:
     """Return how fast a section grows, and where to. What may be chance alarms nobody."""
     where = {"section": row["section"]}
     is_sure = row["confidence"] == CONFIDENT
@@ -89,16 +93,16 @@ def _growing(tables: Tables, row: dict[str, Any]) -> Finding:
         words += [f" ({str(row['confidence']).replace('_', ' ')}: "]
         words += [only(tables, "count", "growth", "generations", **where), " snapshots)"]
     if not math.isfinite(row["days"]):
-        return Finding(NOTICE, tuple(words))
+        return ReportFinding(NOTICE, tuple(words))
     limit = only(tables, "days", "growth", "days_to_limit", **where)
     words += [": limit ", same(row["limited_by"]), " in ", limit]
     if not is_sure or row["days"] >= DAYS_TO_LIMIT_WARNING:
-        return Finding(NOTICE, tuple(words))
+        return ReportFinding(NOTICE, tuple(words))
     severity = CRITICAL if row["days"] < DAYS_TO_LIMIT_CRITICAL else WARNING
-    return Finding(severity, tuple(words))
+    return ReportFinding(severity, tuple(words))
 
 
-def size(tables: Tables, names: Names) -> list[Finding]:
+def size(tables: Tables, names: Names) -> list[ReportFinding]:
     """Return what the newest snapshot weighs, and its largest section."""
     generation = newest(tables, "snapshot_sections")
     if generation is None:
@@ -118,10 +122,10 @@ def size(tables: Tables, names: Names) -> list[Finding]:
         " of it is section ",
         same(section),
     )
-    return [Finding(NOTICE, words)]
+    return [ReportFinding(NOTICE, words)]
 
 
-def garbage(tables: Tables, names: Names) -> list[Finding]:
+def garbage(tables: Tables, names: Names) -> list[ReportFinding]:
     """Return how much of the newest snapshot is waste, and what most of that is."""
     generation = newest(tables, "garbage")
     if generation is None:
@@ -141,10 +145,10 @@ def garbage(tables: Tables, names: Names) -> list[Finding]:
     for row in records(rows.head(1)):
         count = only(tables, "count", "garbage", "count", generation=generation, what=row["what"])
         words += ["; most of it is ", same(row["what"].replace("_", " ")), " (", count, ")"]
-    return [Finding(severity, tuple(words))]
+    return [ReportFinding(severity, tuple(words))]
 
 
-def tenants(tables: Tables, names: Names) -> list[Finding]:
+def tenants(tables: Tables, names: Names) -> list[ReportFinding]:
     """Return the tenant that has most of the newest snapshot, if one has."""
     generation = newest(tables, "snapshot_tenants")
     if generation is None:
@@ -160,21 +164,21 @@ def tenants(tables: Tables, names: Names) -> list[Finding]:
     if not part.value >= TENANT_SHARE_NOTICE:
         return []
     words: tuple[Part, ...] = ("Tenant ", same(tenant), " has ", part, " of what tenants have")
-    return [Finding(NOTICE, words)]
+    return [ReportFinding(NOTICE, words)]
 
 
-def amplification(tables: Tables, names: Names) -> list[Finding]:
+def amplification(tables: Tables, names: Names) -> list[ReportFinding]:
     """Return how many bytes of layers were written for each byte of the log, or else of changes."""
     generation = newest(tables, "amplification")
     for column, what in (("ratio", " the bytes of its log"), ("changed_ratio", " what changed")):
         ratio = only(tables, "times", "amplification", column, generation=generation)
         if math.isfinite(ratio.value):
             severity = WARNING if ratio.value >= AMPLIFICATION_WARNING else GOOD
-            return [Finding(severity, (f"Snapshot {generation} wrote ", ratio, what))]
+            return [ReportFinding(severity, (f"Snapshot {generation} wrote ", ratio, what))]
     return []
 
 
-def restore(tables: Tables, names: Names) -> list[Finding]:
+def restore(tables: Tables, names: Names) -> list[ReportFinding]:
     """Return how long a restart from the newest snapshot takes, and its slowest section."""
     generation = newest(tables, "restore_estimate")
     if generation is None:
@@ -194,7 +198,7 @@ def restore(tables: Tables, names: Names) -> list[Finding]:
         " takes ",
         only(tables, "s", "restore_estimate", "seconds", **slowest),
     )
-    return [Finding(graded(whole.value, RESTORE_WARNING_S, RESTORE_CRITICAL_S), words)]
+    return [ReportFinding(graded(whole.value, RESTORE_WARNING_S, RESTORE_CRITICAL_S), words)]
 
 
 RULES: Final = (

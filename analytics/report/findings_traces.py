@@ -10,8 +10,8 @@ from analytics.report.statements import (
     GOOD,
     NOTICE,
     WARNING,
-    Finding,
     Part,
+    ReportFinding,
     Rule,
     graded,
     largest,
@@ -69,7 +69,7 @@ TRUST: Final = (
 )
 
 
-def latency(tables: Tables, names: Names) -> list[Finding]:
+def latency(tables: Tables, names: Names) -> list[ReportFinding]:
     """Return the p99 of the RPCs on which most time is spent, and where it goes."""
     found = []
     for row in records(entries(tables).head(RPCS_TOLD_MAX)):
@@ -79,11 +79,11 @@ def latency(tables: Tables, names: Names) -> list[Finding]:
         verb = " p99 is " if row["windows"] == 1 else " p99 is at worst "
         words: list[Part] = [named(names, row["rpc"]), verb, p99]
         words += _heaviest_stage(tables, str(row["rpc"]))
-        found.append(Finding(NOTICE, (*words, " (", calls, " calls)")))
+        found.append(ReportFinding(NOTICE, (*words, " (", calls, " calls)")))
     return found
 
 
-def errors(tables: Tables, names: Names) -> list[Finding]:
+def errors(tables: Tables, names: Names) -> list[ReportFinding]:
     """Return the RPCs that fail most often, and why; or that none does."""
     rows = entries(tables)
     if rows.empty:
@@ -94,11 +94,11 @@ def errors(tables: Tables, names: Names) -> list[Finding]:
         failures = total(tables, "count", "rpc_red", "errors")
         if failures.value > 0:
             return [
-                Finding(
+                ReportFinding(
                     NOTICE, ("Calls that failed, and that their callers made up for: ", failures)
                 )
             ]
-        return [Finding(GOOD, ("Calls that failed: ", failures))]
+        return [ReportFinding(GOOD, ("Calls that failed: ", failures))]
     found = []
     for row in records(failing.sort_values("rate", ascending=False).head(RPCS_TOLD_MAX)):
         where = (("rpc", row["rpc"]), ("service", row["service"]))
@@ -107,11 +107,11 @@ def errors(tables: Tables, names: Names) -> list[Finding]:
         severity = graded(rate.value, ERROR_RATE_WARNING, ERROR_RATE_CRITICAL)
         words: list[Part] = ["Error rate of ", named(names, row["rpc"]), " is ", rate]
         words += [" (", failures, " failed)", *_reason(tables, str(row["rpc"]))]
-        found.append(Finding(severity, tuple(words)))
+        found.append(ReportFinding(severity, tuple(words)))
     return found
 
 
-def saving(tables: Tables, names: Names) -> list[Finding]:
+def saving(tables: Tables, names: Names) -> list[ReportFinding]:
     """Return which stage of which RPC is most worth work: the mean saving times its calls."""
     rows = tables["critical_path"]
     rows = rows[(rows["band"] == "all") & (rows["share"] >= SAVING_SHARE_MIN)]
@@ -133,10 +133,10 @@ def saving(tables: Tables, names: Names) -> list[Finding]:
         part,
         " of the critical path",
     )
-    return [Finding(NOTICE, words)]
+    return [ReportFinding(NOTICE, words)]
 
 
-def stragglers(tables: Tables, names: Names) -> list[Finding]:
+def stragglers(tables: Tables, names: Names) -> list[ReportFinding]:
     """Return the stage that others wait for most often, if it is far slower than they are."""
     rows = tables["stragglers"].dropna(subset=["slowest_stage", "ratio"])
     rows = rows[rows["ratio"] >= STRAGGLER_RATIO_NOTICE]
@@ -159,10 +159,10 @@ def stragglers(tables: Tables, names: Names) -> list[Finding]:
         longest,
         " at most",
     )
-    return [Finding(severity, words)]
+    return [ReportFinding(severity, words)]
 
 
-def comparison(tables: Tables, names: Names) -> list[Finding]:
+def comparison(tables: Tables, names: Names) -> list[ReportFinding]:
     """Return what changed most between the two periods, beyond chance."""
     rows = tables["comparison"]
     rows = rows[rows["significant"].eq(True)].dropna(subset=["ratio"])
@@ -186,11 +186,11 @@ def comparison(tables: Tables, names: Names) -> list[Finding]:
             only(tables, "plain", "comparison", "p_value", **where),
             ")",
         )
-        found.append(Finding(WARNING if row["ratio"] > 1 else GOOD, words))
+        found.append(ReportFinding(WARNING if row["ratio"] > 1 else GOOD, words))
     return found
 
 
-def view_changes(tables: Tables, names: Names) -> list[Finding]:
+def view_changes(tables: Tables, names: Names) -> list[ReportFinding]:
     """Return the longest time that a view change kept commands waiting."""
     longest = largest(tables, "us", "view_changes", "unavailable_us")
     rows = tables["view_changes"]
@@ -200,11 +200,13 @@ def view_changes(tables: Tables, names: Names) -> list[Finding]:
     view = rows.loc[places.idxmax(), "view"]
     severity = graded(longest.value, UNAVAILABLE_WARNING_US, UNAVAILABLE_CRITICAL_US)
     return [
-        Finding(severity, (f"A view change (view {view:.0f}) kept commands waiting for ", longest))
+        ReportFinding(
+            severity, (f"A view change (view {view:.0f}) kept commands waiting for ", longest)
+        )
     ]
 
 
-def trust(tables: Tables, names: Names) -> list[Finding]:
+def trust(tables: Tables, names: Names) -> list[ReportFinding]:
     """Return what is wrong with the traces themselves, or that nothing is."""
     known = set(tables["data_quality"]["metric"])
     values = [
@@ -213,20 +215,20 @@ def trust(tables: Tables, names: Names) -> list[Finding]:
         if row.metric in known
     ]
     found = [
-        Finding(graded(value.value, row.warning, row.critical), (value, row.words))
+        ReportFinding(graded(value.value, row.warning, row.critical), (value, row.words))
         for row, value in values
         if value.value >= row.warning
     ]
     if found or not values:
         return found
     row, value = values[0]
-    return [Finding(GOOD, ("The traces can be trusted: ", value, row.words))]
+    return [ReportFinding(GOOD, ("The traces can be trusted: ", value, row.words))]
 
 
-def truncated(tables: Tables, names: Names) -> list[Finding]:
+def truncated(tables: Tables, names: Names) -> list[ReportFinding]:
     """Return the tables of which only the first rows were read: their numbers are too small."""
     return [
-        Finding(
+        ReportFinding(
             WARNING,
             (
                 f"Table {table} has ",

@@ -21,7 +21,7 @@ STAGE_ORDER: Final = (
     "streams",
     "consumer_groups",
     "catalog",
-    "retire",
+    "apply",
 )
 BANDS: Final = ("p99", "p90", "p50", "all")
 

@@ -19,7 +19,7 @@ from analytics.report.findings import Headline, findings, headlines
 from analytics.report.markup import Child, Markup, element, join
 from analytics.report.overview import Names, names_of
 from analytics.report.reading import Number, Source, Tables
-from analytics.report.statements import Finding, Name, Part
+from analytics.report.statements import Name, Part, ReportFinding
 
 TITLE: Final = "Viewstamp insight"
 Plot = Callable[[Tables, Names], Drawing | None]
@@ -153,7 +153,7 @@ def _headlines(shown: list[Headline]) -> Markup | None:
     )
 
 
-def _findings(found: list[Finding]) -> Markup:
+def _findings(found: list[ReportFinding]) -> Markup:
     """Return the findings as a list, or one sentence if there is none."""
     items = (
         element(

@@ -113,7 +113,7 @@ def load(directory: Path) -> Tables:
     return Tables(rows, row_counts, problems)
 
 
-def _load(table: schema.Table, directory: Path) -> tuple[pd.DataFrame, int]:
+def _load(table: schema.TableSchema, directory: Path) -> tuple[pd.DataFrame, int]:
     """Return rows and their number. Raises TableError if the table is not fit to be read."""
     tables.check(table, directory)
     path = directory / table.name
@@ -135,7 +135,7 @@ def _load(table: schema.Table, directory: Path) -> tuple[pd.DataFrame, int]:
     return (_no_rows(table) if read is None else read.to_pandas()), row_count
 
 
-def column_names(table: schema.Table) -> tuple[str, ...]:
+def column_names(table: schema.TableSchema) -> tuple[str, ...]:
     """Return the names of a table's columns, without the Spark that Table.column_names needs."""
     names, depth, piece = [], 0, ""
     for character in table.columns + ",":
@@ -148,7 +148,7 @@ def column_names(table: schema.Table) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _no_rows(table: schema.Table) -> pd.DataFrame:
+def _no_rows(table: schema.TableSchema) -> pd.DataFrame:
     """Return the table's columns without any row."""
     return pd.DataFrame({name: pd.Series(dtype="object") for name in column_names(table)})
 

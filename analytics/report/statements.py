@@ -29,7 +29,7 @@ Part: TypeAlias = str | Name | Number
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ReportFinding:
     """A sentence that an operator can act on. `rule` is the name of the rule that found it."""
 
     severity: str
@@ -43,7 +43,7 @@ class Rule:
 
     name: str
     needs: tuple[str, ...]
-    find: Callable[[Tables, Names], list[Finding]]
+    find: Callable[[Tables, Names], list[ReportFinding]]
 
 
 def only(tables: Tables, unit: str, table: str, column: str, **where: object) -> Number:

@@ -20,7 +20,7 @@ from viewstamp.format import FormatError
 from viewstamp.format.layer import BlockLocation
 from viewstamp.format.manifest import section_of
 from viewstamp.format.merge import merge
-from viewstamp.format.section import Change, Entry
+from viewstamp.format.section import Change, SectionEntry
 
 
 class Chain(NamedTuple):
@@ -64,7 +64,7 @@ def ranges(
     return [*found, (KeyRange(start, within.stop), held_bytes)]
 
 
-def merged(layers: Sequence[CopiedLayer], within: KeyRange) -> Iterator[Entry]:
+def merged(layers: Sequence[CopiedLayer], within: KeyRange) -> Iterator[SectionEntry]:
     """Yield the entities of a range, ascending. Raises SnapshotError."""
     try:
         yield from merge([layer.entries(within) for layer in layers], keep_tombstones=False)
@@ -114,7 +114,7 @@ def _holding(positions: Sequence[tuple[int, bytes]]) -> Wanted:
 
 
 def _side_by_side(
-    old: Iterable[Entry], new: Iterable[Entry]
+    old: Iterable[SectionEntry], new: Iterable[SectionEntry]
 ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None, bool]]:
     """Yield kind, key, old and new bytes of every position, and whether the new side names it."""
     both = heapq.merge(

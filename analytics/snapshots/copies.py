@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class BadCopy:
+class UnusableCopy:
     """A copy that could not be used, and why."""
 
     path: Path
@@ -66,7 +66,7 @@ def generations(directories: Sequence[Path]) -> list[int]:
         try:
             found.update(_generations(path.name for path in (directory / MANIFESTS).iterdir()))
         except OSError as error:
-            bad.append(BadCopy(directory / MANIFESTS, error.strerror or str(error), False))
+            bad.append(UnusableCopy(directory / MANIFESTS, error.strerror or str(error), False))
     if not found:
         told = "; ".join(map(str, bad)) or ", ".join(map(str, directories))
         raise SnapshotError(f"no manifest of any generation is there: {told}")
@@ -100,14 +100,14 @@ def first_good(paths: Iterable[Path], read: Callable[[Path], Result], name: str)
     `read` refuses by FormatError or OSError. Raises SnapshotError naming each copy and why, if
     none is good: NewerSnapshotError if one of them is intact and of a later version.
     """
-    bad: list[BadCopy] = []
+    bad: list[UnusableCopy] = []
     for path in paths:
         try:
             result = read(path)
         except FormatError as error:
-            bad.append(BadCopy(path, str(error), isinstance(error, FormatVersionError)))
+            bad.append(UnusableCopy(path, str(error), isinstance(error, FormatVersionError)))
         except OSError as error:
-            bad.append(BadCopy(path, error.strerror or str(error), False))
+            bad.append(UnusableCopy(path, error.strerror or str(error), False))
         else:
             tell(bad)
             return result
@@ -121,7 +121,7 @@ def first_good(paths: Iterable[Path], read: Callable[[Path], Result], name: str)
     )
 
 
-def tell(bad: Iterable[BadCopy]) -> None:
+def tell(bad: Iterable[UnusableCopy]) -> None:
     """Warn of copies that were passed over."""
     for copy in bad:
         warnings.warn(

@@ -27,13 +27,13 @@ from viewstamp.api.users.v1.users_pb2 import PersonalAccessTokenEntity, UserEnti
 from viewstamp.format import FormatError
 from viewstamp.format.block import ENTRY_HEADER_BYTES
 from viewstamp.format.kinds import KEY_INTEGER_BYTES, KINDS, decode_entity, redacted
-from viewstamp.format.section import Entry
+from viewstamp.format.section import SectionEntry
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 BIGINT_MAX: Final = (1 << 63) - 1
 
 
-class Cut(NamedTuple):
+class GenerationCut(NamedTuple):
     """What all rows of a generation have alike; the time is that of the log, since 1970."""
 
     generation: int
@@ -42,7 +42,7 @@ class Cut(NamedTuple):
 
 
 Row = tuple[Any, ...]
-Maker = Callable[[Cut, int, Entry], Iterable[Row]]
+Maker = Callable[[GenerationCut, int, SectionEntry], Iterable[Row]]
 
 # --- Entities of all kinds ---
 
@@ -60,14 +60,14 @@ ENTITIES_STRUCT: Final = StructType(
 )
 
 
-def entity_row(cut: Cut, stage: int, entry: Entry) -> Iterator[Row]:
+def entity_row(cut: GenerationCut, stage: int, entry: SectionEntry) -> Iterator[Row]:
     """Yield the row of an entity, its fields as JSON. Raises NewerSnapshotError, SnapshotError."""
     fields = json.dumps(row_of(_message(stage, entry)), default=_as_text, ensure_ascii=False)
     section, kind = SECTION_NAMES[stage], kind_name(stage, entry.kind)
     yield *cut, section, kind, entry.key, size_bytes(entry), fields
 
 
-def size_bytes(entry: Entry) -> int:
+def size_bytes(entry: SectionEntry) -> int:
     """Return the bytes of an entry before compression, its header among them."""
     return ENTRY_HEADER_BYTES + len(entry.key) + len(entry.canonical or b"")
 
@@ -87,7 +87,7 @@ def kind_struct(kind: str) -> StructType:
     return StructType(cut + struct_of(descriptor).fields)
 
 
-def kind_row(cut: Cut, stage: int, entry: Entry) -> Iterator[Row]:
+def kind_row(cut: GenerationCut, stage: int, entry: SectionEntry) -> Iterator[Row]:
     """Yield the row of an entity. Raises NewerSnapshotError, SnapshotError."""
     timestamp = EPOCH + timedelta(microseconds=cut.timestamp_us)
     fields = row_of(_message(stage, entry)).values()
@@ -131,7 +131,7 @@ _DECODED: Final = frozenset({"sessions", "users", "personal_access_tokens", "str
 Ids = dict[str, int]
 
 
-def facts(cut: Cut, stage: int, entry: Entry) -> Iterator[Row]:
+def facts(cut: GenerationCut, stage: int, entry: SectionEntry) -> Iterator[Row]:
     """Yield what an entity is about, then its grants, each with the entity that it names.
 
     Of kinds that this program does not know only the size is a fact.
@@ -196,7 +196,7 @@ def _grants(user: UserEntity) -> Iterator[tuple[Ids, int]]:
             yield named | {"topic_id": topic.topic.id}, topic.ByteSize()
 
 
-def _message(stage: int, entry: Entry) -> Message:
+def _message(stage: int, entry: SectionEntry) -> Message:
     """Return the entity without secrets. Raises NewerSnapshotError, SnapshotError."""
     assert entry.canonical is not None, "merged entities have no tombstones"
     section = SECTION_NAMES[stage]

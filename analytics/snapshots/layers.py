@@ -19,7 +19,7 @@ from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotMani
 from viewstamp.format import FormatError
 from viewstamp.format.layer import BlockLocation, LayerReader, decode_block
 from viewstamp.format.manifest import check_layer_belongs, layer_name
-from viewstamp.format.section import Entry, Position
+from viewstamp.format.section import Position, SectionEntry
 
 # Before every entry of a section, and behind every one.
 FIRST: Final[Position] = (-1, b"")
@@ -75,7 +75,7 @@ class CopiedLayer:
             os.close(descriptor)
         self._open.clear()
 
-    def entries(self, within: KeyRange, wanted: Wanted | None = None) -> Iterator[Entry]:
+    def entries(self, within: KeyRange, wanted: Wanted | None = None) -> Iterator[SectionEntry]:
         """Yield the entries of a range in order, tombstones too.
 
         Blocks that are not `wanted` are not read. Raises SnapshotError.
@@ -92,11 +92,11 @@ class CopiedLayer:
                 entries = [entry for entry in entries if within.holds(entry[:2])]
             yield from entries
 
-    def block(self, index: int) -> list[Entry]:
+    def block(self, index: int) -> list[SectionEntry]:
         """Return the entries of a block. Raises SnapshotError if it is good in no copy."""
         return self._first_good(lambda reader: self._decode(reader, index))
 
-    def _decode(self, reader: LayerReader, index: int) -> list[Entry]:
+    def _decode(self, reader: LayerReader, index: int) -> list[SectionEntry]:
         location = self.blocks[index]
         if reader.blocks is not self.blocks and reader.blocks[index] != location:
             raise FormatError(f"its index says of block {index} other than that of another copy")

@@ -36,7 +36,7 @@ SECTION_NAMES: Final[Mapping[int, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SnapshotSelection:
     """Directories, generations ascending, stages ascending; `kind` is 0 for all of them."""
 
     directories: tuple[Path, ...]
@@ -71,7 +71,7 @@ def kind_named(name: str) -> tuple[int, int, KindInfo]:
     raise SnapshotError(f"no kind of entity is named {name!r}: choose from {known}")
 
 
-def selection_of(options: Mapping[str, str]) -> Selection:
+def selection_of(options: Mapping[str, str]) -> SnapshotSelection:
     """Return what options select. Raises SnapshotError for what is not there or not understood."""
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
@@ -79,7 +79,7 @@ def selection_of(options: Mapping[str, str]) -> Selection:
     directories = _directories(options)
     stages, kind = _parts(options)
     there = copies.generations(directories)
-    return Selection(
+    return SnapshotSelection(
         tuple(directories),
         tuple(_generations(options.get(GENERATION, NEWEST), there, directories)),
         stages,

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from analytics.snapshots.errors import SnapshotError
 from analytics.snapshots.selection import KIND, VIEW, selection_of
-from analytics.snapshots.views import ENTITIES, Slice, View, view_of
+from analytics.snapshots.views import ENTITIES, SectionSlice, View, view_of
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -56,7 +56,7 @@ class SnapshotDataSource(DataSource):
 class Slices(InputPartition):
     """What one task reads, one slice behind the other."""
 
-    slices: tuple[Slice, ...]
+    slices: tuple[SectionSlice, ...]
 
 
 class SnapshotReader(DataSourceReader):
@@ -82,9 +82,9 @@ class SnapshotReader(DataSourceReader):
             yield record_batch(batch, self._view.struct)
 
 
-def _together(slices: Iterable[Slice], work_bytes_max: int) -> Iterator[Slices]:
+def _together(slices: Iterable[SectionSlice], work_bytes_max: int) -> Iterator[Slices]:
     """Put small slices together, since each task costs some 50 ms before it begins."""
-    held: list[Slice] = []
+    held: list[SectionSlice] = []
     work_bytes = 0
     for piece in slices:
         work_bytes += piece.work_bytes

@@ -31,7 +31,7 @@ from analytics.snapshots.chain import (
 )
 from analytics.snapshots.errors import SnapshotError
 from analytics.snapshots.layers import CopiedLayer, KeyRange
-from analytics.snapshots.selection import SECTION_NAMES, Selection, kind_name
+from analytics.snapshots.selection import SECTION_NAMES, SnapshotSelection, kind_name
 from analytics.snapshots.weights import kind_weights
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format.block import ENTRY_HEADER_BYTES
@@ -44,7 +44,7 @@ NOTHING: Final = KeyRange(stop=WHOLE.start)
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class SectionSlice:
     """A range of keys of one section of one generation.
 
     `manifest` and `before` are manifest files: of the generation, and of what it is compared with.
@@ -63,16 +63,16 @@ class View(NamedTuple):
     """Columns, what slices a selection, and what makes the rows of a slice."""
 
     struct: StructType
-    plan: Callable[[Selection], Iterable[Slice]]
-    rows: Callable[[Slice], Iterator[Row]]
+    plan: Callable[[SnapshotSelection], Iterable[SectionSlice]]
+    rows: Callable[[SectionSlice], Iterator[Row]]
 
 
 def entities_of(struct: StructType, make: entities.Maker) -> View:
     """Return the view of the merged entities of which `make` makes rows."""
 
-    def rows(part: Slice) -> Iterator[Row]:
+    def rows(part: SectionSlice) -> Iterator[Row]:
         manifest = copies.decoded(part.manifest)
-        cut = entities.Cut(manifest.generation, manifest.cut_revision, manifest.timestamp)
+        cut = entities.GenerationCut(manifest.generation, manifest.cut_revision, manifest.timestamp)
         with opened(part.directories, chain_of(manifest, part.stage)) as layers:
             for entry in merged(layers, part.within):
                 yield from make(cut, part.stage, entry)
@@ -80,7 +80,7 @@ def entities_of(struct: StructType, make: entities.Maker) -> View:
     return View(struct, _plan_entities, rows)
 
 
-def _plan_entities(selection: Selection) -> Iterator[Slice]:
+def _plan_entities(selection: SnapshotSelection) -> Iterator[SectionSlice]:
     for manifest in selection.manifests():
         message = copies.decoded(manifest)
         for stage in selection.stages:
@@ -88,7 +88,9 @@ def _plan_entities(selection: Selection) -> Iterator[Slice]:
                 if layers:
                     found = ranges(layers, selection.within, selection.partition_bytes)
                     for within, raw_bytes in found:
-                        yield Slice(selection.directories, manifest, stage, raw_bytes, within)
+                        yield SectionSlice(
+                            selection.directories, manifest, stage, raw_bytes, within
+                        )
 
 
 # --- Changes ---
@@ -103,7 +105,7 @@ CHANGES_COLUMNS: Final = (
 )
 
 
-def _plan_changes(selection: Selection) -> Iterator[Slice]:
+def _plan_changes(selection: SnapshotSelection) -> Iterator[SectionSlice]:
     """Yield ranges of the sections of each generation whose state before is known."""
     there = copies.generations(selection.directories)
     for manifest in selection.manifests():
@@ -116,8 +118,8 @@ def _plan_changes(selection: Selection) -> Iterator[Slice]:
 
 
 def _plan_section_changes(
-    selection: Selection, manifest: bytes, stage: int, parent: bytes | None
-) -> Iterator[Slice]:
+    selection: SnapshotSelection, manifest: bytes, stage: int, parent: bytes | None
+) -> Iterator[SectionSlice]:
     message = copies.decoded(manifest)
     chain = chain_of(message, stage)
     is_rewritten = _newest(chain) == message.generation and len(chain.layers) == 1
@@ -125,17 +127,17 @@ def _plan_section_changes(
         return
     if _newest(chain) != message.generation:
         # Nothing changed. An empty range says so, and its row is all zeros.
-        yield Slice(selection.directories, manifest, stage, 0, NOTHING)
+        yield SectionSlice(selection.directories, manifest, stage, 0, NOTHING)
         return
     before = parent if is_rewritten else None
     with opened(selection.directories, chain) as layers:
         looked_at = layers if is_rewritten else layers[-1:]
         found = ranges(looked_at, selection.within, selection.partition_bytes)
         for within, raw_bytes in found:
-            yield Slice(selection.directories, manifest, stage, raw_bytes, within, before)
+            yield SectionSlice(selection.directories, manifest, stage, raw_bytes, within, before)
 
 
-def _changes(part: Slice) -> Iterator[Row]:
+def _changes(part: SectionSlice) -> Iterator[Row]:
     """Yield a row per kind, and one of zeros where there is no change."""
     manifest = copies.decoded(part.manifest)
     counts: dict[int, list[int]] = {0: [0] * len(CHANGES_COLUMNS)}
@@ -149,7 +151,7 @@ def _changes(part: Slice) -> Iterator[Row]:
         yield manifest.generation, SECTION_NAMES[part.stage], name, *count
 
 
-def _change_list(part: Slice, manifest: SnapshotManifest) -> Iterator[Change]:
+def _change_list(part: SectionSlice, manifest: SnapshotManifest) -> Iterator[Change]:
     if part.within.stop <= part.within.start:
         return
     chain = chain_of(manifest, part.stage)
@@ -172,13 +174,13 @@ def _newest(chain: Chain) -> int:
 # --- Whole generations ---
 
 
-def _plan_generations(selection: Selection) -> Iterator[Slice]:
+def _plan_generations(selection: SnapshotSelection) -> Iterator[SectionSlice]:
     for manifest in selection.manifests():
         for stage in selection.stages:
-            yield Slice(selection.directories, manifest, stage)
+            yield SectionSlice(selection.directories, manifest, stage)
 
 
-def _sections(part: Slice) -> Iterator[Row]:
+def _sections(part: SectionSlice) -> Iterator[Row]:
     """Yield a row per kind that has entities or bytes."""
     manifest = copies.decoded(part.manifest)
     section = dict(sections(manifest))[part.stage]
@@ -204,7 +206,7 @@ def _sections(part: Slice) -> Iterator[Row]:
         )
 
 
-def _layers(part: Slice) -> Iterator[Row]:
+def _layers(part: SectionSlice) -> Iterator[Row]:
     manifest = copies.decoded(part.manifest)
     for position, layer in enumerate(chain_of(manifest, part.stage).layers):
         yield (

@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from analytics.schema import Table
+from analytics.schema import TableSchema
 
 # The rank of a percentile is off by at most 1/10,000 of the rows of its group: p99 lies between
 # p98.99 and p99.01. Groups of fewer than 5,000 rows are exact (nearest rank), since the sketch
@@ -35,7 +35,7 @@ CALL_KINDS: Final = ("CLIENT", "PRODUCER")
 ERROR_STATUS: Final = "ERROR"
 
 
-def conform(frame: DataFrame, table: Table) -> DataFrame:
+def conform(frame: DataFrame, table: TableSchema) -> DataFrame:
     """Return the columns of the table, in its order and with its types."""
     return frame.select(
         *(f.col(field.name).cast(field.dataType).alias(field.name) for field in table.struct())

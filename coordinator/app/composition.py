@@ -16,10 +16,10 @@ from typing import Any, Final
 from coordinator import vsr, yielding
 from coordinator.app.config import Config
 from coordinator.app.face import FacePorts, PublicFace
-from coordinator.app.leadership import Standing, StandingPorts
+from coordinator.app.leadership import Leadership, StandingPorts
 from coordinator.app.members import MemberPorts, Members
 from coordinator.app.services import LinkPorts, ServiceLinks
-from coordinator.app.snapshots import Snapshots, Surroundings
+from coordinator.app.snapshots import SnapshotAssembly, Surroundings
 from coordinator.app.telemetry import ReplicaTelemetry, Sources
 from coordinator.base.alarms import Alarms
 from coordinator.base.clock import monotonic_ms, wall_clock_us
@@ -34,24 +34,24 @@ from coordinator.mux import types as mux_types
 from coordinator.mux.mux import FROM_THE_BEGINNING, Mux
 from coordinator.peers.messages import SnapshotDurableMessage
 from coordinator.peers.peers import PeersConfig
-from coordinator.replica.bootstrap import ReplicaFiles
+from coordinator.replica.bootstrap import Bootstrap, initial_members_of
+from coordinator.replica.data_directory import ReplicaFiles
 from coordinator.replica.driver import Driver
 from coordinator.replica.fitness import Fitness, FitnessPorts, Seen
-from coordinator.replica.founding import Founding, founders_of
 from coordinator.replica.peer_answers import Position
 from coordinator.replica.peers import NO_PEERS
 from coordinator.replica.ports import DriverEvents
 from coordinator.replica.proposals import Proposals
 from coordinator.replica.space import SpaceWatch
-from coordinator.replica.writer import Writer
+from coordinator.replica.writer import JournalWriter
 from coordinator.snapshot.bases import restored_mux
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.snapshot.triggers import TriggerSettings
 from coordinator.snapshot.work import Durable
 from coordinator.stages import codec
-from coordinator.stages.client import Identity
+from coordinator.stages.client import CoordinatorIdentity
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
-from viewstamp.format.prepare import Prepare, seal
+from viewstamp.format.prepare import SealedPrepare, seal
 from viewstamp.limits import FEATURE_LEVEL_MAX
 from viewstamp.telemetry import fields
 from viewstamp.telemetry.settings import Telemetry
@@ -83,7 +83,7 @@ class Coordinator:
         routes = {method.code: mux_route(method) for method in self.routes.methods()}
         self._mux = Mux(routes, codec.ProtobufCodec(), restored=restored)
         self.routes.level_in_force = lambda: self._mux.feature_level
-        self._writer: Writer[vsr.SuperblockState] = Writer(files.journal, files.superblock)
+        self._writer: JournalWriter[vsr.CoreState] = JournalWriter(files.journal, files.superblock)
         self._space = SpaceWatch(files.journal, self._became_full, self._has_room)
         self._members = self._make_members()
         peers = NO_PEERS if self._members is None else self._members.driver_ports()
@@ -91,7 +91,7 @@ class Coordinator:
         self.driver = Driver(core, self._mux, self._writer, self._events(), peers)
         if self._members is not None:
             self._members.connect(self.driver, lambda: core.marks.commit_max)
-        self._founding = Founding(files.cluster_id, config.data_directory, self.driver.found)
+        self._bootstrap = Bootstrap(files.cluster_id, config.data_directory, self.driver.found)
         self._proposals = Proposals(self.driver.intake, self.routes)
         self._services = self._connect_services()
         self._clients = self._services.clients
@@ -160,7 +160,7 @@ class Coordinator:
                 "a torn tail, never acknowledged, was cut off the journal",
                 extra=fields(cut=str(self._files.recovery.cut)),
             )
-        identity = Identity(
+        identity = CoordinatorIdentity(
             self._files.cluster_id, self._config.replica_id, self._files.superblock.sequence
         )
         for client in self._clients.values():
@@ -216,9 +216,9 @@ class Coordinator:
 
     def _events(self) -> DriverEvents:
         return DriverEvents(
-            founding_ready=lambda nonces: self._start(self._founding.make(nonces)),
+            bootstrap_ready=lambda nonces: self._start(self._bootstrap.make(nonces)),
             status_changed=self._status_changed,
-            retired=self._retired,
+            applied=self._applied,
             cut_taken=self._cut_taken,
             catalog_changed=self._catalog_changed,
             fatal=self._fail,
@@ -230,12 +230,12 @@ class Coordinator:
             handed_over=self._telemetry.handed_over,
         )
 
-    def _persisting(self, prepares: Sequence[Prepare]) -> None:
+    def _persisting(self, prepares: Sequence[SealedPrepare]) -> None:
         self._space.sent(prepares)
         self._snapshots.persisting(prepares)
         self._telemetry.persisting(prepares, self.driver.intake.batch_of)
 
-    def _persisted(self, prepares: Sequence[Prepare]) -> None:
+    def _persisted(self, prepares: Sequence[SealedPrepare]) -> None:
         self._space.written(prepares)
         self._snapshots.persisted(prepares)
         self._telemetry.persisted(prepares)
@@ -265,7 +265,7 @@ class Coordinator:
             self.driver.connect(stage, self._telemetry.link(stage, client))
         return links
 
-    def _make_snapshots(self) -> Snapshots:
+    def _make_snapshots(self) -> SnapshotAssembly:
         around = Surroundings(
             files=self._files,
             mux=self._mux,
@@ -292,7 +292,7 @@ class Coordinator:
             keep_last=limits.keep_last,
             keep_daily=limits.keep_daily,
         )
-        return Snapshots(around, settings, self._config.data_directory, limits.deadline_ms)
+        return SnapshotAssembly(around, settings, self._config.data_directory, limits.deadline_ms)
 
     def _make_members(self) -> Members | None:
         settings = self._config.peers
@@ -356,7 +356,7 @@ class Coordinator:
         def look() -> Seen:
             return Seen(
                 committed_op=self.driver.progress.committed_op,
-                retired_op=self.driver.progress.retired_op,
+                applied_op=self.driver.progress.applied_op,
                 services=self._services.states(),
                 is_full=self._space.full,
                 has_fit_peer=members is not None and members.reports.has_fit_peer(),
@@ -386,8 +386,10 @@ class Coordinator:
 
         def look() -> yielding.Seen:
             progress = self.driver.progress
-            follows = progress.status is vsr.Status.NORMAL and not self.driver.serving.is_primary
-            return yielding.Seen(follows, progress.op, progress.retired_op)
+            follows = (
+                progress.status is vsr.ReplicaStatus.NORMAL and not self.driver.serving.is_primary
+            )
+            return yielding.Seen(follows, progress.op, progress.applied_op)
 
         return yielding.Yielding(yielding.YieldingPorts(look, yielding.say, monotonic_ms))
 
@@ -407,7 +409,7 @@ class Coordinator:
         )
         return PublicFace(self._config, ports)
 
-    def _make_standing(self) -> Standing:
+    def _make_standing(self) -> Leadership:
         ports = StandingPorts(
             driver=self.driver,
             writer=self._writer,
@@ -419,7 +421,7 @@ class Coordinator:
             data_directory=self._config.data_directory,
             start=self._start,
         )
-        return Standing(ports)
+        return Leadership(ports)
 
     # --- Replica ---
 
@@ -429,9 +431,9 @@ class Coordinator:
         self._telemetry.status_changed(changed)
         self._standing.status_changed(changed)
 
-    def _retired(self, retired: mux_types.Retired) -> None:
-        self._telemetry.retired(retired)
-        self._standing.retired(retired)
+    def _applied(self, applied: mux_types.Applied) -> None:
+        self._telemetry.applied(applied)
+        self._standing.applied(applied)
 
     def _became_full(self, why: str) -> None:
         self.alarms.raise_alarm(
@@ -456,6 +458,6 @@ def _core(config: Config, files: ReplicaFiles) -> vsr.Replica:
     return vsr.Replica(
         configuration,
         seal=seal,
-        read_founders=founders_of,
+        read_initial_members=initial_members_of,
         jitter=lambda limit: random.randint(0, limit),
     )

@@ -98,7 +98,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--cluster-key", type=Path, help="default: cluster.key in the data directory")
     add("--replica-id", type=int, default=0)
-    add("--replica-count", type=int, default=1, help="of those that vote; fixed at founding")
+    add("--replica-count", type=int, default=1, help="of those that vote; fixed at bootstrap")
     add("--cluster-id", help="32 hexadecimal digits; refuse a directory of another cluster")
     add("--journal-segment-bytes", type=int, default=SEGMENT_BYTES)
     add("--journal-archive", type=Path, help="keep dropped journal segments in this directory")

@@ -13,7 +13,7 @@ from coordinator.base.clock import monotonic_ms
 from coordinator.base.errors import ConfigError
 from coordinator.gateway.audit import Audit
 from coordinator.gateway.caller_calls import Callers
-from coordinator.gateway.commands import Commands
+from coordinator.gateway.commands import CommandAdmission
 from coordinator.gateway.forwarding import Forwarding
 from coordinator.gateway.leading import Leading
 from coordinator.gateway.normalize import Normalizer
@@ -21,7 +21,7 @@ from coordinator.gateway.primary_calls import PrimaryCalls
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.quotas import Quotas
 from coordinator.gateway.reader import MuxReader
-from coordinator.gateway.reads import Reads
+from coordinator.gateway.reads import ReadStarter
 from coordinator.gateway.registration import SessionRoom
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.server import GatewayServer, server_credentials
@@ -76,7 +76,7 @@ class PublicFace:
         self._shares = Shares(ports.mux.replies, ports.timers.evict)
         self._log = _audit_log(config)
         self._audit = Audit(self._log, ports.routes, ports.authenticator)
-        self._commands = Commands(
+        self._commands = CommandAdmission(
             ports.routes,
             self._normalizer,
             ports.driver.intake,
@@ -90,7 +90,7 @@ class PublicFace:
         reader = MuxReader(
             ports.driver.reads, ports.driver.serving, ports.mux.sessions, ports.services
         )
-        self._reads = Reads(ports.routes, reader, shares=self._shares)
+        self._reads = ReadStarter(ports.routes, reader, shares=self._shares)
         self._callers = Callers(ports.routes, ports.authenticator, self._commands, self._reads)
         self.submit = self._make_submit()
         handlers = self._audit.administrative(

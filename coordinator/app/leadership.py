@@ -1,7 +1,7 @@
 """What follows from where this replica stands: whether it is ready, and whether it leads.
 
-Ready is a replica in status normal once everything has retired that was in its log by then. The
-primary leads from then on: it proposes what is due, and orders snapshots.
+Ready is a replica in status normal once everything has been applied that was in its log by then.
+The primary leads from then on: it proposes what is due, and orders snapshots.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any, Final
 from coordinator import vsr
 from coordinator.app.face import PublicFace
 from coordinator.app.members import Members
-from coordinator.app.snapshots import Snapshots
+from coordinator.app.snapshots import SnapshotAssembly
 from coordinator.gateway.timers import SessionTimers
 from coordinator.mux import types as mux_types
+from coordinator.replica.bootstrap import ROOT_PASSWORD_FILE
 from coordinator.replica.driver import Driver
-from coordinator.replica.founding import ROOT_PASSWORD_FILE
 from coordinator.replica.proposals import Proposals
-from coordinator.replica.writer import Writer
+from coordinator.replica.writer import JournalWriter
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.telemetry import fields
@@ -42,23 +42,23 @@ class StandingPorts:
     """What is told of changes. `start` runs work whose failure ends the process."""
 
     driver: Driver
-    writer: Writer[vsr.SuperblockState]
+    writer: JournalWriter[vsr.CoreState]
     proposals: Proposals
     timers: SessionTimers
-    snapshots: Snapshots
+    snapshots: SnapshotAssembly
     face: PublicFace
     members: Members | None
     data_directory: Path
     start: Callable[[Coroutine[Any, Any, None]], None]
 
 
-class Standing:
+class Leadership:
     """Follows the status of one replica; `address` is where it serves clients."""
 
     def __init__(self, ports: StandingPorts) -> None:
         self.address = ""
         self._ports = ports
-        self._caught_up_op: int | None = None  # ready once this op has retired; None: not now
+        self._caught_up_op: int | None = None  # ready once this op has been applied; None: not now
         self._has_led = False  # since the status changed last
         self._is_caught_up = False
         self._stalled = ""  # what does not get on, empty if nothing
@@ -69,7 +69,7 @@ class Standing:
         """Take a new status or view."""
         ports = self._ports
         _log.info("status changed", extra=fields(status=changed.status.value, view=changed.view))
-        is_normal = changed.status is vsr.Status.NORMAL
+        is_normal = changed.status is vsr.ReplicaStatus.NORMAL
         ports.writer.status_changed(is_normal=is_normal)
         if self._has_led:
             self._stop_leading()
@@ -93,16 +93,16 @@ class Standing:
         log("stages stand still" if reason else "stages get on again", extra=fields(why=reason))
         self._tell_readiness()
 
-    def retired(self, retired: mux_types.Retired) -> None:
+    def applied(self, applied: mux_types.Applied) -> None:
         """An entry went through all stages."""
         if self._caught_up_op is not None:
             self._look_whether_ready()
         if not self._is_caught_up:
             self._tell_progress()
         self._look_at_level()
-        for session_id in retired.ended_sessions:
+        for session_id in applied.ended_sessions:
             self._ports.face.submit.session_ended(session_id)
-        for user_id in retired.users_with_ended_credentials:
+        for user_id in applied.users_with_ended_credentials:
             self._ports.face.submit.credentials_ended(user_id)
 
     def _tell_progress(self) -> None:
@@ -112,7 +112,7 @@ class Standing:
             return
         self._told_s = now_s
         try:
-            print(json.dumps({"retired": self._ports.driver.progress.retired_op}), flush=True)  # noqa: T201
+            print(json.dumps({"applied": self._ports.driver.progress.applied_op}), flush=True)  # noqa: T201
         except OSError as error:
             _log.warning("the supervisor could not be told", extra=fields(error=str(error)))
 
@@ -141,8 +141,8 @@ class Standing:
         )
 
     def _look_whether_ready(self) -> None:
-        retired_op = self._ports.driver.progress.retired_op
-        if self._caught_up_op is None or retired_op < self._caught_up_op:
+        applied_op = self._ports.driver.progress.applied_op
+        if self._caught_up_op is None or applied_op < self._caught_up_op:
             return
         self._caught_up_op = None
         self._is_caught_up = True

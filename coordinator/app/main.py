@@ -17,10 +17,10 @@ from coordinator.app.snapshot_repair import mend_of
 from coordinator.base.errors import ConfigError, HaltedError
 from coordinator.journal.errors import JournalError
 from coordinator.mux.entities import RestoreError
-from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
+from coordinator.replica.data_directory import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.replica.start import WrongDirectoryError
 from coordinator.snapshot.divergence import DivergedError
-from coordinator.snapshot.errors import SnapshotFilesError
+from coordinator.snapshot.errors import SnapshotStorageError
 from coordinator.snapshot.transfer import RestartNeeded
 from coordinator.stages.base import BaseRefusedError
 from coordinator.stages.client import FencedError, WrongServiceError
@@ -47,7 +47,7 @@ _CANNOT_START: Final = (
     WrongDirectoryError,
     DirectoryInUse,
     JournalError,
-    SnapshotFilesError,
+    SnapshotStorageError,
     FormatError,
     OSError,
 )

@@ -14,16 +14,16 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from coordinator import vsr
-from coordinator.app.reports import NO_VOTE, REPORT_INTERVAL_MS, Reports
+from coordinator.app.reports import NO_VOTE, REPORT_INTERVAL_MS, SnapshotReports
 from coordinator.base.alarms import Alarms
 from coordinator.gateway.cluster import STATUSES
 from coordinator.peers import messages as peer_messages
 from coordinator.peers.hello import HelloRefusal
 from coordinator.peers.peers import PeerEvents, Peers, PeersConfig
 from coordinator.peers.status import LinkState, PeerStatus
-from coordinator.replica.bootstrap import ReplicaFiles
+from coordinator.replica.data_directory import ReplicaFiles
 from coordinator.replica.driver import Driver
-from coordinator.replica.peer_answers import Entries, PeerAnswers, Position
+from coordinator.replica.peer_answers import JournalEntries, PeerAnswers, Position
 from coordinator.replica.peers import PeerPorts
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.snapshot.transfer import StateTransfer, TransferPorts
@@ -49,7 +49,7 @@ class MemberPorts:
     `start` runs work whose failure ends the process, as `fail` does.
     """
 
-    entries: Entries
+    entries: JournalEntries
     position: Callable[[], Position]
     client_address: Callable[[], str]
     durable_elsewhere: Callable[[peer_messages.SnapshotDurableMessage], None]
@@ -70,7 +70,7 @@ class Members:
 
     def __init__(self, config: PeersConfig, ports: MemberPorts) -> None:
         self.replica_id = config.replica_id
-        self.reports = Reports(config.others, config.replica_count, ports.clock_ms)
+        self.reports = SnapshotReports(config.others, config.replica_count, ports.clock_ms)
         self._cluster_id = config.cluster_id
         self._replica_count = config.replica_count
         self._ports = ports
@@ -144,7 +144,7 @@ class Members:
         """Tell the primary, if it is known and another, what is durable here."""
         assert self._driver is not None, "connect first"
         progress = self._driver.progress
-        if progress.status is vsr.Status.NORMAL and progress.primary != self.replica_id:
+        if progress.status is vsr.ReplicaStatus.NORMAL and progress.primary != self.replica_id:
             self._tell_durable(progress.primary, durable)
 
     def tell_others(self, durable: Durable) -> None:
@@ -203,7 +203,7 @@ class Members:
         if report is not None:
             found.status = report.status  # type: ignore[assignment]
             found.view, found.op, found.commit = report.view, report.op, report.commit
-            found.retired, found.generation = report.retired, report.generation
+            found.applied, found.generation = report.applied, report.generation
             found.address, found.unfit = report.client_address, report.unfit
             found.feature_level_max = report.feature_level_max
         return found
@@ -215,11 +215,11 @@ class Members:
         message = peer_messages.ReplicaReportMessage(
             cluster_id=self._cluster_id,
             from_replica=self.replica_id,
-            status=STATUSES[vsr.Status.HALTED if self._is_halted else progress.status],
+            status=STATUSES[vsr.ReplicaStatus.HALTED if self._is_halted else progress.status],
             view=progress.view,
             op=progress.op,
             commit=progress.committed_op,
-            retired=progress.retired_op,
+            applied=progress.applied_op,
             generation=self._ports.position().generation,
             client_address=self._ports.client_address(),
             unfit=self._ports.unfit() or self._lack_of_vote(),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from coordinator.peers.messages import ReplicaReportMessage
-from coordinator.snapshot.retention import Follower
+from coordinator.snapshot.log_retention import Follower
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 
 REPORT_INTERVAL_MS: Final = 500
@@ -19,7 +19,7 @@ FRESH_REPORT_MS: Final = 3 * REPORT_INTERVAL_MS
 NO_VOTE: Final = "it has lost its disk, and has no vote yet"
 
 
-class Reports:
+class SnapshotReports:
     """The last report of each of `others`. The first `replica_count` replicas have a vote."""
 
     def __init__(

@@ -19,7 +19,7 @@ from coordinator.replica.fitness import ServiceState
 from coordinator.replica.proposals import Proposals
 from coordinator.stages import codec
 from coordinator.stages.client import StageClient, StageEvents, WrongServiceError
-from coordinator.stages.gathering import SectionGathering
+from coordinator.stages.install_barrier import SectionGathering
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1 import errors_pb2

@@ -30,7 +30,7 @@ from coordinator.app.members import TRANSFER_FOLDER
 from coordinator.peers.fetch import ADOPTED
 from coordinator.peers.files_only import FilesOnly
 from coordinator.peers.peers import PeersConfig, fetcher_of
-from coordinator.replica.bootstrap import DamagedSnapshot, Mend
+from coordinator.replica.data_directory import DamagedSnapshot, Mend
 from coordinator.snapshot.errors import CopiesFailed, PeerFileUnavailable
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.snapshot.transfer import (

@@ -15,33 +15,33 @@ from coordinator.mux.mux import Mux
 from coordinator.mux.stage import Stage
 from coordinator.peers.messages import SnapshotDurableMessage
 from coordinator.replica.batcher import Batcher
-from coordinator.replica.bootstrap import ReplicaFiles
+from coordinator.replica.data_directory import ReplicaFiles
 from coordinator.replica.driver import Driver
 from coordinator.replica.ports import Progress
 from coordinator.replica.proposals import Proposals
-from coordinator.replica.writer import Writer
+from coordinator.replica.writer import JournalWriter
 from coordinator.snapshot.adoption import Adoption, AdoptionPorts
 from coordinator.snapshot.agreement import DurableReport, Reports
 from coordinator.snapshot.bases import restored_tallies, section_base
 from coordinator.snapshot.copies import CopyVerdict
 from coordinator.snapshot.decisions import LocalState
 from coordinator.snapshot.generation_writer import StoredGenerations, durable_of
+from coordinator.snapshot.log_retention import NONE_AT_ALL, Follower, LogRetention, RetentionRoom
 from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports
-from coordinator.snapshot.pacing import Pace, Traffic
-from coordinator.snapshot.retention import NONE_AT_ALL, Follower, Retention, Room
+from coordinator.snapshot.pacing import SnapshotPace, Traffic
 from coordinator.snapshot.sections import CutSections
 from coordinator.snapshot.store import CatalogViewWriter, view_of
-from coordinator.snapshot.triggers import Load, SnapshotTriggers, TriggerSettings
+from coordinator.snapshot.triggers import ReplicaLoad, SnapshotTriggers, TriggerSettings
 from coordinator.snapshot.work import Durable, LocalWork
 from coordinator.stages.client import StageClient
 from coordinator.telemetry.snapshots import SnapshotWatch
 from viewstamp import limits
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
-from viewstamp.format.prepare import Prepare
+from viewstamp.format.prepare import SealedPrepare
 from viewstamp.snapshots.catalog_view import CATALOG_VIEW_FILE, CatalogView
 
 
-class Space(Protocol):
+class SnapshotSpace(Protocol):
     """Room in the journal."""
 
     full: bool
@@ -63,11 +63,11 @@ class Surroundings:
     files: ReplicaFiles
     mux: Mux
     driver: Driver
-    writer: Writer[Any]
+    writer: JournalWriter[Any]
     services: Mapping[Stage, StageClient]
     proposals: Proposals
     alarms: Alarms
-    space: Space
+    space: SnapshotSpace
     versions: Callable[[Stage], int]
     clock_ms: Callable[[], int]
     start: Callable[[Coroutine[Any, Any, None]], None]
@@ -81,14 +81,14 @@ class Surroundings:
 def traffic_of(progress: Progress, batcher: Batcher, is_urgent: Callable[[], bool]) -> Traffic:
     """Return what the work on snapshots must know of commands."""
     return Traffic(
-        retired=lambda: progress.retired_revision,
-        waiting=lambda: progress.op - progress.retired_op + len(batcher),
+        applied=lambda: progress.applied_revision,
+        waiting=lambda: progress.op - progress.applied_op + len(batcher),
         is_urgent=is_urgent,
     )
 
 
 def is_urgent(
-    load: Load, catalog: Mapping[int, Snapshot], local_state: Callable[[int], LocalState]
+    load: ReplicaLoad, catalog: Mapping[int, Snapshot], local_state: Callable[[int], LocalState]
 ) -> bool:
     """Return whether a generation is to be made durable as fast as can be.
 
@@ -102,7 +102,7 @@ def is_urgent(
     return is_completed and local_state(newest) is LocalState.FROZEN
 
 
-class Snapshots:
+class SnapshotAssembly:
     """Everything about snapshots in one process."""
 
     def __init__(
@@ -114,7 +114,7 @@ class Snapshots:
     ) -> None:
         self._around = around
         traffic = traffic_of(around.driver.progress, around.driver.intake.batcher, self._is_urgent)
-        self._pace = Pace(traffic, deadline_ms)
+        self._pace = SnapshotPace(traffic, deadline_ms)
         self._loop = asyncio.get_running_loop()
         manifest = None if around.files.base is None else around.files.base.manifest
         snapshots = around.mux.catalog.list_after(0, around.mux.catalog.last_generation)
@@ -130,10 +130,10 @@ class Snapshots:
         )
         restored = None if manifest is None else restored_tallies(manifest)
         self._sections = CutSections(around.services, around.versions, restored)
-        self._retention = Retention(
+        self._retention = LogRetention(
             around.files.journal,
             around.followers,
-            lambda: NONE_AT_ALL if around.space.full else Room(around.retain_ms),
+            lambda: NONE_AT_ALL if around.space.full else RetentionRoom(around.retain_ms),
         )
         self._adoption = Adoption(around.files.snapshots, self._adoption_ports())
         self._adoption.start_from(manifest)
@@ -196,11 +196,11 @@ class Snapshots:
 
     # --- From the log ---
 
-    def persisting(self, prepares: Sequence[Prepare]) -> None:
+    def persisting(self, prepares: Sequence[SealedPrepare]) -> None:
         """These are on their way to the journal. What others hold may be executed before that."""
         self._unwritten.update((prepare.op, prepare.checksum) for prepare in prepares)
 
-    def persisted(self, prepares: Sequence[Prepare]) -> None:
+    def persisted(self, prepares: Sequence[SealedPrepare]) -> None:
         """The journal has these, unless others took their place since."""
         for prepare in prepares:
             if self._unwritten.get(prepare.op) == prepare.checksum:
@@ -216,11 +216,13 @@ class Snapshots:
         if checksum is not None:
             return checksum
         header = self._around.files.journal.header(op)
-        assert header is not None, f"op {op} retires and is neither in the journal nor on its way"
+        assert header is not None, (
+            f"op {op} is applied and is neither in the journal nor on its way"
+        )
         return header.checksum
 
     def catalog_changed(self, changed: CatalogChanged) -> None:
-        """A prepare that retires has changed the catalog."""
+        """A prepare that is applied has changed the catalog."""
         self._catalog.update((s.generation, s) for s in changed.snapshots)
         for generation in changed.deleted:
             self._catalog.pop(generation, None)
@@ -279,7 +281,7 @@ class Snapshots:
 
     def _catalog_view(self) -> CatalogView:
         progress = self._around.driver.progress
-        position = (progress.retired_op, progress.retired_revision)
+        position = (progress.applied_op, progress.applied_revision)
         reported = self.orchestrator.reported
         return view_of(position, self._catalog.values(), reported, self._copies)
 
@@ -294,12 +296,12 @@ class Snapshots:
     def _is_urgent(self) -> bool:
         return is_urgent(self._load(), self._catalog, self.orchestrator.local_state)
 
-    def _load(self) -> Load:
+    def _load(self) -> ReplicaLoad:
         around = self._around
         progress = around.driver.progress
-        return Load(
+        return ReplicaLoad(
             now_ms=around.clock_ms(),
-            revision=progress.retired_revision,
+            revision=progress.applied_revision,
             journal_bytes=progress.handed_over_bytes,
             item_log_bytes=max(client.item_log_bytes for client in around.services.values()),
             is_disk_full=around.space.full,

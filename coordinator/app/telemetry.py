@@ -14,7 +14,7 @@ from coordinator.gateway.routes import Routes
 from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
-from coordinator.replica.batcher import Batch
+from coordinator.replica.batcher import PrepareBatch
 from coordinator.replica.driver import Driver
 from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator
 from coordinator.stages.client import StageClient
@@ -22,11 +22,11 @@ from coordinator.telemetry.metrics import Gauge, ReplicaMetrics
 from coordinator.telemetry.snapshots import SnapshotWatch
 from coordinator.telemetry.watch import ReplicaWatch, WatchedLink
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
-from viewstamp.format.prepare import Prepare
+from viewstamp.format.prepare import SealedPrepare
 from viewstamp.telemetry import fields
 from viewstamp.telemetry.sampling import Sampler, new_root
 from viewstamp.telemetry.settings import Telemetry
-from viewstamp.telemetry.spans import Kind, Span
+from viewstamp.telemetry.spans import SpanRole, TraceSpan
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class ReplicaTelemetry:
         self.committed = told.committed
         self.handed_over = told.handed_over
         self.answered = told.answered
-        self.retired = told.retired
+        self.applied = told.applied
         self.snapshots = SnapshotWatch(self._recorder, self._metrics)
         self._left_normal_ns = 0
 
@@ -98,16 +98,16 @@ class ReplicaTelemetry:
     def status_changed(self, changed: vsr.StatusChanged) -> None:
         """The replica has begun to serve, or has ceased to."""
         now_ns = time.time_ns()
-        if changed.status is not vsr.Status.NORMAL:
+        if changed.status is not vsr.ReplicaStatus.NORMAL:
             self._left_normal_ns = self._left_normal_ns or now_ns
             return
         self.snapshots.serving = True
         if self._left_normal_ns and self._recorder is not None:
             attributes = {"viewstamp.view": changed.view}
             self._recorder.record(
-                Span(
+                TraceSpan(
                     "view change",
-                    Kind.INTERNAL,
+                    SpanRole.INTERNAL,
                     new_root(),
                     "",
                     self._left_normal_ns,
@@ -126,11 +126,11 @@ class _Nobody:
     """What is told of prepares where nobody wants to know."""
 
     def persisting(
-        self, prepares: Sequence[Prepare], batch_of: Callable[[int], Batch | None]
+        self, prepares: Sequence[SealedPrepare], batch_of: Callable[[int], PrepareBatch | None]
     ) -> None:
         pass
 
-    def persisted(self, prepares: Sequence[Prepare]) -> None:
+    def persisted(self, prepares: Sequence[SealedPrepare]) -> None:
         pass
 
     def committed(self, op: int) -> None:
@@ -142,7 +142,7 @@ class _Nobody:
     def answered(self, stage: mux_types.Stage, sequence: int) -> None:
         pass
 
-    def retired(self, retired: mux_types.Retired) -> None:
+    def applied(self, applied: mux_types.Applied) -> None:
         pass
 
 
@@ -162,13 +162,17 @@ def gauges(sources: Sources) -> tuple[Gauge, ...]:
     return (
         plain("op", "The last op of the log.", lambda: progress.op),
         plain("committed_op", "The last op that a quorum has.", lambda: progress.committed_op),
-        plain("retired_op", "The last op that has retired.", lambda: progress.retired_op),
-        plain("revision", "The last revision that has retired.", lambda: progress.retired_revision),
+        plain("applied_op", "The last op that has been applied.", lambda: progress.applied_op),
+        plain(
+            "revision",
+            "The last revision that has been applied.",
+            lambda: progress.applied_revision,
+        ),
         plain("view", "The view.", lambda: progress.view),
         plain(
             "serving",
             "1 while the replica serves.",
-            lambda: progress.status is vsr.Status.NORMAL,
+            lambda: progress.status is vsr.ReplicaStatus.NORMAL,
         ),
         plain(
             "queue_depth",

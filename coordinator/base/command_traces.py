@@ -11,7 +11,7 @@ from viewstamp.limits import PREPARE_COMMANDS_MAX
 from viewstamp.telemetry import otlp
 from viewstamp.telemetry.rpc import OK, OUTCOME_OK, RpcNames, refused_attributes, refused_status
 from viewstamp.telemetry.sampling import TraceContext, new_id_base, numbered_id
-from viewstamp.telemetry.spans import AttributeValue, Kind, Span, Status, encoded_each
+from viewstamp.telemetry.spans import AttributeValue, SpanOutcome, SpanRole, TraceSpan, encoded_each
 
 SERVER_NUMBER: Final = 1  # of the SERVER span among those of a call
 # Numbers of a call's SERVER span and its steps differ in the last digit of an id alone.
@@ -171,7 +171,7 @@ class Ended(NamedTuple):
             return encoded_each(self.spans())
         attributes = trace.names.encoded + _SERVER_END % (self.op, REVISION, trace.user_id)
         parent_id = PARENT_ID if trace.parent_id else ""
-        head = otlp.shared(TRACE_ID, parent_id, Kind.SERVER, attributes)
+        head = otlp.shared(TRACE_ID, parent_id, SpanRole.SERVER, attributes)
         text = trace.names.pattern % (head, _SERVER_ID, trace.started_ns, self.ended_ns)
         calls = trace.calls
         revisions = [str(self.revision + call) for call in self._steps()]
@@ -183,15 +183,15 @@ class Ended(NamedTuple):
         calls = self.trace.calls
         return [0] * len(calls) if self.trace.is_read else calls
 
-    def spans(self) -> Iterable[Span]:
+    def spans(self) -> Iterable[TraceSpan]:
         """Yield the SERVER span of each call."""
         trace = self.trace
         for call, parent_id in enumerate(trace.parent_ids):
             outcome = self.refusals.get(call, self.outcome)
-            status = Status.UNSET if isinstance(outcome, str) else refused_status(outcome)
-            yield Span(
+            status = SpanOutcome.UNSET if isinstance(outcome, str) else refused_status(outcome)
+            yield TraceSpan(
                 trace.names.span_name,
-                Kind.SERVER,
+                SpanRole.SERVER,
                 trace.step(call, SERVER_NUMBER),
                 parent_id,
                 trace.started_ns,

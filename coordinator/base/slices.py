@@ -23,7 +23,7 @@ SLICE_MS: Final = 10
 STEP_ITEMS: Final = 128
 
 
-class Slice:
+class TimeSlice:
     """The time that work may take of the loop before it gives way."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Slice:
             self._ends_s = time.perf_counter() + SLICE_MS / 1000
 
 
-class Work(Generic[Result]):
+class SlicedWork(Generic[Result]):
     """Steps under way. `result` is there once they are done."""
 
     result: Result
@@ -52,7 +52,7 @@ class Work(Generic[Result]):
 
     def go_on(self) -> bool:
         """Work for a slice; return whether it is done. What a step raises is raised here."""
-        own = Slice()
+        own = TimeSlice()
         while not self.is_done:
             try:
                 next(self._steps)

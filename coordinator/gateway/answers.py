@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from coordinator.base.slices import Slice
+from coordinator.base.slices import TimeSlice
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.limits import KIB, MIB
 
@@ -37,7 +37,7 @@ class UserAnswers:
         """Begin with nothing due."""
         self.weight = 0
         self.turn = asyncio.Lock()
-        self.slice = Slice()
+        self.slice = TimeSlice()
 
 
 class AnswerQueue:

@@ -54,7 +54,7 @@ DENIALS: Final = frozenset(
 
 
 @dataclass(slots=True)
-class Caller:
+class AuditedCaller:
     """Who made a call; gRPC must not be asked for the `peer` once it is over."""
 
     context: Context
@@ -92,7 +92,9 @@ class Audit:
             self._log.lose()
 
     @_looking_on
-    def unary(self, path: str, payload: bytes, caller: Caller, outcome: Reply | Refusal) -> None:
+    def unary(
+        self, path: str, payload: bytes, caller: AuditedCaller, outcome: Reply | Refusal
+    ) -> None:
         """Tell of a call by itself: a command, a login, or a read that was denied."""
         if self._log is None:
             return

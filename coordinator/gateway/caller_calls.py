@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from coordinator.gateway.commands import Commands
+from coordinator.gateway.commands import CommandAdmission
 from coordinator.gateway.principal import Authenticator
-from coordinator.gateway.reads import LINEARIZABLE, Reads, ReadSpan
+from coordinator.gateway.reads import LINEARIZABLE, ReadStarter, RequestedReads
 from coordinator.gateway.replies import only_result
 from coordinator.gateway.routes import Routes
 from coordinator.replica.batcher import LooseCommand, Reply
@@ -27,7 +27,7 @@ class CallerCalls:
     """Commands and reads on behalf of one caller; `newest` is the last answer."""
 
     def __init__(
-        self, routes: Routes, commands: Commands, reads: Reads, principal: AccessToken
+        self, routes: Routes, commands: CommandAdmission, reads: ReadStarter, principal: AccessToken
     ) -> None:
         self.newest: Reply
         self._routes = routes
@@ -65,7 +65,7 @@ class CallerCalls:
         Permission and answer are of one revision. Raises Refusal.
         """
         method = self._routes.public_code(code, MethodKind.QUERY)
-        span = ReadSpan(method, 1, frame(request), routing_pb2.GATE_MANAGE_SERVERS)
+        span = RequestedReads(method, 1, frame(request), routing_pb2.GATE_MANAGE_SERVERS)
         self.newest = await self._reads.start_spans(
             [span], self._principal, GATEWAY_SESSION_ID, LINEARIZABLE
         )
@@ -76,7 +76,11 @@ class Callers:
     """Knows callers by the metadata of their calls."""
 
     def __init__(
-        self, routes: Routes, authenticator: Authenticator, commands: Commands, reads: Reads
+        self,
+        routes: Routes,
+        authenticator: Authenticator,
+        commands: CommandAdmission,
+        reads: ReadStarter,
     ) -> None:
         self._routes = routes
         self._authenticator = authenticator

@@ -14,7 +14,7 @@ from coordinator.gateway.status_digests import DOMAIN_STAGES, Digests, StatusDig
 from coordinator.mux import types as mux
 from coordinator.mux.catalog_types import NO_DESCRIPTION
 from coordinator.replica.ports import Progress
-from coordinator.vsr import Status
+from coordinator.vsr import ReplicaStatus
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
@@ -25,15 +25,15 @@ _METHODS: Final = {m.code: m for m in methods_of_file(cluster_pb2.DESCRIPTOR)}
 STATUS_CODES: Final = frozenset(m.code for m in _METHODS.values() if m.kind is MethodKind.QUERY)
 
 STATUSES: Final = {
-    Status.BLANK: cluster_pb2.REPLICA_STATUS_BLANK,
-    Status.RECOVERING: cluster_pb2.REPLICA_STATUS_RECOVERING,
-    Status.VIEW_CHANGE: cluster_pb2.REPLICA_STATUS_VIEW_CHANGE,
-    Status.NORMAL: cluster_pb2.REPLICA_STATUS_NORMAL,
-    Status.HALTED: cluster_pb2.REPLICA_STATUS_HALTED,
+    ReplicaStatus.BLANK: cluster_pb2.REPLICA_STATUS_BLANK,
+    ReplicaStatus.RECOVERING: cluster_pb2.REPLICA_STATUS_RECOVERING,
+    ReplicaStatus.VIEW_CHANGE: cluster_pb2.REPLICA_STATUS_VIEW_CHANGE,
+    ReplicaStatus.NORMAL: cluster_pb2.REPLICA_STATUS_NORMAL,
+    ReplicaStatus.HALTED: cluster_pb2.REPLICA_STATUS_HALTED,
 }
 
 
-class Service(Protocol):
+class StatusService(Protocol):
     """A domain service as seen from here."""
 
     connected: bool
@@ -80,7 +80,7 @@ class ClusterStage:
         walks: Walks,
         follow: Callable[[mux.QueryOutcome], None],
         alarms: Alarms,
-        services: dict[mux.Stage, Service],
+        services: dict[mux.Stage, StatusService],
         session_count: Callable[[], int],
         session_entities: Callable[[], Iterable[tuple[int, bytes, bytes]]],
         replica_id: int,
@@ -169,7 +169,7 @@ class ClusterStage:
         committed_op = max(replica.commit for replica in found)
         for replica in found:
             replica.role = self._role_of(replica.replica_id)
-            replica.lag = committed_op - replica.retired
+            replica.lag = committed_op - replica.applied
         return found
 
     def _role_of(self, replica_id: int) -> cluster_pb2.ReplicaRole.ValueType:
@@ -187,7 +187,7 @@ class ClusterStage:
             view=progress.view,
             op=progress.op,
             commit=progress.committed_op,
-            retired=progress.retired_op,
+            applied=progress.applied_op,
             address=self.address,
             generation=self.generation(),
             unfit=self.unfit(),
@@ -199,7 +199,7 @@ class ClusterStage:
         return cluster_pb2.ServiceStatus(
             stage=int(stage),  # type: ignore[arg-type]
             connected=service.connected,
-            settled_revision=self._progress.retired_revision,
+            settled_revision=self._progress.applied_revision,
             state_digest=digests.get(stage, ""),
             item_log_bytes=service.item_log_bytes,
             restarts=service.restarts,

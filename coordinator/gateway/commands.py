@@ -15,14 +15,14 @@ from typing import Final, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
 from coordinator.base.command_traces import CommandTrace
-from coordinator.base.slices import Slice, Work
+from coordinator.base.slices import SlicedWork, TimeSlice
 from coordinator.gateway.fingerprints import SentSpan, fingerprint
 from coordinator.gateway.normalize import Normalizer, Origin
 from coordinator.gateway.quotas import Quotas
 from coordinator.gateway.request_runs import check_runs
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.shares import Shares, Taken
-from coordinator.mux.admission import (
+from coordinator.mux.deduplication import (
     AckedAhead,
     Admission,
     Cached,
@@ -64,7 +64,7 @@ SPAN_OVERHEAD_BYTES: Final = 64
 _MISSING: Final = (Gap, AckedAhead)
 
 
-class Sequencer(Protocol):
+class CommandSequencer(Protocol):
     """The driver as seen from here."""
 
     def submit(self, waiting: SessionRequest | LooseCommand) -> None:
@@ -80,21 +80,21 @@ _InFlight: TypeAlias = tuple[bytes, asyncio.Future[Reply]]
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class AdmittedRequest:
     """A request that is in the log, or on its way there, and what only its caller may see."""
 
     future: asyncio.Future[Reply]
     suffixes: Suffixes
 
 
-class Commands:
+class CommandAdmission:
     """Admits commands of sessions and of callers without one."""
 
     def __init__(
         self,
         routes: Routes,
         normalizer: Normalizer,
-        sequencer: Sequencer,
+        sequencer: CommandSequencer,
         sessions: SessionsMachine,
         admission: Admission,
         shares: Shares,
@@ -193,10 +193,10 @@ class Commands:
         principal: AccessToken,
         traces: Sequence[CommandTrace] = (),
         check_fence: Callable[[], None] = fences_nobody,
-    ) -> Admitted:
+    ) -> AdmittedRequest:
         """Find the request in flight or answered, or sequence it. Raises Refusal.
 
-        Returns as soon as its place is sure; the future gets the reply once it retired. `traces`
+        Returns as soon as its place is sure; the future gets the reply once it is applied. `traces`
         are those of its sampled calls. `check_fence` raises Refusal if nothing new may come from
         where this came from; nothing is awaited between that and the request's place.
         """
@@ -225,7 +225,7 @@ class Commands:
         principal: AccessToken,
         traces: Sequence[CommandTrace],
         check_fence: Callable[[], None],
-    ) -> Admitted:
+    ) -> AdmittedRequest:
         if not spans:
             return self._acknowledge(session_id, request)
         _check_form(request, spans)
@@ -244,14 +244,14 @@ class Commands:
                 )
             known_fingerprint, future = known
             _check_same(session_id, request.number, spans, known_fingerprint)
-            return Admitted(
+            return AdmittedRequest(
                 future, await self._suffixes_again(session_id, request.number, spans, principal)
             )
         if isinstance(found, Cached):
             _check_same(session_id, request.number, spans, found.reply.fingerprint)
             done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
             done.set_result(request_reply(found.reply))
-            return Admitted(
+            return AdmittedRequest(
                 done, await self._suffixes_again(session_id, request.number, spans, principal)
             )
         if not isinstance(found, New):
@@ -259,14 +259,14 @@ class Commands:
         logged = _logged(session_id, request, spans, principal)
         return await self._sequence(logged, spans, principal, traces, check_fence)
 
-    def _acknowledge(self, session_id: int, request: submit_pb2.CommandRequest) -> Admitted:
+    def _acknowledge(self, session_id: int, request: submit_pb2.CommandRequest) -> AdmittedRequest:
         """Sequence an acknowledgement without commands: always admitted, takes no number."""
         session = self.check_session(session_id)
         self._used(session_id)
         logged = log_pb2.LoggedRequest(session_id=session_id, acked=request.acked)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._sequencer.submit(SessionRequest(logged, future, session.user_id, shape=NOTHING))
-        return Admitted(future, ())
+        return AdmittedRequest(future, ())
 
     async def _sequence(
         self,
@@ -275,7 +275,7 @@ class Commands:
         principal: AccessToken,
         traces: Sequence[CommandTrace],
         check_fence: Callable[[], None],
-    ) -> Admitted:
+    ) -> AdmittedRequest:
         methods = [self._routes.public_code(code, MethodKind.COMMAND) for code, _, _ in spans]
         shapes = [self._routes.shape(code) for code, _, _ in spans]
         shape = check_runs(shapes, [count for _, count, _ in spans])
@@ -285,10 +285,10 @@ class Commands:
                 (method, count, items)
                 for method, (_, count, items) in zip(methods, spans, strict=True)
             )
-            await Work(checking).finish()
+            await SlicedWork(checking).finish()
             suffixes = await self._normalize(logged, methods, principal)
         check_fence()
-        return Admitted(self._submit(logged, principal.user_id, traces, shape), suffixes)
+        return AdmittedRequest(self._submit(logged, principal.user_id, traces, shape), suffixes)
 
     def _submit(
         self,
@@ -330,7 +330,7 @@ class Commands:
     ) -> Suffixes:
         suffixes = []
         first_index = 0
-        own = Slice()
+        own = TimeSlice()
         for span, method in zip(logged.spans, methods, strict=True):
             await own.give_way()
             found: Mapping[int, bytes] = {}
@@ -346,7 +346,7 @@ class Commands:
     ) -> Suffixes:
         suffixes = []
         first_index = 0
-        own = Slice()
+        own = TimeSlice()
         for code, count, items in spans:
             await own.give_way()
             method = self._routes.public_code(code, MethodKind.COMMAND)
@@ -455,9 +455,9 @@ def _refusal(
                 " acknowledge replies first",
                 acked=acked,
             )
-        case AckedAhead(last_retired):
+        case AckedAhead(last_applied):
             return Refusal(
                 Reason.REASON_MALFORMED_REQUEST,
-                f"`acked` lies beyond {last_retired}, the last request that was answered",
-                last_retired=last_retired,
+                f"`acked` lies beyond {last_applied}, the last request that was answered",
+                last_applied=last_applied,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from coordinator.gateway.reads import Consistency, ReadSpan
+from coordinator.gateway.reads import ReadConsistency, RequestedReads
 from coordinator.mux import types as mux_types
 from coordinator.mux.sessions import SessionsMachine
 from coordinator.replica.batcher import Reply
@@ -36,10 +36,10 @@ class MuxReader:
 
     def read(
         self,
-        spans: Sequence[ReadSpan],
+        spans: Sequence[RequestedReads],
         principal: AccessToken | None,
         session_id: int,
-        consistency: Consistency,
+        consistency: ReadConsistency,
         address: str,
     ) -> asyncio.Future[Reply]:
         """Start reads for the gateway. Raises Refusal DOMAIN_RESTARTING."""
@@ -60,7 +60,7 @@ class MuxReader:
         return self._serving.late_read(deadline_ms)
 
     def _read_span(
-        self, span: ReadSpan, principal: AccessToken | None, consistency: Consistency
+        self, span: RequestedReads, principal: AccessToken | None, consistency: ReadConsistency
     ) -> mux_types.ReadSpan:
         method = span.method
         # What sessions holds now may be too old on a backup: there streams decides, at the position

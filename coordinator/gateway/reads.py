@@ -28,19 +28,19 @@ _NAMED_CHARACTERS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Consistency:
+class ReadConsistency:
     """`linearizable`, or at least a revision, or (neither) stale."""
 
     linearizable: bool = True
     at_least_revision: int = 0
 
 
-LINEARIZABLE: Final = Consistency()
-STALE: Final = Consistency(linearizable=False)
+LINEARIZABLE: Final = ReadConsistency()
+STALE: Final = ReadConsistency(linearizable=False)
 
 
 @dataclass(frozen=True, slots=True)
-class ReadSpan:
+class RequestedReads:
     """Consecutive reads of one method; `gate` is demanded instead of the method's own."""
 
     method: Method
@@ -54,10 +54,10 @@ class Reader(Protocol):
 
     def read(
         self,
-        spans: Sequence[ReadSpan],
+        spans: Sequence[RequestedReads],
         principal: AccessToken | None,
         session_id: int,
-        consistency: Consistency,
+        consistency: ReadConsistency,
         address: str,
     ) -> asyncio.Future[Reply]:
         """Start a read of a caller at `address`; the future may fail with Refusal."""
@@ -66,7 +66,7 @@ class Reader(Protocol):
         """Return where a linearizable read belongs that got no answer here; None: nowhere else."""
 
 
-class Reads:
+class ReadStarter:
     """Starts reads and gives each its deadline."""
 
     def __init__(
@@ -86,13 +86,13 @@ class Reads:
         spans: Iterable[submit_pb2.Span],
         principal: AccessToken,
         session_id: int,
-        consistency: Consistency,
+        consistency: ReadConsistency,
     ) -> asyncio.Future[Reply]:
         """Start the reads of one message. Raises Refusal if they are none, or too many."""
         spans = list(spans)
         _check_counts([span.count for span in spans])
         parsed = [
-            ReadSpan(self._routes.public_code(s.code, MethodKind.QUERY), s.count, s.items)
+            RequestedReads(self._routes.public_code(s.code, MethodKind.QUERY), s.count, s.items)
             for s in spans
         ]
         _check_private(parsed)
@@ -100,10 +100,10 @@ class Reads:
 
     def start_spans(
         self,
-        spans: Sequence[ReadSpan],
+        spans: Sequence[RequestedReads],
         principal: AccessToken | None,
         session_id: int,
-        consistency: Consistency,
+        consistency: ReadConsistency,
         address: str = "",
     ) -> asyncio.Future[Reply]:
         """Start reads; the future fails with Refusal, at the latest at the read deadline.
@@ -129,7 +129,7 @@ class Reads:
             future.add_done_callback(lambda _: timer.cancel())
         return future
 
-    def _expire(self, future: asyncio.Future[Reply], consistency: Consistency) -> None:
+    def _expire(self, future: asyncio.Future[Reply], consistency: ReadConsistency) -> None:
         if not future.done():
             elsewhere = self._reader.late(self._deadline_ms) if consistency.linearizable else None
             future.set_exception(elsewhere or _late(self._deadline_ms))
@@ -152,7 +152,7 @@ def _late(deadline_ms: int) -> Refusal:
     )
 
 
-def _check_private(spans: Iterable[ReadSpan]) -> None:
+def _check_private(spans: Iterable[RequestedReads]) -> None:
     """Refuse logins among the reads of a message: each may cost as much as thousands of others."""
     for span in spans:
         if span.method.public:
@@ -180,17 +180,17 @@ def _check_counts(counts: Sequence[int]) -> None:
         )
 
 
-def consistency_of(request: submit_pb2.ReadRequest) -> Consistency:
+def consistency_of(request: submit_pb2.ReadRequest) -> ReadConsistency:
     """Return what a ReadRequest demands."""
     level = request.consistency.WhichOneof("level")
     if level == "stale" and request.consistency.stale:
         return STALE
     if level == "at_least_revision":
-        return Consistency(False, request.consistency.at_least_revision)
+        return ReadConsistency(False, request.consistency.at_least_revision)
     return LINEARIZABLE
 
 
-def consistency_of_metadata(metadata: Iterable[tuple[str, Any]] | None) -> Consistency:
+def consistency_of_metadata(metadata: Iterable[tuple[str, Any]] | None) -> ReadConsistency:
     """Return what the call's `viewstamp-consistency` demands. Raises Refusal if malformed."""
     for key, value in metadata or ():
         if key == CONSISTENCY_KEY:
@@ -198,14 +198,14 @@ def consistency_of_metadata(metadata: Iterable[tuple[str, Any]] | None) -> Consi
     return LINEARIZABLE
 
 
-def _parse_consistency(text: str) -> Consistency:
+def _parse_consistency(text: str) -> ReadConsistency:
     if text == "linearizable":
         return LINEARIZABLE
     if text == "stale":
         return STALE
     revision = text.removeprefix(AT_LEAST_PREFIX)
     if text.startswith(AT_LEAST_PREFIX) and _is_revision(revision):
-        return Consistency(False, int(revision))
+        return ReadConsistency(False, int(revision))
     value = text[:_NAMED_CHARACTERS_MAX]
     raise Refusal(
         Reason.REASON_MALFORMED_REQUEST,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from coordinator.replica.batcher import Reply, SpanReply
+from coordinator.replica.batcher import AnsweredSpan, Reply
 from coordinator.replica.kept_errors import errors_weight
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -76,7 +76,7 @@ def weight_of(reply: Reply, suffixes: Sequence[Mapping[int, bytes]] = ()) -> int
     return weight
 
 
-def _is_plain(spans: Sequence[SpanReply]) -> bool:
+def _is_plain(spans: Sequence[AnsweredSpan]) -> bool:
     """Whether an answer is clearly not too large, and has no errors that need a text."""
     results_bytes = 0
     for span in spans:
@@ -125,7 +125,7 @@ def refused_read(read_id: int, refusal: Refusal) -> submit_pb2.ReadReply:
 
 
 def _add_spans(
-    target: Any, spans: Sequence[SpanReply], suffixes: Sequence[Mapping[int, bytes]]
+    target: Any, spans: Sequence[AnsweredSpan], suffixes: Sequence[Mapping[int, bytes]]
 ) -> None:
     for position, span in enumerate(spans):
         message = target.add(results=span.results, errors=span.errors)

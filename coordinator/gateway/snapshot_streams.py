@@ -21,7 +21,7 @@ from coordinator.gateway.slow_readers import end_in_time, write_in_time
 from coordinator.gateway.telemetry import GatewayWatch, trace_parent_of
 from coordinator.mux.catalog_types import Snapshot, SnapshotState
 from coordinator.snapshot.ports import (
-    PinnedGeneration,
+    PinnedFiles,
     SnapshotProvider,
 )
 from viewstamp.api.common.v1 import common_pb2
@@ -177,7 +177,7 @@ def _check_has_files(found: Snapshot) -> None:
 
 
 async def _send_verdicts(
-    pinned: PinnedGeneration, header: common_pb2.ResponseHeader, context: Context
+    pinned: PinnedFiles, header: common_pb2.ResponseHeader, context: Context
 ) -> None:
     left = len(pinned.files)
     problems: list[str] = []
@@ -200,7 +200,7 @@ async def _send_verdicts(
 
 
 async def _send_files(
-    pinned: PinnedGeneration, header: common_pb2.ResponseHeader, context: Context
+    pinned: PinnedFiles, header: common_pb2.ResponseHeader, context: Context
 ) -> None:
     total_bytes = sum(file.size_bytes for file in pinned.files)
     first: common_pb2.ResponseHeader | None = header

@@ -1,7 +1,7 @@
 """Reads of snapshots: answered from the replicated catalog, at the position of the read.
 
 GetCurrentSnapshot with `wait` is the exception: it is answered once the generation that it found
-under way is decided, from what was retired by then.
+under way is decided, from what was applied by then.
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ from weakref import WeakValueDictionary
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from coordinator.base.slices import Slice
+from coordinator.base.slices import TimeSlice
 from coordinator.base.tasks import first_to_end
 from coordinator.gateway.answers import Answer, AnswerQueue, Make, UserAnswers
 from coordinator.gateway.audit import Audit
-from coordinator.gateway.commands import Commands
+from coordinator.gateway.commands import CommandAdmission
 from coordinator.gateway.principal import Authenticator
-from coordinator.gateway.reads import Reads, consistency_of
+from coordinator.gateway.reads import ReadStarter, consistency_of
 from coordinator.gateway.replies import (
     command_reply,
     read_reply,
@@ -55,8 +55,8 @@ class SubmitStreams:
         self,
         cluster_id: bytes,
         authenticator: Authenticator,
-        commands: Commands,
-        reads: Reads,
+        commands: CommandAdmission,
+        reads: ReadStarter,
         timers: SessionTimers,
         check_serving: Callable[[], None],
         watch: GatewayWatch | None = None,
@@ -93,7 +93,7 @@ class SubmitStreams:
 
     def session_ended(self, session_id: int) -> None:
         """End the streams of a session that is no more, after the answers it has got."""
-        # Answers that retired with the end of the session are on their way to the streams.
+        # Answers that were applied with the end of the session are on their way to the streams.
         asyncio.get_running_loop().call_soon(self._end_streams, session_id)
         if self.audit is not None and session_id in self._open:
             self.audit.session_ended(session_id)
@@ -223,7 +223,7 @@ def _replaced(session_id: int) -> Refusal:
 
 
 class _Stream:
-    """One open stream: a reader that admits, a writer that answers as requests retire."""
+    """One open stream: a reader that admits, a writer that answers as requests are applied."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ class _Stream:
             await self._answer_written.wait()
 
     async def _commands(self, requests: Iterable[submit_pb2.CommandRequest]) -> None:
-        own = Slice()
+        own = TimeSlice()
         for request in requests:
             await self._until(self._has_room)
             await own.give_way()

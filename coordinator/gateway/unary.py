@@ -13,14 +13,20 @@ import grpc.aio
 
 from coordinator.base.command_traces import CommandTrace
 from coordinator.base.refused_calls import abort
-from coordinator.gateway.audit import Audit, Caller
+from coordinator.gateway.audit import Audit, AuditedCaller
 from coordinator.gateway.cluster import STATUS_CODES
-from coordinator.gateway.commands import Commands
+from coordinator.gateway.commands import CommandAdmission
 from coordinator.gateway.forwarding import Forwarding
 from coordinator.gateway.normalize import Normalizer, Origin
 from coordinator.gateway.peer_address import address_of
 from coordinator.gateway.principal import Authenticator
-from coordinator.gateway.reads import LINEARIZABLE, STALE, Reads, ReadSpan, consistency_of_metadata
+from coordinator.gateway.reads import (
+    LINEARIZABLE,
+    STALE,
+    ReadStarter,
+    RequestedReads,
+    consistency_of_metadata,
+)
 from coordinator.gateway.registration import SessionRoom
 from coordinator.gateway.replies import header_of, only_result, with_header
 from coordinator.gateway.routes import Routes
@@ -68,9 +74,9 @@ class UnaryCalls:
         cluster_id: bytes,
         routes: Routes,
         authenticator: Authenticator,
-        commands: Commands,
+        commands: CommandAdmission,
         normalizer: Normalizer,
-        reads: Reads,
+        reads: ReadStarter,
         check_serving: Callable[[], None],
         watch: GatewayWatch | None = None,
         elsewhere: Elsewhere | None = None,
@@ -115,7 +121,7 @@ class UnaryCalls:
         metadata: Metadata,
         trace: CommandTrace | None,
     ) -> bytes:
-        caller = Caller(context, context.peer())
+        caller = AuditedCaller(context, context.peer())
         try:
             forwarding = self._forwarding_of(path, metadata)
             if forwarding is not None:
@@ -142,7 +148,9 @@ class UnaryCalls:
         except Refusal as refusal:
             await abort(context, refusal, header)
 
-    def _tell(self, path: str, payload: bytes, caller: Caller, outcome: Reply | Refusal) -> None:
+    def _tell(
+        self, path: str, payload: bytes, caller: AuditedCaller, outcome: Reply | Refusal
+    ) -> None:
         if self._audit is not None:
             self._audit.unary(path, payload, caller, outcome)
 
@@ -211,7 +219,7 @@ class UnaryCalls:
         payload: bytes,
         metadata: Metadata,
         trace: CommandTrace | None,
-        caller: Caller,
+        caller: AuditedCaller,
     ) -> tuple[Reply, bytes]:
         """Return the reply and what only the caller may see of it."""
         principal = self._authenticator.principal(metadata)
@@ -293,7 +301,7 @@ class UnaryCalls:
         return reply, admitted.suffixes[0].get(0, b"")
 
     async def _query(
-        self, method: Method, payload: bytes, metadata: Metadata, caller: Caller
+        self, method: Method, payload: bytes, metadata: Metadata, caller: AuditedCaller
     ) -> Reply:
         principal = None if method.public else self._authenticator.principal(metadata)
         if principal is not None:
@@ -305,7 +313,7 @@ class UnaryCalls:
             await self._commands.check_caller(session_id, principal)
         elif principal is not None:
             self._commands.check_credentials(principal)
-        span = ReadSpan(method, 1, frame(payload))
+        span = RequestedReads(method, 1, frame(payload))
         # Who asks for credentials must not choose a replica, or a moment, that does not know yet
         # that they were revoked.
         consistency = LINEARIZABLE if method.public else consistency_of_metadata(metadata)

@@ -1,7 +1,7 @@
 """The durable half of a replica: its journal and its superblock.
 
 **Journal.** Prepares are appended in groups, each group with one sync, to segments that were filled
-with zeros beforehand. `Journal.create` makes one at founding, `Journal.open` recovers one by a
+with zeros beforehand. `Journal.create` makes one at bootstrap, `Journal.open` recovers one by a
 decision table (`recovery`), after which `append`, `read`, `iterate`, `truncate_before`,
 `discard_after` and `restart_at` serve the consensus core. Formats: `viewstamp.format.record`,
 `.prepare`.
@@ -12,7 +12,7 @@ in four copies (`superblock`).
 What the caller owes:
 
 1. It holds the data directory (`Storage.lock`) before it opens either, opens the superblock first,
-   and hands its commit_max to the journal. At founding it creates the journal first and the
+   and hands its commit_max to the journal. At bootstrap it creates the journal first and the
    superblock last: a superblock says that there is a journal.
 2. It sends PrepareOk for a prepare only after `append` returned, and votes in a view only after
    `Superblock.write` returned.
@@ -72,17 +72,17 @@ from coordinator.journal.journal import (
     SEGMENT_BYTES,
     SPARE_SEGMENTS,
     Journal,
-    Space,
+    JournalSpace,
 )
-from coordinator.journal.opening import Cut, Fault, Recovery
+from coordinator.journal.opening import Fault, Recovery, TornTailCut
 from coordinator.journal.superblock import NOT_ADMITTED, Superblock, SuperblockState
 
 __all__ = [
     "Journal",
     "Recovery",
     "Fault",
-    "Cut",
-    "Space",
+    "TornTailCut",
+    "JournalSpace",
     "Superblock",
     "SuperblockState",
     "NOT_ADMITTED",

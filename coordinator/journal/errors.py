@@ -73,7 +73,7 @@ class JournalNotFound(JournalError):
 
     def __init__(self, directory: str) -> None:
         super().__init__(
-            f"no journal segments in {directory}, though this replica was founded before. Opening "
+            f"no journal segments in {directory}, though this replica was bootstrapped. Opening "
             f"does not make a new journal, since that would forget acknowledged commands. "
             f"{_WAYS_OUT}"
         )
@@ -113,7 +113,7 @@ class SuperblockError(JournalError):
 
 
 class SuperblockNotFound(SuperblockError):
-    """There is no superblock file: the replica was never founded here."""
+    """There is no superblock file: the replica was never bootstrapped here."""
 
 
 class SuperblockFailed(SuperblockError):
@@ -137,4 +137,4 @@ class SuperblockNotMonotonic(SuperblockError):
 
 
 class SuperblockExists(SuperblockError):
-    """A superblock lies where a new one was to be made: this replica was founded already."""
+    """A superblock lies where a new one was to be made: this replica was bootstrapped already."""

@@ -1,9 +1,9 @@
 """What is lost of a journal: the sequences without an intact record, found in what a scan gave.
 
-A scan gives, in file order, every record whose frame verified (`Entry`) and every sector that
-holds something else (`Stray`). Sequences count the records appended here without a gap, so what
-is lost shows as a sequence without an intact record: a `Finding`. What is done about it is decided
-in `recovery`.
+A scan gives, in file order, every record whose frame verified (`VerifiedRecord`) and every sector
+that holds something else (`Stray`). Sequences count the records appended here without a gap, so
+what is lost shows as a sequence without an intact record: a `JournalFinding`. What is done about it
+is decided in `recovery`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from viewstamp.format.prepare import PrepareHeader
+from viewstamp.format.prepare import SealedHeader
 from viewstamp.format.record import SECTOR_BYTES, Frame, RecordKind
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class VerifiedRecord:
     """A record whose frame verified. `header` is known for intact prepares, `ranges` for intact
     repaired records; `reason` says what is wrong with a damaged one and is None otherwise; `torn`
     that units of a damaged one were never written."""
@@ -26,7 +26,7 @@ class Entry:
     offset: int
     extent_bytes: int
     frame: Frame
-    header: PrepareHeader | None
+    header: SealedHeader | None
     ranges: tuple[tuple[int, int], ...]
     reason: str | None
     torn: bool = False
@@ -37,7 +37,8 @@ class Stray:
     """A sector that is not zero and not part of a record whose frame verified.
 
     `torn` says that its first unit, where a frame would be, is zero all the same. `head` are its
-    first bytes. `astray` is the frame there if it is of a record that belongs elsewhere (`astray`).
+    first bytes. `misdirected` is the frame there if it is of a record that belongs elsewhere
+    (`misdirected`).
     """
 
     segment: int
@@ -45,18 +46,18 @@ class Stray:
     reason: str
     torn: bool = False
     head: bytes = b""
-    astray: Frame | None = None
+    misdirected: Frame | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class JournalFinding:
     """Sequences without an intact record, and where they would have been.
 
     `op` and `checksum` are what the frame says; where there is none, counting may tell `op` for
     certain (`lost_ops`), and `is_counted` says so. `inferred_op` is the op after that of the record
     before, which is certain only for a single replica. `start` is the segment and offset where the
     first of them began: nothing from there on belongs to a record before it. `shown_from` is the
-    first segment of those that show the loss: where it was to be, or where it went astray.
+    first segment of those that show the loss: where it was to be, or where it was misdirected.
     """
 
     first_sequence: int
@@ -74,13 +75,13 @@ class Finding:
 
 
 def find(
-    entries: Sequence[Entry], strays: Sequence[Stray], first_segment: int
-) -> Iterator[Finding]:
+    entries: Sequence[VerifiedRecord], strays: Sequence[Stray], first_segment: int
+) -> Iterator[JournalFinding]:
     """Every sequence without an intact record, in file order.
 
     Strays that no lost sequence accounts for lie in space that no record ever used: harmless.
     """
-    previous: Entry | None = None
+    previous: VerifiedRecord | None = None
     for entry in entries:
         yield from _find_before(entry, previous, strays, first_segment)
         if entry.reason is not None:
@@ -91,8 +92,11 @@ def find(
 
 
 def _find_before(
-    entry: Entry, previous: Entry | None, strays: Sequence[Stray], first_segment: int
-) -> Iterator[Finding]:
+    entry: VerifiedRecord,
+    previous: VerifiedRecord | None,
+    strays: Sequence[Stray],
+    first_segment: int,
+) -> Iterator[JournalFinding]:
     """The gap, or the step backward, between two neighbours."""
     sequence = entry.frame.sequence
     if previous is not None and sequence <= previous.frame.sequence:
@@ -107,18 +111,18 @@ def _find_before(
 def _missing(
     first_sequence: int,
     last_sequence: int,
-    previous: Entry | None,
-    following: Entry | None,
+    previous: VerifiedRecord | None,
+    following: VerifiedRecord | None,
     strays: Sequence[Stray],
     first_segment: int,
-) -> Finding:
+) -> JournalFinding:
     """Records without as much as a frame in their place, between two neighbours."""
     segment, offset, reason = _locate(previous, following, strays, first_segment)
-    elsewhere = _astray(strays, first_sequence, last_sequence)
+    elsewhere = _misdirected(strays, first_sequence, last_sequence)
     if elsewhere:
         reason = f"the record was written to segment {elsewhere[0].segment}, {elsewhere[0].offset}"
     start = _end(previous, first_segment)
-    return Finding(
+    return JournalFinding(
         first_sequence=first_sequence,
         last_sequence=last_sequence,
         op=None,
@@ -133,17 +137,19 @@ def _missing(
     )
 
 
-def _astray(strays: Sequence[Stray], first_sequence: int, last_sequence: int) -> list[Stray]:
-    """Where records of these sequences went astray. Such a write returned like any other, so the
-    zeros in its place are no tear."""
+def _misdirected(strays: Sequence[Stray], first_sequence: int, last_sequence: int) -> list[Stray]:
+    """Where records of these sequences were misdirected. Such a write returned like any other, so
+    the zeros in its place are no tear.
+    """
     return [
         stray
         for stray in strays
-        if stray.astray is not None and first_sequence <= stray.astray.sequence <= last_sequence
+        if stray.misdirected is not None
+        and first_sequence <= stray.misdirected.sequence <= last_sequence
     ]
 
 
-def _end(previous: Entry | None, first_segment: int) -> tuple[int, int]:
+def _end(previous: VerifiedRecord | None, first_segment: int) -> tuple[int, int]:
     """Where the record after `previous` begins, if it fits there."""
     if previous is None:
         return first_segment, SECTOR_BYTES
@@ -151,7 +157,10 @@ def _end(previous: Entry | None, first_segment: int) -> tuple[int, int]:
 
 
 def _begins_blank(
-    previous: Entry | None, following: Entry | None, strays: Sequence[Stray], first_segment: int
+    previous: VerifiedRecord | None,
+    following: VerifiedRecord | None,
+    strays: Sequence[Stray],
+    first_segment: int,
 ) -> bool:
     """Whether the frame of the record after `previous` was never written.
 
@@ -171,7 +180,7 @@ def _begins_blank(
     )
 
 
-def _expected(previous: Entry | None, entry: Entry, first_segment: int) -> int:
+def _expected(previous: VerifiedRecord | None, entry: VerifiedRecord, first_segment: int) -> int:
     """The sequence that should have come here."""
     if previous is not None:
         return previous.frame.sequence + 1
@@ -182,14 +191,17 @@ def _expected(previous: Entry | None, entry: Entry, first_segment: int) -> int:
     return entry.frame.sequence - (0 if at_start else 1)
 
 
-def _inferred_op(previous: Entry | None, first_segment: int) -> int | None:
+def _inferred_op(previous: VerifiedRecord | None, first_segment: int) -> int | None:
     if previous is not None:
         return previous.frame.op + 1 if previous.frame.kind is RecordKind.PREPARE else None
     return 1 if first_segment == 1 else None
 
 
 def _locate(
-    previous: Entry | None, following: Entry | None, strays: Sequence[Stray], first_segment: int
+    previous: VerifiedRecord | None,
+    following: VerifiedRecord | None,
+    strays: Sequence[Stray],
+    first_segment: int,
 ) -> tuple[int, int, str]:
     """Where something is missing: the first stray between two records, or right after the first."""
     after = (first_segment, 0) if previous is None else (previous.segment, previous.offset)
@@ -203,10 +215,10 @@ def _locate(
     return previous.segment, previous.offset + previous.extent_bytes, "a record is missing"
 
 
-def _damaged(entry: Entry, reason: str, *, torn: bool) -> Finding:
+def _damaged(entry: VerifiedRecord, reason: str, *, torn: bool) -> JournalFinding:
     frame = entry.frame
     is_prepare = frame.kind is RecordKind.PREPARE
-    return Finding(
+    return JournalFinding(
         first_sequence=frame.sequence,
         last_sequence=frame.sequence,
         op=frame.op if is_prepare else None,
@@ -222,21 +234,22 @@ def _damaged(entry: Entry, reason: str, *, torn: bool) -> Finding:
 
 
 def _find_after(
-    previous: Entry | None, strays: Sequence[Stray], first_segment: int
-) -> Iterator[Finding]:
-    """Damage that no record follows, records gone astray that none follows, or a truncated journal
-    without any record."""
+    previous: VerifiedRecord | None, strays: Sequence[Stray], first_segment: int
+) -> Iterator[JournalFinding]:
+    """Damage that no record follows, records been misdirected that none follows, or a truncated
+    journal without any record.
+    """
     last = (first_segment, 0) if previous is None else (previous.segment, previous.offset)
     followed = any((stray.segment, stray.offset) > last for stray in strays)
     emptied = previous is None and first_segment > 1
     sequence = 1 if previous is None else previous.frame.sequence + 1
-    astray = [stray.astray.sequence for stray in strays if stray.astray is not None]
-    last_sequence = max((sequence, *astray))
-    if followed or emptied or last_sequence in astray:
+    misdirected = [stray.misdirected.sequence for stray in strays if stray.misdirected is not None]
+    last_sequence = max((sequence, *misdirected))
+    if followed or emptied or last_sequence in misdirected:
         yield _missing(sequence, last_sequence, previous, None, strays, first_segment)
 
 
-def harmless_strays(entries: Sequence[Entry], strays: Sequence[Stray]) -> list[Stray]:
+def harmless_strays(entries: Sequence[VerifiedRecord], strays: Sequence[Stray]) -> list[Stray]:
     """Strays between two records of neighbouring sequences: nothing can have been lost there."""
     places = [(entry.segment, entry.offset) for entry in entries]
     harmless = []

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from coordinator.journal.findings import Entry
+from coordinator.journal.findings import VerifiedRecord
 from coordinator.journal.placement import Placed
-from viewstamp.format.prepare import PrepareHeader
+from viewstamp.format.prepare import SealedHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +17,13 @@ class Location:
     segment: int
     offset: int
     extent_bytes: int
-    header: PrepareHeader
+    header: SealedHeader
 
 
 class Index:
     """The entries held, by op, and the ops that records of each segment name."""
 
-    def __init__(self, kept: Iterable[Entry], live: Mapping[int, Entry]) -> None:
+    def __init__(self, kept: Iterable[VerifiedRecord], live: Mapping[int, VerifiedRecord]) -> None:
         """Take over what recovery found: all records that stay, and those that are the log."""
         self._locations: dict[int, Location] = {}
         self._ops_in_segment: dict[int, list[int]] = {}
@@ -46,7 +46,7 @@ class Index:
         """Where an op lies, or None if it is not held."""
         return self._locations.get(op)
 
-    def header(self, op: int) -> PrepareHeader | None:
+    def header(self, op: int) -> SealedHeader | None:
         """The header of an op, or None if it is not held."""
         location = self._locations.get(op)
         return None if location is None else location.header

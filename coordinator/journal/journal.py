@@ -16,6 +16,7 @@ from coordinator.journal.errors import (
 )
 from coordinator.journal.index import Index
 from coordinator.journal.opening import Recovered, Recovery, recover
+from coordinator.journal.pending_repair import PendingRepair
 from coordinator.journal.placement import (
     Content,
     Placed,
@@ -26,14 +27,13 @@ from coordinator.journal.placement import (
     repaired_content,
     restart_content,
 )
-from coordinator.journal.plan import Identity
-from coordinator.journal.rules import Base, Log, check_group
+from coordinator.journal.plan import JournalIdentity
+from coordinator.journal.rules import Log, LogBase, check_group
 from coordinator.journal.segment import create_segment, remove_blank_segments
 from coordinator.journal.segments import Segments
-from coordinator.journal.unsettled import Unsettled
 from coordinator.storage import Storage, StorageLock
 from viewstamp.format import FormatError
-from viewstamp.format.prepare import NO_PARENT, Prepare, PrepareHeader
+from viewstamp.format.prepare import NO_PARENT, SealedHeader, SealedPrepare
 from viewstamp.format.record import (
     CONTENT_BYTES_MAX,
     JOURNAL_ID_BYTES,
@@ -56,7 +56,7 @@ assert SECTOR_BYTES + record_bytes(CONTENT_BYTES_MAX) <= SEGMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class JournalSpace:
     """Room for records. `free_bytes` leaves out the reserve; appends beyond it need disk space."""
 
     free_bytes: int
@@ -77,8 +77,8 @@ class Journal:
         directory: str,
         lock: StorageLock,
         recovered: Recovered,
-        base: Base,
-        identity: Identity,
+        base: LogBase,
+        identity: JournalIdentity,
         segment_bytes: int,
         archive: str | None,
     ) -> None:
@@ -97,7 +97,7 @@ class Journal:
         self._base = base
         self._restart_op = recovered.plan.restart_op
         self._index = Index(recovered.plan.kept, recovered.plan.live)
-        self._unsettled = Unsettled(recovered.plan, recovered.recovery.holes)
+        self._pending_repair = PendingRepair(recovered.plan, recovered.recovery.holes)
         self._next_sequence, self._segment, self._offset = recovered.end()
         self._failure: str | None = None
 
@@ -116,7 +116,7 @@ class Journal:
         archive: str | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> tuple[Journal, Recovery]:
-        """Make the journal of a replica that is being founded, and open it.
+        """Make the journal of a replica that is being bootstrapped, and open it.
 
         Done again after a crash it starts over. Raises JournalExists if there are records already,
         NoSpace, DirectoryInUse.
@@ -171,7 +171,7 @@ class Journal:
         """
         if not storage.exists(directory):
             raise JournalNotFound(directory)
-        identity = Identity(
+        identity = JournalIdentity(
             cluster_id, replica_id, replica_count, commit_max, log_view, replay_op, base_checksum
         )
         lock = storage.lock(directory)
@@ -180,7 +180,7 @@ class Journal:
         except BaseException:
             lock.release()
             raise
-        base = Base(replay_op - 1, base_checksum) if replay_op > 1 else Base()
+        base = LogBase(replay_op - 1, base_checksum) if replay_op > 1 else LogBase()
         journal = cls(storage, directory, lock, recovered, base, identity, segment_bytes, archive)
         return journal, recovered.recovery
 
@@ -192,7 +192,7 @@ class Journal:
     # --- Looking ---
 
     @property
-    def head(self) -> PrepareHeader | None:
+    def head(self) -> SealedHeader | None:
         """Header of the highest op, or None for an empty log."""
         return self.header(self._index.head_op)
 
@@ -214,23 +214,23 @@ class Journal:
     @property
     def missing_ops(self) -> tuple[int, ...]:
         """The ops that are lost, damaged or in doubt, ascending; some may lie above the head."""
-        return self._unsettled.missing_ops
+        return self._pending_repair.missing_ops
 
     @property
     def head_uncertain(self) -> bool:
         """Whether there may have been ops above the head and those missing."""
-        return self._unsettled.is_unknown
+        return self._pending_repair.is_unknown
 
-    def header(self, op: int) -> PrepareHeader | None:
+    def header(self, op: int) -> SealedHeader | None:
         """The header of an op, from memory, or None if it is not held."""
         return self._index.header(op)
 
-    def headers(self, first_op: int, last_op: int) -> list[PrepareHeader]:
+    def headers(self, first_op: int, last_op: int) -> list[SealedHeader]:
         """The headers held of ops first_op..last_op, ascending; ops not held are left out."""
         found = (self.header(op) for op in range(first_op, last_op + 1))
         return [header for header in found if header is not None]
 
-    def read(self, op: int) -> Prepare | None:
+    def read(self, op: int) -> SealedPrepare | None:
         """The prepare of an op, verified anew, or None if it is not held; raises CorruptRecord."""
         self._check_usable()
         location = self._index.get(op)
@@ -248,11 +248,11 @@ class Journal:
         except (OSError, FormatError) as error:
             raise CorruptRecord(path, location.offset, op, str(error)) from error
         prepare = record.content
-        if not isinstance(prepare, Prepare) or prepare.checksum != location.header.checksum:
+        if not isinstance(prepare, SealedPrepare) or prepare.checksum != location.header.checksum:
             raise CorruptRecord(path, location.offset, op, "another record lies in its place")
         return prepare
 
-    def iterate(self, from_op: int, to_op: int | None = None) -> Iterator[Prepare]:
+    def iterate(self, from_op: int, to_op: int | None = None) -> Iterator[SealedPrepare]:
         """The prepares from `from_op` on, read one by one, up to `to_op` or the first op not held.
 
         Raises CorruptRecord, and BrokenChain where a prepare is not the child of the one before.
@@ -269,14 +269,14 @@ class Journal:
             parent = prepare.checksum
             op += 1
 
-    def space(self) -> Space:
+    def space(self) -> JournalSpace:
         """How much room there is before appending needs new disk space. Any thread may ask."""
         # The offset first: with an append under way this gives too little room, never too much.
         offset, segment = self._offset, self._segment
         size_of, last_segment = self._segments.size_of, self._segments.last
         usable = range(segment + 1, last_segment - RESERVE_SEGMENTS + 1)
         active_bytes = max(0, size_of(segment) - offset)
-        return Space(
+        return JournalSpace(
             free_bytes=active_bytes + sum(size_of(spare) - SECTOR_BYTES for spare in usable),
             spare_segments=last_segment - segment,
             reserve_intact=last_segment - segment >= RESERVE_SEGMENTS,
@@ -290,7 +290,7 @@ class Journal:
 
     # --- Appending ---
 
-    def append(self, group: Sequence[Prepare], *, use_reserve: bool = False) -> None:
+    def append(self, group: Sequence[SealedPrepare], *, use_reserve: bool = False) -> None:
         """Write a group and return once all of it is durable, with one sync per segment touched.
 
         A member may write an op again to repair it. Only snapshot commands may `use_reserve`.
@@ -302,7 +302,7 @@ class Journal:
         contents = [prepare_content(prepare) for prepare in group]
         self._append(contents, use_reserve=use_reserve)
         for prepare in group:
-            self._unsettled.appended(prepare.op)
+            self._pending_repair.appended(prepare.op)
 
     def discard_after(self, op: int) -> None:
         """Durably take every op above `op` out of the log: a view change replaced them.
@@ -312,11 +312,11 @@ class Journal:
         """
         self._check_usable()
         self._check_member("discards ops")
-        if op >= self._index.head_op and not self._unsettled.any:
+        if op >= self._index.head_op and not self._pending_repair.any:
             return
         self._append([cut_content(op)], use_reserve=True)
         self._index.remove_after(op)
-        self._unsettled.removed_after(op)
+        self._pending_repair.removed_after(op)
 
     def restart_at(self, op: int, checksum: bytes) -> int:
         """Durably forget the log, which goes on behind `op`; return how many segments were dropped.
@@ -329,9 +329,9 @@ class Journal:
         self._check_member("forgets its log")
         dropped = self._append_restart(op, checksum)
         self._index.remove_after(0)
-        self._base = Base(op, checksum)
+        self._base = LogBase(op, checksum)
         self._restart_op = op
-        self._unsettled.covered_up_to(op)
+        self._pending_repair.covered_up_to(op)
         return dropped + self._drop_before(self._segment)
 
     def _append_restart(self, op: int, checksum: bytes) -> int:
@@ -356,7 +356,7 @@ class Journal:
     @property
     def is_settled(self) -> bool:
         """Whether nothing that recovery reported is lost any more, and the disk says so."""
-        return not self._unsettled.any
+        return not self._pending_repair.any
 
     def mark_repaired(self) -> bool:
         """Durably note that all that was lost has been made good; return whether it has been.
@@ -365,11 +365,11 @@ class Journal:
         discarded, nothing happens; each restart reports the faults anew, so call it again.
         """
         self._check_usable()
-        if self._unsettled.missing:
+        if self._pending_repair.missing:
             return False
-        if self._unsettled.ranges:
-            self._append([repaired_content(self._unsettled.ranges)], use_reserve=True)
-        self._unsettled.settle()
+        if self._pending_repair.ranges:
+            self._append([repaired_content(self._pending_repair.ranges)], use_reserve=True)
+        self._pending_repair.settle()
         return True
 
     def _check_usable(self) -> None:
@@ -387,7 +387,7 @@ class Journal:
             identity.single,
             self._base,
             # What is known to be lost is made good in any order, also above the last op held.
-            max((self._index.head_op, *self._unsettled.missing)),
+            max((self._index.head_op, *self._pending_repair.missing)),
             self._index.header,
         )
 
@@ -457,7 +457,7 @@ class Journal:
         return self._drop_before(segment)
 
     def _drop_before(self, segment: int) -> int:
-        needed = self._unsettled.first_segment
+        needed = self._pending_repair.first_segment
         end = segment if needed is None else min(segment, needed)
         dropped = 0
         while self._segments.first < end:

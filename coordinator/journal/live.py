@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from coordinator.journal.findings import Entry, Finding
+from coordinator.journal.findings import JournalFinding, VerifiedRecord
 from coordinator.journal.recovery import Evidence
 
 
 def live_entries(
-    kept: Sequence[Entry], evidence: Evidence, lost: Sequence[Finding]
-) -> dict[int, Entry]:
+    kept: Sequence[VerifiedRecord], evidence: Evidence, lost: Sequence[JournalFinding]
+) -> dict[int, VerifiedRecord]:
     """The entry that counts for each op, ascending: the highest sequence wins, and cuts remove.
 
     An entry does not count where a newer one of its op is among the `lost`.
     """
-    newest: dict[int, Entry] = {}
+    newest: dict[int, VerifiedRecord] = {}
     for entry in sorted(kept, key=lambda entry: entry.frame.sequence):
         if entry.header is not None:
             newest[entry.header.op] = entry
@@ -28,7 +28,7 @@ def live_entries(
     }
 
 
-def in_doubt(live: Mapping[int, Entry], lost: Sequence[Finding]) -> list[int]:
+def in_doubt(live: Mapping[int, VerifiedRecord], lost: Sequence[JournalFinding]) -> list[int]:
     """The ops whose entry may have been replaced by a lost record of unknown op, descending.
 
     An entry is safe if it was written after the last such record, if it is the parent of a safe
@@ -52,7 +52,9 @@ def in_doubt(live: Mapping[int, Entry], lost: Sequence[Finding]) -> list[int]:
     return doubtful
 
 
-def unconnected(live: Mapping[int, Entry], base_op: int, checksum: bytes | None) -> list[int]:
+def unconnected(
+    live: Mapping[int, VerifiedRecord], base_op: int, checksum: bytes | None
+) -> list[int]:
     """The ops up to the base that the chain of hashes does not connect with it.
 
     A snapshot covers them, so nobody misses them. But they may be entries that were replaced, by
@@ -73,7 +75,7 @@ def unconnected(live: Mapping[int, Entry], base_op: int, checksum: bytes | None)
     return [held for held in live if held <= op]
 
 
-def chain_breaks(live: Mapping[int, Entry]) -> tuple[int, ...]:
+def chain_breaks(live: Mapping[int, VerifiedRecord]) -> tuple[int, ...]:
     """Ops whose predecessor is held but is not their parent."""
     broken = []
     for op, entry in live.items():

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from coordinator.journal.astray import recognize
 from coordinator.journal.errors import (
     CorruptJournal,
     JournalFailed,
@@ -21,10 +20,11 @@ from coordinator.journal.errors import (
     WrongCluster,
     WrongReplica,
 )
-from coordinator.journal.findings import Entry, Stray, harmless_strays
+from coordinator.journal.findings import Stray, VerifiedRecord, harmless_strays
 from coordinator.journal.live import holes
-from coordinator.journal.plan import Contents, Identity, OpenSegments, Plan, make_plan
-from coordinator.journal.recovery import FAULTY, Decision, Judged
+from coordinator.journal.misdirected_writes import recognize
+from coordinator.journal.plan import Contents, JournalIdentity, OpeningPlan, OpenSegments, make_plan
+from coordinator.journal.recovery import FAULTY, Judged, RecoveryDecision
 from coordinator.journal.segment import (
     read_segment,
     remove_temporaries,
@@ -33,7 +33,7 @@ from coordinator.journal.segment import (
 )
 from coordinator.storage import Storage, StorageFile
 from viewstamp.format import FormatError, FormatVersionError
-from viewstamp.format.prepare import Prepare, PrepareHeader
+from viewstamp.format.prepare import SealedHeader, SealedPrepare
 from viewstamp.format.record import (
     FRAME_BYTES,
     SECTOR_BYTES,
@@ -71,7 +71,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TornTailCut:
     """Where a torn tail was cut off, and the first op that went with it."""
 
     path: str
@@ -93,7 +93,7 @@ class Recovery:
     that is made good. `stray_sectors` are (path, offset) of garbage in space that was never used.
     """
 
-    head: PrepareHeader | None
+    head: SealedHeader | None
     first_op: int
     prepare_count: int
     commit: int
@@ -101,13 +101,13 @@ class Recovery:
     head_uncertain: bool
     holes: tuple[int, ...]
     doubtful: tuple[int, ...]
-    cut: Cut | None
+    cut: TornTailCut | None
     repaired_headers: tuple[str, ...]
     stray_sectors: tuple[tuple[str, int], ...]
     rewritten_count: int
 
 
-def open_segments(storage: Storage, directory: str, identity: Identity) -> OpenSegments:
+def open_segments(storage: Storage, directory: str, identity: JournalIdentity) -> OpenSegments:
     """Open all segments without creating any, and check whose they are."""
     numbers = segment_numbers(storage, directory)
     if not numbers:
@@ -135,7 +135,7 @@ def close_files(files: Mapping[int, StorageFile]) -> None:
         file.close()
 
 
-def _check_header(opened: OpenSegments, number: int, identity: Identity) -> None:
+def _check_header(opened: OpenSegments, number: int, identity: JournalIdentity) -> None:
     file = opened.files[number]
     size = file.size()
     if size < 2 * SECTOR_BYTES or size % SECTOR_BYTES:
@@ -163,7 +163,7 @@ def _check_header(opened: OpenSegments, number: int, identity: Identity) -> None
         raise CorruptJournal(file.path, 0, None, reason)
 
 
-def scan(opened: OpenSegments, identity: Identity) -> Contents:
+def scan(opened: OpenSegments, identity: JournalIdentity) -> Contents:
     """Read every segment; bodies are verified and let go of at once."""
     contents = Contents()
     for number, file in opened.files.items():
@@ -206,21 +206,23 @@ def _frames_in(number: int, start: int, end: int, data: bytes, reason: str) -> I
             yield Stray(number, offset - offset % SECTOR_BYTES, reason, head=head)
 
 
-def _entry(number: int, item: IntactRecord | DamagedRecord) -> Entry:
+def _entry(number: int, item: IntactRecord | DamagedRecord) -> VerifiedRecord:
     assert item.frame is not None
-    header: PrepareHeader | None = None
+    header: SealedHeader | None = None
     ranges: tuple[tuple[int, int], ...] = ()
     place = number, item.offset, item.extent_bytes, item.frame
     if isinstance(item, DamagedRecord):
-        return Entry(*place, header, ranges, item.reason, item.torn)
-    if isinstance(item.content, Prepare):
+        return VerifiedRecord(*place, header, ranges, item.reason, item.torn)
+    if isinstance(item.content, SealedPrepare):
         header = item.content.header
     elif item.frame.kind is RecordKind.REPAIRED:
         ranges = decode_ranges(item.content)
-    return Entry(*place, header, ranges, None)
+    return VerifiedRecord(*place, header, ranges, None)
 
 
-def carry_out(opened: OpenSegments, contents: Contents, plan: Plan, identity: Identity) -> Recovery:
+def carry_out(
+    opened: OpenSegments, contents: Contents, plan: OpeningPlan, identity: JournalIdentity
+) -> Recovery:
     """Repair headers, cut the tail, make what is kept durable, and say what was done."""
     mended = [
         number for number in opened.damaged_headers if not _is_evidence(number, contents, plan)
@@ -255,21 +257,21 @@ def carry_out(opened: OpenSegments, contents: Contents, plan: Plan, identity: Id
     )
 
 
-def _is_evidence(number: int, contents: Contents, plan: Plan) -> bool:
+def _is_evidence(number: int, contents: Contents, plan: OpeningPlan) -> bool:
     """Whether what lies in place of a segment's header tells of a record that is lost.
 
     Once the loss is made good or cut off it tells nothing more.
     """
-    astray = [s.astray for s in contents.strays if (s.segment, s.offset) == (number, 0)]
+    misdirected = [s.misdirected for s in contents.strays if (s.segment, s.offset) == (number, 0)]
     lost = [verdict.finding for verdict in plan.judged if verdict.decision in FAULTY]
     return any(
         frame is not None and finding.first_sequence <= frame.sequence <= finding.last_sequence
-        for frame in astray
+        for frame in misdirected
         for finding in lost
     )
 
 
-def _rewrite_header(opened: OpenSegments, number: int, identity: Identity) -> None:
+def _rewrite_header(opened: OpenSegments, number: int, identity: JournalIdentity) -> None:
     file = opened.files[number]
     header = SegmentHeader(
         identity.cluster_id, identity.replica_id, opened.journal_id, number, file.size()
@@ -278,7 +280,7 @@ def _rewrite_header(opened: OpenSegments, number: int, identity: Identity) -> No
     file.sync()
 
 
-def _zero_tail(opened: OpenSegments, contents: Contents, plan: Plan) -> None:
+def _zero_tail(opened: OpenSegments, contents: Contents, plan: OpeningPlan) -> None:
     """Blank everything that is cut off, in whatever segment it lies."""
     assert plan.cut is not None
     behind = [
@@ -297,7 +299,7 @@ def _zero_tail(opened: OpenSegments, contents: Contents, plan: Plan) -> None:
         opened.files[segment].sync()
 
 
-def _read_unproven(opened: OpenSegments, plan: Plan) -> list[tuple[Entry, bytes]]:
+def _read_unproven(opened: OpenSegments, plan: OpeningPlan) -> list[tuple[VerifiedRecord, bytes]]:
     """The kept records that no later record knows to be synced, with their bytes.
 
     To be read before anything is blanked: zeros that the disk wrote over one of them, in place of
@@ -311,7 +313,7 @@ def _read_unproven(opened: OpenSegments, plan: Plan) -> list[tuple[Entry, bytes]
     ]
 
 
-def _write_again(opened: OpenSegments, records: Sequence[tuple[Entry, bytes]]) -> None:
+def _write_again(opened: OpenSegments, records: Sequence[tuple[VerifiedRecord, bytes]]) -> None:
     """Write records where they lie already, and have them synced."""
     for entry, data in records:
         opened.files[entry.segment].write(entry.offset, data)
@@ -328,7 +330,7 @@ def _faults(opened: OpenSegments, judged: Sequence[Judged]) -> tuple[Fault, ...]
             last_sequence=verdict.finding.last_sequence,
             op=verdict.finding.op,
             checksum=verdict.finding.checksum,
-            torn=verdict.decision is Decision.FAULTY_TORN,
+            torn=verdict.decision is RecoveryDecision.FAULTY_TORN,
             reason=verdict.finding.reason,
         )
         for verdict in judged
@@ -336,10 +338,10 @@ def _faults(opened: OpenSegments, judged: Sequence[Judged]) -> tuple[Fault, ...]
     )
 
 
-def _cut(opened: OpenSegments, plan: Plan) -> Cut | None:
+def _cut(opened: OpenSegments, plan: OpeningPlan) -> TornTailCut | None:
     if plan.cut is None:
         return None
-    return Cut(opened.files[plan.cut.segment].path, plan.cut.offset, plan.cut_op)
+    return TornTailCut(opened.files[plan.cut.segment].path, plan.cut.offset, plan.cut_op)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +350,7 @@ class Recovered:
 
     opened: OpenSegments
     contents: Contents
-    plan: Plan
+    plan: OpeningPlan
     recovery: Recovery
 
     def end(self) -> tuple[int, int, int]:
@@ -367,7 +369,7 @@ class Recovered:
         return sequence, *end
 
 
-def recover(storage: Storage, directory: str, identity: Identity) -> Recovered:
+def recover(storage: Storage, directory: str, identity: JournalIdentity) -> Recovered:
     """Open, scan, decide and carry out; closes every file again if anything refuses or fails."""
     opened = open_segments(storage, directory, identity)
     try:

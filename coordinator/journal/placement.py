@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from viewstamp.format.prepare import Prepare, PrepareHeader, checksum_of, encode_prepare
+from viewstamp.format.prepare import SealedHeader, SealedPrepare, checksum_of, encode_prepare
 from viewstamp.format.record import (
     SECTOR_BYTES,
     Frame,
@@ -24,7 +24,7 @@ class Content:
     op: int
     data: bytes
     checksum: bytes
-    header: PrepareHeader | None
+    header: SealedHeader | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Placed:
     extent_bytes: int
 
 
-def prepare_content(prepare: Prepare) -> Content:
+def prepare_content(prepare: SealedPrepare) -> Content:
     """The record content of a prepare."""
     data = encode_prepare(prepare)
     return Content(RecordKind.PREPARE, prepare.op, data, prepare.checksum, prepare.header)

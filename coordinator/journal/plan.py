@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from coordinator.journal.errors import CorruptJournal
-from coordinator.journal.findings import Entry, Finding, Stray
+from coordinator.journal.findings import JournalFinding, Stray, VerifiedRecord
 from coordinator.journal.live import chain_breaks, in_doubt, live_entries, unconnected
-from coordinator.journal.recovery import FAULTY, Decision, Evidence, Judged, judge
+from coordinator.journal.recovery import FAULTY, Evidence, Judged, RecoveryDecision, judge
 from coordinator.storage import StorageFile
 from viewstamp.format.record import SECTOR_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class JournalIdentity:
     """Whose journal is expected, and what the superblock knows about it.
 
     `replay_op` is the first op that a restart must find in the journal: one past the cut of the
@@ -50,29 +50,29 @@ class Contents:
     """What scanning the segments gave, in file order.
 
     `within` are the sectors of damaged records, of strays and of damaged headers that hold what
-    looks like a frame, anywhere in them: one may have gone astray and lie there.
+    looks like a frame, anywhere in them: one may have been misdirected and lie there.
     """
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[VerifiedRecord] = field(default_factory=list)
     strays: list[Stray] = field(default_factory=list)
     within: list[Stray] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class OpeningPlan:
     """What opening is going to do, once nothing refuses any more.
 
     `kept` are the records that stay, `live` the entries among them that are the log. All records
     from the sequence of the finding `cut` on go, and whatever lies behind its start.
     """
 
-    kept: list[Entry]
-    live: dict[int, Entry]
+    kept: list[VerifiedRecord]
+    live: dict[int, VerifiedRecord]
     doubtful: list[int]
     judged: list[Judged]
     evidence: Evidence
     restart_op: int
-    cut: Finding | None
+    cut: JournalFinding | None
 
     @property
     def cut_op(self) -> int:
@@ -80,14 +80,14 @@ class Plan:
         return max(self.live, default=0) + 1
 
     def is_cut(self, stray: Stray) -> bool:
-        """Whether a stray is part of what is cut off. A record gone astray that is not cut off
+        """Whether a stray is part of what is cut off. A misdirected record that is not cut off
         stays: it may be all that tells that there was one."""
         if self.cut is None or (stray.segment, stray.offset) < self.cut.start:
             return False
-        return stray.astray is None or stray.astray.sequence >= self.cut.first_sequence
+        return stray.misdirected is None or stray.misdirected.sequence >= self.cut.first_sequence
 
 
-def make_plan(opened: OpenSegments, contents: Contents, identity: Identity) -> Plan:
+def make_plan(opened: OpenSegments, contents: Contents, identity: JournalIdentity) -> OpeningPlan:
     """Decide about everything that was found; raises CorruptJournal for what only peers mend."""
     judged, evidence = judge(
         contents.entries,
@@ -98,9 +98,9 @@ def make_plan(opened: OpenSegments, contents: Contents, identity: Identity) -> P
         covered_op=identity.replay_op - 1,
     )
     for verdict in judged:
-        if verdict.decision is Decision.REFUSE:
+        if verdict.decision is RecoveryDecision.REFUSE:
             _refuse(opened, verdict.finding)
-    cuts = [verdict.finding for verdict in judged if verdict.decision is Decision.CUT]
+    cuts = [verdict.finding for verdict in judged if verdict.decision is RecoveryDecision.CUT]
     cut = min(cuts, key=lambda finding: finding.first_sequence) if cuts else None
     judged = [v for v in judged if cut is None or v.finding.first_sequence < cut.first_sequence]
     plan = _plan(contents, judged, evidence, cut, identity)
@@ -116,9 +116,9 @@ def _plan(
     contents: Contents,
     judged: list[Judged],
     evidence: Evidence,
-    cut: Finding | None,
-    identity: Identity,
-) -> Plan:
+    cut: JournalFinding | None,
+    identity: JournalIdentity,
+) -> OpeningPlan:
     """Take the log out of what stays; what is cut off has no say in it."""
     kept = [
         entry
@@ -134,15 +134,15 @@ def _plan(
     if not identity.single:
         for op in unconnected(live, identity.replay_op - 1, identity.base_checksum):
             del live[op]
-    return Plan(kept, live, doubtful, judged, evidence, remaining.restart[1], cut)
+    return OpeningPlan(kept, live, doubtful, judged, evidence, remaining.restart[1], cut)
 
 
-def _refuse(opened: OpenSegments, finding: Finding) -> None:
+def _refuse(opened: OpenSegments, finding: JournalFinding) -> None:
     op = finding.inferred_op if finding.op is None else finding.op
     raise CorruptJournal(opened.files[finding.segment].path, finding.offset, op, finding.reason)
 
 
-def _check_member(opened: OpenSegments, plan: Plan, identity: Identity) -> None:
+def _check_member(opened: OpenSegments, plan: OpeningPlan, identity: JournalIdentity) -> None:
     """A member's entries are one chain, whatever is missing of it.
 
     Ops are replaced only after a durable cut, and a lost cut puts them in doubt. So two entries
@@ -162,7 +162,7 @@ def _check_member(opened: OpenSegments, plan: Plan, identity: Identity) -> None:
         raise CorruptJournal(opened.files[min(opened.files)].path, 0, plan.restart_op, reason)
 
 
-def _check_single(opened: OpenSegments, plan: Plan, identity: Identity) -> None:
+def _check_single(opened: OpenSegments, plan: OpeningPlan, identity: JournalIdentity) -> None:
     """A single replica's log has every op from its first to its head, in one chain."""
     ops = list(plan.live)
     gaps = [after for before, after in pairwise(ops) if after != before + 1]
@@ -183,7 +183,7 @@ def _check_single(opened: OpenSegments, plan: Plan, identity: Identity) -> None:
         raise CorruptJournal(opened.files[min(opened.files)].path, 0, identity.replay_op, reason)
 
 
-def _check_superblock(opened: OpenSegments, contents: Contents, identity: Identity) -> None:
+def _check_superblock(opened: OpenSegments, contents: Contents, identity: JournalIdentity) -> None:
     """A superblock that is lost, or older than the journal, is noticed before a tail is cut.
 
     It may know that the tail was committed, and where it comes back it finds the tail still there.

@@ -20,7 +20,8 @@ about a finding decide what is done, by the table `DECISIONS` and nothing else:
 `torn`
     Units of it are still zeros that were not written so (see `viewstamp.format.record`): its write
     never reached the disk, so the sync of its group never returned, and it was never acknowledged.
-    Not so if it is found elsewhere (`astray`): then the disk wrote it there, and the sync returned.
+    Not so if it is found elsewhere (`misdirected`): then the disk wrote it there, and the sync
+    returned.
 `single`
     The cluster has one replica: nobody else can supply what is lost.
 
@@ -45,12 +46,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from coordinator.journal.findings import Entry, Finding, Stray, find
-from coordinator.journal.lost_ops import tell_ops
+from coordinator.journal.findings import JournalFinding, Stray, VerifiedRecord, find
+from coordinator.journal.lost_op_bounds import tell_ops
 from viewstamp.format.record import Frame, RecordKind
 
 
-class Decision(Enum):
+class RecoveryDecision(Enum):
     """What recovery does about a record or a finding."""
 
     KEEP = "keep"
@@ -61,7 +62,7 @@ class Decision(Enum):
     REFUSE = "refuse"
 
 
-FAULTY = frozenset({Decision.FAULTY_TORN, Decision.FAULTY_CORRUPT})
+FAULTY = frozenset({RecoveryDecision.FAULTY_TORN, RecoveryDecision.FAULTY_CORRUPT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Row:
     above_commit: bool | None
     torn: bool | None
     single: bool | None
-    decision: Decision
+    decision: RecoveryDecision
 
     def matches(self, facts: Facts) -> bool:
         """Whether these facts are this row's."""
@@ -105,20 +106,20 @@ class Row:
 # finding such a record damaged is corruption like any other.
 DECISIONS: tuple[Row, ...] = (
     # intact, superseded, above_durable, above_commit, torn, single
-    Row(True, None, None, None, None, None, Decision.KEEP),
-    Row(False, True, None, None, None, False, Decision.IGNORE),
-    Row(False, True, None, None, None, True, Decision.REFUSE),
-    Row(False, False, True, True, None, True, Decision.CUT),
-    Row(False, False, True, False, None, True, Decision.REFUSE),
-    Row(False, False, False, None, None, True, Decision.REFUSE),
-    Row(False, False, True, True, True, False, Decision.CUT),
-    Row(False, False, True, True, False, False, Decision.FAULTY_TORN),
-    Row(False, False, True, False, None, False, Decision.FAULTY_CORRUPT),
-    Row(False, False, False, None, None, False, Decision.FAULTY_CORRUPT),
+    Row(True, None, None, None, None, None, RecoveryDecision.KEEP),
+    Row(False, True, None, None, None, False, RecoveryDecision.IGNORE),
+    Row(False, True, None, None, None, True, RecoveryDecision.REFUSE),
+    Row(False, False, True, True, None, True, RecoveryDecision.CUT),
+    Row(False, False, True, False, None, True, RecoveryDecision.REFUSE),
+    Row(False, False, False, None, None, True, RecoveryDecision.REFUSE),
+    Row(False, False, True, True, True, False, RecoveryDecision.CUT),
+    Row(False, False, True, True, False, False, RecoveryDecision.FAULTY_TORN),
+    Row(False, False, True, False, None, False, RecoveryDecision.FAULTY_CORRUPT),
+    Row(False, False, False, None, None, False, RecoveryDecision.FAULTY_CORRUPT),
 )
 
 
-def decide(facts: Facts) -> Decision:
+def decide(facts: Facts) -> RecoveryDecision:
     """Look the facts up; a test proves that exactly one row matches whatever they are."""
     for row in DECISIONS:
         if row.matches(facts):
@@ -130,8 +131,8 @@ def decide(facts: Facts) -> Decision:
 class Judged:
     """A finding and what is to be done about it."""
 
-    finding: Finding
-    decision: Decision
+    finding: JournalFinding
+    decision: RecoveryDecision
 
 
 class Evidence:
@@ -139,17 +140,18 @@ class Evidence:
 
     def __init__(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[VerifiedRecord],
         commit_max: int,
         covered_op: int = 0,
-        astray: Sequence[Frame] = (),
+        misdirected: Sequence[Frame] = (),
     ) -> None:
         """`entries` are in file order; `commit_max` is the superblock's, and a snapshot covers
-        everything up to `covered_op`. The frames of records `astray` say what was synced, too."""
+        everything up to `covered_op`. The frames of records `misdirected` say what was synced, too.
+        """
         by_sequence = sorted(entries, key=lambda entry: entry.frame.sequence)
         self._sequences = [entry.frame.sequence for entry in by_sequence]
         frames = sorted(
-            (*(entry.frame for entry in entries), *astray), key=lambda frame: frame.sequence
+            (*(entry.frame for entry in entries), *misdirected), key=lambda frame: frame.sequence
         )
         self._frame_sequences = [frame.sequence for frame in frames]
         self._durable_after = _suffix_maxima([frame.durable_sequence for frame in frames])
@@ -165,7 +167,7 @@ class Evidence:
             if entry.reason is None:
                 self._count(entry)
 
-    def _count(self, entry: Entry) -> None:
+    def _count(self, entry: VerifiedRecord) -> None:
         sequence = entry.frame.sequence
         if entry.header is not None:
             self.commit = max(self.commit, entry.header.commit)
@@ -186,7 +188,7 @@ class Evidence:
         """Whether no record after `sequence` was written knowing `sequence` to be synced."""
         return self._durable_after[bisect_right(self._frame_sequences, sequence)] < sequence
 
-    def above_commit(self, finding: Finding, *, single: bool) -> bool:
+    def above_commit(self, finding: JournalFinding, *, single: bool) -> bool:
         """Whether the log reaches what is known to be committed without the finding."""
         if not single:
             reach = self._reach[bisect_left(self._sequences, finding.first_sequence)]
@@ -194,7 +196,7 @@ class Evidence:
         op = finding.inferred_op if finding.op is None else finding.op
         return op is not None and op > self.commit
 
-    def superseded(self, finding: Finding) -> bool:
+    def superseded(self, finding: JournalFinding) -> bool:
         """Whether other records make the finding irrelevant."""
         if self.repaired(finding):
             return True
@@ -209,7 +211,7 @@ class Evidence:
         restart_sequence, restart_op = self.restart
         return finding.last_sequence < restart_sequence and finding.op <= restart_op
 
-    def repaired(self, finding: Finding) -> bool:
+    def repaired(self, finding: JournalFinding) -> bool:
         """Whether later repaired records name the sequences, one or several between them."""
         unnamed = finding.first_sequence
         for first, last in sorted(
@@ -229,7 +231,7 @@ class Evidence:
     def _was_cut(self, op: int, sequence: int) -> bool:
         return any(at > sequence and op > remains for at, remains in self._cuts)
 
-    def facts(self, finding: Finding, *, single: bool) -> Facts:
+    def facts(self, finding: JournalFinding, *, single: bool) -> Facts:
         """The inputs of the table for a finding."""
         return Facts(
             intact=False,
@@ -241,7 +243,7 @@ class Evidence:
         )
 
 
-def _reach(by_sequence: Sequence[Entry], covered_op: int) -> list[int]:
+def _reach(by_sequence: Sequence[VerifiedRecord], covered_op: int) -> list[int]:
     """The highest op of the log before each record, and after the last; damaged ones count."""
     reach = [covered_op]
     for entry in by_sequence:
@@ -264,7 +266,7 @@ def _suffix_maxima(values: Sequence[int]) -> list[int]:
 
 
 def judge(
-    entries: Sequence[Entry],
+    entries: Sequence[VerifiedRecord],
     strays: Sequence[Stray],
     *,
     first_segment: int,
@@ -273,8 +275,8 @@ def judge(
     covered_op: int = 0,
 ) -> tuple[list[Judged], Evidence]:
     """Find everything that is lost or damaged and decide about it, in file order."""
-    astray = [stray.astray for stray in strays if stray.astray is not None]
-    evidence = Evidence(entries, commit_max, covered_op, astray)
+    misdirected = [stray.misdirected for stray in strays if stray.misdirected is not None]
+    evidence = Evidence(entries, commit_max, covered_op, misdirected)
     findings = list(find(entries, strays, first_segment))
     if not single:
         findings = tell_ops(findings, entries, first_segment, covered_op)

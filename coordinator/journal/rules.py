@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from viewstamp.format.prepare import NO_PARENT, Prepare, PrepareHeader
+from viewstamp.format.prepare import NO_PARENT, SealedHeader, SealedPrepare
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class LogBase:
     """The entry that the log goes on behind: a snapshot's cut, or nothing at all.
 
     `checksum` is None where it is not known, and then the first entry's parent is not looked at.
@@ -26,21 +26,21 @@ class Log:
 
     cluster_id: bytes
     single: bool
-    base: Base
+    base: LogBase
     head_op: int
-    header: Callable[[int], PrepareHeader | None]
+    header: Callable[[int], SealedHeader | None]
 
 
-def check_group(log: Log, group: Sequence[Prepare]) -> None:
+def check_group(log: Log, group: Sequence[SealedPrepare]) -> None:
     """Raise ValueError for a group that must not be appended.
 
     A single replica's log only grows. A member writes an op again to repair it, never another
     entry in its place before `discard_after` took it out, and never leaves out an op: a restart
     must find one chain.
     """
-    appended: dict[int, PrepareHeader] = {}
+    appended: dict[int, SealedHeader] = {}
 
-    def held(op: int) -> PrepareHeader | None:
+    def held(op: int) -> SealedHeader | None:
         return appended.get(op) or log.header(op)
 
     head_op = log.head_op
@@ -63,7 +63,7 @@ def check_group(log: Log, group: Sequence[Prepare]) -> None:
         head_op = max(head_op, prepare.op)
 
 
-def _parent(log: Log, held: Callable[[int], PrepareHeader | None], op: int) -> bytes | None:
+def _parent(log: Log, held: Callable[[int], SealedHeader | None], op: int) -> bytes | None:
     """The checksum of the op before, or None where it is not known."""
     before = held(op - 1)
     if before is not None:
@@ -72,10 +72,10 @@ def _parent(log: Log, held: Callable[[int], PrepareHeader | None], op: int) -> b
 
 
 def _check_chain(
-    prepare: Prepare,
+    prepare: SealedPrepare,
     parent: bytes | None,
-    replaced: PrepareHeader | None,
-    following: PrepareHeader | None,
+    replaced: SealedHeader | None,
+    following: SealedHeader | None,
 ) -> None:
     if parent not in (None, prepare.parent):
         assert parent is not None

@@ -75,7 +75,7 @@ def create_segment(storage: Storage, directory: str, header: SegmentHeader) -> S
 
 
 def remove_blank_segments(storage: Storage, directory: str) -> None:
-    """Clear away what a crash while founding left; raises JournalExists if there is any record."""
+    """Clear away what a crash while bootstrap left; raises JournalExists if there is any record."""
     remove_temporaries(storage, directory)
     numbers = segment_numbers(storage, directory)
     for number in numbers:

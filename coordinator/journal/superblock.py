@@ -21,12 +21,12 @@ offset size field
 104    8    commit_max
 112    8    generation of the snapshot to restart from; 0 for none
 120    8    voting_view: the first view in which the replica may vote and vouch for entries; 0
-            for a founder, 2^64-1 for one that is not admitted yet, and for a standby. Reserved
-            in version 1
+            for an initial member, 2^64-1 for one that is not admitted yet, and for a standby.
+            Reserved in version 1
 128    3968 reserved, zero
 ====== ==== ================================================================================
 
-A founder's superblock is of version 1, to the byte: builds that know no other read it.
+An initial member's superblock is of version 1, to the byte: builds that know no other read it.
 
 **Writing** puts one copy after the other and syncs each, so that at any moment at most one copy is
 in the air; afterwards three of four must read back as written. **Opening** takes the newest state
@@ -65,7 +65,7 @@ WRITE_QUORUM: Final = 3
 OPEN_QUORUM: Final = 2
 SUPERBLOCK_BYTES: Final = COPIES * COPY_BYTES
 SUPERBLOCK_MAGIC: Final = b"VSSB"
-SUPERBLOCK_VERSION_FOUNDER: Final = 1
+SUPERBLOCK_VERSION_INITIAL_MEMBER: Final = 1
 SUPERBLOCK_VERSION: Final = 2
 NO_PARENT: Final = bytes(CHECKSUM_BYTES)
 
@@ -87,8 +87,8 @@ class SuperblockState:
     """What a replica must never forget. View, log_view, commit_max and generation only grow.
 
     `voting_view` grows, too, but for the one step down from NOT_ADMITTED: to the view that a
-    replica with a new disk is admitted in, or to a founder's 0 if the first entry that it is given
-    names it in this very boot: it missed the founding, and forgot nothing.
+    replica with a new disk is admitted in, or to an initial member's 0 if the first entry that it
+    is given names it in this very boot: it missed the bootstrap, and forgot nothing.
     """
 
     cluster_id: bytes
@@ -160,7 +160,7 @@ def seal_state(state: SuperblockState, sequence: int, parent: bytes) -> Superblo
 def _encode_checked(state: SuperblockState, sequence: int, parent: bytes) -> bytes:
     packed = _CHECKED.pack(
         SUPERBLOCK_MAGIC,
-        SUPERBLOCK_VERSION if state.voting_view else SUPERBLOCK_VERSION_FOUNDER,
+        SUPERBLOCK_VERSION if state.voting_view else SUPERBLOCK_VERSION_INITIAL_MEMBER,
         0,
         sequence,
         parent,
@@ -195,7 +195,7 @@ def decode_copy(sector: bytes, copy: int) -> SuperblockCopy:
     if checksum != checksum_of(sector[_CHECKED_FROM:]):
         raise FormatError(f"superblock checksum {checksum.hex()} does not match its bytes")
     state = SuperblockState(*fields)
-    if version not in (SUPERBLOCK_VERSION_FOUNDER, SUPERBLOCK_VERSION):
+    if version not in (SUPERBLOCK_VERSION_INITIAL_MEMBER, SUPERBLOCK_VERSION):
         raise FormatVersionError(
             f"superblock format version {version} is unknown, this build reads 1 and "
             f"{SUPERBLOCK_VERSION}"
@@ -276,7 +276,7 @@ class Superblock:
 
     @classmethod
     def create(cls, storage: Storage, path: str, state: SuperblockState) -> Superblock:
-        """Make the superblock of a replica that is being founded.
+        """Make the superblock of a replica that is being bootstrapped.
 
         Raises SuperblockExists, NoSpace, and ValueError for an impossible state. A crash leaves
         either no superblock or a complete one.
@@ -285,7 +285,7 @@ class Superblock:
         if reason is not None:
             raise ValueError(f"cannot create a superblock: {reason}")
         if storage.exists(path):
-            raise SuperblockExists(f"{path} exists: this replica was founded already; open it")
+            raise SuperblockExists(f"{path} exists: this replica was bootstrapped already; open it")
         temporary = path + TEMPORARY_SUFFIX
         if storage.exists(temporary):
             storage.unlink(temporary)
@@ -311,7 +311,7 @@ class Superblock:
         SuperblockNotMonotonic, FormatVersionError, and SuperblockFailed if the repair fails.
         """
         if not storage.exists(path):
-            raise SuperblockNotFound(f"{path} does not exist: no replica was founded here")
+            raise SuperblockNotFound(f"{path} does not exist: no replica was bootstrapped here")
         file = storage.open(path)
         try:
             copies = [_read_copy(file, copy) for copy in range(COPIES)]

@@ -20,16 +20,17 @@ its own place, a command of catalog waits until the reads sent before it were an
 
 The shell's duties:
 
-- `Mux.commit` with committed prepares in op order, at most limits.UNRETIRED_PREPARES_MAX unretired.
+- `Mux.commit` with committed prepares in op order, at most limits.UNAPPLIED_PREPARES_MAX not
+  applied.
 - Carry out effects in their order. Batches of one stage are sent and answered in order.
 - A stage whose process dies is the shell's affair: it replays logged batches (sequence > 0) to
   the new process and delivers the answers still owed. Unlogged batches die with the process, so
   it calls `Mux.fail_reads` for that stage.
 - Answer reads of catalog from `Mux.catalog`, at once or by a deferred answer, never late: a batch
   that waits for the catalog to change would keep it from changing.
-- `CutTaken` comes before the `Retired` of its prepare. Once that generation is the one to restart
+- `CutTaken` comes before the `Applied` of its prepare. Once that generation is the one to restart
   from, call `Mux.release`: the next cut is then a delta against it.
 - MuxError and AssertionError stop the replica.
 
-Retirement is in op order; the reply table of sessions changes then and at no other time.
+Prepares are applied in op order; the reply table of sessions changes then and at no other time.
 """

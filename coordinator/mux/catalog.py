@@ -11,9 +11,9 @@ from typing import Any
 
 from coordinator.mux.catalog_decisions import (
     DECISIONS,
+    CatalogVerdict,
     Decided,
-    Standing,
-    Verdict,
+    GenerationStanding,
     malformed,
 )
 from coordinator.mux.catalog_types import (
@@ -36,7 +36,7 @@ from coordinator.mux.catalog_types import (
     PruneSnapshotsResult,
     RaiseFeatureLevel,
     RaiseFeatureLevelResult,
-    Retention,
+    RetentionClass,
     SetDescription,
     SetRetention,
     Snapshot,
@@ -53,8 +53,8 @@ from coordinator.mux.entities import (
     number_key,
 )
 from coordinator.mux.freezing import RowKind
-from coordinator.mux.retention import expired
-from coordinator.mux.sessions import Applied, Refused
+from coordinator.mux.sessions import SessionApplied, SessionRefused
+from coordinator.mux.snapshot_retention import expired
 from coordinator.mux.undo import EntityTable, UndoLog
 
 
@@ -110,20 +110,20 @@ class CatalogMachine:
         """What the cluster is there for."""
         return self._description.get(None) or NO_DESCRIPTION
 
-    def standing(self, generation: int) -> Standing:
+    def standing(self, generation: int) -> GenerationStanding:
         """Return where a generation stands."""
         snapshot = self._snapshots.get(generation)
         if snapshot is None:
             if generation != self.last_generation + 1:
-                return Standing.UNKNOWN
+                return GenerationStanding.UNKNOWN
             is_blocked = self.current().state is SnapshotState.CREATED
-            return Standing.BLOCKED if is_blocked else Standing.NEXT
+            return GenerationStanding.BLOCKED if is_blocked else GenerationStanding.NEXT
         if snapshot.state is SnapshotState.CREATED:
-            return Standing.CUT if snapshot.is_cut else Standing.RESERVED
+            return GenerationStanding.CUT if snapshot.is_cut else GenerationStanding.RESERVED
         if snapshot.state is SnapshotState.FAILED:
-            return Standing.FAILED
+            return GenerationStanding.FAILED
         is_latest = generation == self.latest_completed().generation
-        return Standing.LATEST if is_latest else Standing.COMPLETED
+        return GenerationStanding.LATEST if is_latest else GenerationStanding.COMPLETED
 
     # --- Commands ---
 
@@ -134,11 +134,13 @@ class CatalogMachine:
         op: int,
         timestamp: int,
         feature_level: int,
-    ) -> Applied | Refused:
+    ) -> SessionApplied | SessionRefused:
         """Apply one command; `timestamp` is log time in us, `feature_level` that of its entry."""
         why = malformed(command)
         if why is not None:
-            return Refused(self._codec.encode_refusal("MALFORMED_REQUEST", why.details, why.case))
+            return SessionRefused(
+                self._codec.encode_refusal("MALFORMED_REQUEST", why.details, why.case)
+            )
         if isinstance(command, RaiseFeatureLevel):
             return self._raise_level(command, max(feature_level, self.feature_level))
         if isinstance(command, SetDescription):
@@ -150,9 +152,9 @@ class CatalogMachine:
         else:
             generation = command.generation
         verdict = DECISIONS[type(command)][self.standing(generation)]
-        if verdict is Verdict.NOTHING:
+        if verdict is CatalogVerdict.NOTHING:
             return self._applied(CatalogDone())
-        if verdict is not Verdict.APPLY:
+        if verdict is not CatalogVerdict.APPLY:
             return self._refused(verdict, generation)
         return self._applied(self._carry_out(command, generation, revision, op, timestamp))
 
@@ -241,7 +243,7 @@ class CatalogMachine:
                 self._put(replace(self._existing(generation), retention=command.retention))
         return CatalogDone()
 
-    def _reserve(self, generation: int, retention: Retention) -> None:
+    def _reserve(self, generation: int, retention: RetentionClass) -> None:
         """Use up the next number."""
         self._counters.put(None, CatalogCounters(generation))
         self._put(Snapshot(generation, SnapshotState.CREATED, retention=retention))
@@ -249,7 +251,7 @@ class CatalogMachine:
     def _begin(self, command: BeginSnapshot, revision: int, op: int, timestamp: int) -> None:
         """Note the cut, of a generation that was reserved or of the next one."""
         if self._snapshots.get(command.generation) is None:
-            self._reserve(command.generation, Retention.LAST)
+            self._reserve(command.generation, RetentionClass.LAST)
         cut = replace(
             self._existing(command.generation),
             cut_op=op,
@@ -283,7 +285,9 @@ class CatalogMachine:
                 self._drop(generation)
         return PruneSnapshotsResult(generations)
 
-    def _raise_level(self, command: RaiseFeatureLevel, in_force: int) -> Applied | Refused:
+    def _raise_level(
+        self, command: RaiseFeatureLevel, in_force: int
+    ) -> SessionApplied | SessionRefused:
         """Raise the level by one. Whether this build knows it is no question: all decide alike."""
         if command.expected != in_force or command.level != in_force + 1:
             details = {
@@ -291,13 +295,13 @@ class CatalogMachine:
                 "expected": str(command.expected),
                 "in_force": str(in_force),
             }
-            return Refused(self._codec.encode_refusal("FEATURE_LEVEL_MISMATCH", details))
+            return SessionRefused(self._codec.encode_refusal("FEATURE_LEVEL_MISMATCH", details))
         if command.validate_only:
             return self._applied(RaiseFeatureLevelResult(in_force))
         self._level.put(None, FeatureLevel(command.level))
         return self._applied(RaiseFeatureLevelResult(command.level))
 
-    def _describe(self, command: SetDescription, revision: int) -> Applied | Refused:
+    def _describe(self, command: SetDescription, revision: int) -> SessionApplied | SessionRefused:
         """Say what the cluster is there for, unless another has said it since the caller looked."""
         before = self.description
         expected = command.expected_revision
@@ -307,7 +311,7 @@ class CatalogMachine:
                 "expected_revision": str(expected),
             }
             refusal = self._codec.encode_refusal("REVISION_MISMATCH", details, "description")
-            return Refused(refusal)
+            return SessionRefused(refusal)
         if not command.validate_only:
             if command.text:
                 self._description.put(None, Description(command.text, revision))
@@ -340,13 +344,13 @@ class CatalogMachine:
         assert snapshot is not None, f"snapshot {generation} is not there"
         return snapshot
 
-    def _applied(self, result: CatalogResult) -> Applied:
+    def _applied(self, result: CatalogResult) -> SessionApplied:
         """Return the result of a command."""
-        return Applied(self._codec.encode_catalog_result(result))
+        return SessionApplied(self._codec.encode_catalog_result(result))
 
-    def _refused(self, verdict: Verdict, generation: int) -> Refused:
+    def _refused(self, verdict: CatalogVerdict, generation: int) -> SessionRefused:
         """Return why a command is refused."""
-        if verdict is Verdict.IN_PROGRESS:
+        if verdict is CatalogVerdict.IN_PROGRESS:
             generation = self.current().generation
         details = {"generation": str(generation)}
-        return Refused(self._codec.encode_refusal(verdict.value, details))
+        return SessionRefused(self._codec.encode_refusal(verdict.value, details))

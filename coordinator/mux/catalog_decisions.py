@@ -31,7 +31,7 @@ Decided: TypeAlias = (
 )
 
 
-class Standing(Enum):
+class GenerationStanding(Enum):
     """Where the generation that a command names stands."""
 
     # The first number that was never used, while no snapshot is under way.
@@ -48,7 +48,7 @@ class Standing(Enum):
     FAILED = "failed"
 
 
-class Verdict(Enum):
+class CatalogVerdict(Enum):
     """What becomes of a command."""
 
     APPLY = "apply"
@@ -60,23 +60,25 @@ class Verdict(Enum):
 
 
 _VERDICTS: Final = {
-    "apply": Verdict.APPLY,
-    "-": Verdict.NOTHING,
-    "progress": Verdict.IN_PROGRESS,
-    "absent": Verdict.NOT_FOUND,
-    "use": Verdict.IN_USE,
+    "apply": CatalogVerdict.APPLY,
+    "-": CatalogVerdict.NOTHING,
+    "progress": CatalogVerdict.IN_PROGRESS,
+    "absent": CatalogVerdict.NOT_FOUND,
+    "use": CatalogVerdict.IN_USE,
 }
 
 
-def _row(words: str) -> Mapping[Standing, Verdict]:
+def _row(words: str) -> Mapping[GenerationStanding, CatalogVerdict]:
     """Return a row of the table below."""
     verdicts = [_VERDICTS[word] for word in words.split()]
-    return MappingProxyType(dict(zip(Standing, verdicts, strict=False)))
+    return MappingProxyType(dict(zip(GenerationStanding, verdicts, strict=False)))
 
+
+Table = Mapping[type[Decided], Mapping[GenerationStanding, CatalogVerdict]]
 
 # CreateSnapshot names the first number that was never used: no other column can be met.
 # fmt: off
-DECISIONS: Final[Mapping[type[Decided], Mapping[Standing, Verdict]]] = MappingProxyType({
+DECISIONS: Final[Table] = MappingProxyType({
     #                       next    blocked  unknown reserved cut   completed latest failed
     CreateSnapshot:   _row("apply   progress"),
     BeginSnapshot:    _row("apply   -        -       apply    -     -         -      -"),

@@ -10,9 +10,9 @@ from coordinator.mux.catalog_types import CutTaken, FailSnapshot, Restored, Snap
 from coordinator.mux.freezing import Freezer, RowKind
 from coordinator.mux.requests import SessionsStage
 from coordinator.mux.segments import Segment
-from coordinator.mux.sessions import Refused
+from coordinator.mux.sessions import SessionRefused
 from coordinator.mux.stage import Stage
-from coordinator.mux.types import EMPTY_FRAME, IndexedError, MuxError, Prepare
+from coordinator.mux.types import EMPTY_FRAME, CommittedPrepare, IndexedError, MuxError
 
 
 class CatalogStage:
@@ -41,7 +41,7 @@ class CatalogStage:
                 outcome = self.machine.apply(
                     command, revision, op, segment.timestamp, feature_level
                 )
-                if isinstance(outcome, Refused):
+                if isinstance(outcome, SessionRefused):
                     errors.append(IndexedError(index, outcome.error))
                 else:
                     frame = outcome.result
@@ -51,7 +51,7 @@ class CatalogStage:
         segment.results = b"".join(frames)
         segment.refuse(errors)
 
-    def cut(self, generation: int, revision: int, prepare: Prepare) -> CutTaken:
+    def cut(self, generation: int, revision: int, prepare: CommittedPrepare) -> CutTaken:
         """Freeze both sections as they are now, which costs what has changed."""
         return CutTaken(
             generation=generation,

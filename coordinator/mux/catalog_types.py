@@ -26,7 +26,7 @@ class SnapshotState(IntEnum):
     FAILED = 3
 
 
-class Retention(IntEnum):
+class RetentionClass(IntEnum):
     """How long a snapshot is kept; numbered like `snapshots.v1.RetentionClass`."""
 
     LAST = 1
@@ -56,7 +56,7 @@ class Snapshot:
     root: bytes = b""
     tasks: tuple[TaskSnapshot, ...] = ()
     created_at: int = 0
-    retention: Retention = Retention.LAST
+    retention: RetentionClass = RetentionClass.LAST
     failure: str = ""
     decided_at: int = 0
     keep_last: int = 0
@@ -104,7 +104,7 @@ GENERATION_ZERO = Snapshot(0, SnapshotState.COMPLETED)
 class CreateSnapshot:
     """Reserve the next generation."""
 
-    retention: Retention = Retention.LAST
+    retention: RetentionClass = RetentionClass.LAST
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class SetRetention:
     """Change how long a generation is kept."""
 
     generation: int
-    retention: Retention
+    retention: RetentionClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ class FrozenSection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CutTaken:
-    """All stages are frozen at this prepare, which retires now. Times are log time in us."""
+    """All stages are frozen at this prepare, which is applied now. Times are log time in us."""
 
     generation: int
     op: int
@@ -259,7 +259,7 @@ class CutTaken:
 
 @dataclass(frozen=True, slots=True)
 class CatalogChanged:
-    """What the prepare that retires next has changed, each by ascending generation."""
+    """What the prepare that is applied next has changed, each by ascending generation."""
 
     snapshots: tuple[Snapshot, ...]
     deleted: tuple[int, ...]

@@ -1,10 +1,11 @@
 """The cut: the one run that waits for everything before it, at every stage.
 
-It begins once its prepare is the oldest that has not retired and no earlier run needs any stage.
-Then, in one step, the catalog decides, the sections inside the mux are frozen, and the services are
-told; each freezes when the message comes, before whatever was sent behind it. So what comes later
-may enter a stage as soon as that stage was told: a service that hangs holds back its own commands
-and reads, and nobody else's. Replies change at retirement alone, which is in op order.
+It begins once its prepare is the oldest that has not been applied and no earlier run needs any
+stage. Then, in one step, the catalog decides, the sections inside the mux are frozen, and the
+services are told; each freezes when the message comes, before whatever was sent behind it. So what
+comes later may enter a stage as soon as that stage was told: a service that hangs holds back its
+own commands and reads, and nobody else's. Replies change when a prepare is applied alone, which is
+in op order.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class WindowRow:
 
     session_id: int
     acked: int
-    last_retired: int
+    last_applied: int
 
 
 # What an entity of a section says.

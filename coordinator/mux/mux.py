@@ -18,18 +18,18 @@ from coordinator.mux.requests import PrepareWork, RequestWork, SessionsStage
 from coordinator.mux.restoring import checked_catalog, checked_sessions
 from coordinator.mux.results import join_spans
 from coordinator.mux.run import ProposalsRun, Run, Turnstiles
-from coordinator.mux.runs import Entry, split
+from coordinator.mux.runs import RunEntry, split
 from coordinator.mux.segments import Segment
 from coordinator.mux.transaction_run import TransactionRun
 from coordinator.mux.types import (
     BEGIN_SNAPSHOT_CODE,
     STAGES,
     TRANSACT_CODE,
+    CommittedPrepare,
     Error,
     LoggedSpan,
     MuxEffect,
     MuxError,
-    Prepare,
     ProposalsItem,
     QueryOutcome,
     Read,
@@ -109,7 +109,7 @@ class Mux:
         self._sequences = dict.fromkeys(Stage, 0)
         self._in_flight: dict[Stage, deque[tuple[int, Run]]] = {stage: deque() for stage in Stage}
         self._turnstiles = Turnstiles()
-        self._unretired: deque[PrepareWork] = deque()
+        self._unapplied: deque[PrepareWork] = deque()
         # Runs of reads with an unanswered read, oldest first; the value is not used.
         self._read_runs: dict[ReadRun, None] = {}
         self._deferred: dict[int, tuple[ReadRun, QuerySegment]] = {}
@@ -138,15 +138,15 @@ class Mux:
         return max(self._feature_level, self.catalog.feature_level)
 
     @property
-    def unretired(self) -> int:
-        """How many prepares came in and have not retired."""
-        return len(self._unretired)
+    def unapplied(self) -> int:
+        """How many prepares came in and have not been applied."""
+        return len(self._unapplied)
 
     def set_routes(self, routes: Mapping[int, Route]) -> None:
         """Replace the routes for what comes in from now on."""
         self._routes = dict(routes)
 
-    def commit(self, prepare: Prepare) -> list[MuxEffect]:
+    def commit(self, prepare: CommittedPrepare) -> list[MuxEffect]:
         """Take in the next committed prepare. Raises MuxError for a code without a route."""
         return self.enter(at_once(self.take_apart(prepare)))
 
@@ -154,12 +154,12 @@ class Mux:
         """Take in the next committed prepare, which `take_apart` has taken apart."""
         work, runs = taken_apart
         prepare = work.prepare
-        assert len(self._unretired) < limits.UNRETIRED_PREPARES_MAX, "too many prepares unretired"
+        assert len(self._unapplied) < limits.UNAPPLIED_PREPARES_MAX, "too many prepares not applied"
         assert prepare.op == self._op + 1, f"op {prepare.op} after {self._op}"
         assert prepare.first_revision > self._revision, (
             f"first revision {prepare.first_revision} after {self._revision}"
         )
-        self._unretired.append(work)
+        self._unapplied.append(work)
         self._op, self._feature_level = prepare.op, prepare.feature_level
         self._revision = max(self._revision, work.last_revision)
         for run in runs:
@@ -247,16 +247,16 @@ class Mux:
     def entities(self) -> Iterator[Entity]:
         """Return what sessions holds now, in no order, for a digest that takes its time.
 
-        Replicas agree on it if nothing is unretired.
+        Replicas agree on it if nothing is not applied.
         """
         return chain(self.sessions.entities(), self.replies.entities())
 
-    def take_apart(self, prepare: Prepare) -> Generator[None, None, TakenApart]:
+    def take_apart(self, prepare: CommittedPrepare) -> Generator[None, None, TakenApart]:
         """Return the requests and runs of a prepare, in steps that change nothing of the mux.
 
         Raises MuxError for a code without a route.
         """
-        entries: list[Entry] = []
+        entries: list[RunEntry] = []
         parts: list[tuple[RequestWork, Part]] = []
         work = PrepareWork(prepare, prepare.first_revision - 1)
         for request in prepare.requests:
@@ -265,7 +265,7 @@ class Mux:
             begun = len(entries)
             for span in request.spans:
                 for entry, part in self._span_parts(work, request_work, span):
-                    entries.append(Entry(entry, starts_request=len(entries) == begun))
+                    entries.append(RunEntry(entry, starts_request=len(entries) == begun))
                     parts.append((request_work, part))
                 work.last_revision += span.count
                 if len(request_work.spans) % STEP_ITEMS == 0:
@@ -312,7 +312,7 @@ class Mux:
     def _runs(
         self,
         work: PrepareWork,
-        entries: list[Entry],
+        entries: list[RunEntry],
         parts: list[tuple[RequestWork, Part]],
     ) -> list[Run]:
         """Return the runs of a prepare."""
@@ -384,7 +384,7 @@ class Mux:
         answered by the shell: none may see a change behind its place.
         """
         if isinstance(run, CutRun) and not run.has_begun:
-            is_oldest = self._unretired[0] is run.prepare
+            is_oldest = self._unapplied[0] is run.prepare
             is_free = is_oldest and self._turnstiles.is_first_everywhere(run)
         elif stage is not Stage.CATALOG or not run.is_logged:
             return False
@@ -430,10 +430,10 @@ class Mux:
             run.prepare.runs_left -= 1
 
     def _finish(self) -> list[MuxEffect]:
-        """Retire in op order what is complete, and return all effects."""
-        self._retire()
+        """Apply in op order what is complete, and return all effects."""
+        self._apply()
         while self._held and self._let_go():
-            self._retire()
+            self._apply()
         effects, self._effects = self._effects, []
         return effects
 
@@ -443,7 +443,7 @@ class Mux:
         self._advance(held)
         return self._held != held
 
-    def _retire(self) -> None:
-        """Retire in op order what is complete."""
-        while self._unretired and self._unretired[0].runs_left == 0:
-            self._effects += self._unretired.popleft().retire(self._stage)
+    def _apply(self) -> None:
+        """Apply in op order what is complete."""
+        while self._unapplied and self._unapplied[0].runs_left == 0:
+            self._effects += self._unapplied.popleft().apply(self._stage)

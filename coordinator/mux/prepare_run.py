@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from coordinator.mux.catalog_stage import CatalogStage
 from coordinator.mux.requests import PrepareWork, RequestWork, SessionsStage
 from coordinator.mux.run import Run
-from coordinator.mux.runs import Leg, Plan, Visit
+from coordinator.mux.runs import Leg, RunPlan, Visit
 from coordinator.mux.segments import Segment, absorb, compose
 from coordinator.mux.types import Item, MuxError, Outcome, Stage
 
@@ -18,7 +18,7 @@ class PrepareRun(Run):
     def __init__(
         self,
         prepare: PrepareWork,
-        plan: Plan,
+        plan: RunPlan,
         segments: Sequence[tuple[RequestWork, Segment]],
         sessions: SessionsStage,
         catalog: CatalogStage,

@@ -1,4 +1,6 @@
-"""The replies that clients have not acknowledged, byte for byte. Changed at retirement alone."""
+"""The replies that clients have not acknowledged, byte for byte. Changed when a prepare is applied
+alone.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ ERROR_OVERHEAD_BYTES: Final = 128
 
 
 @dataclass(slots=True)
-class Window:
+class ReplyWindow:
     """What is kept for one session: replies by number, those above `acked` alone.
 
     `user_id` and `weight` are for admission and no part of the state.
@@ -37,18 +39,18 @@ class Window:
 
     user_id: int
     acked: int = 0
-    last_retired: int = 0
+    last_applied: int = 0
     replies: dict[int, RequestReply] = field(default_factory=dict)
     weight: int = 0
 
 
 class ReplyTable:
-    """The windows of the sessions that live at the last retired prepare."""
+    """The windows of the sessions that live at the last applied prepare."""
 
     def __init__(self, codec: Codec) -> None:
         """Begin without windows."""
         self._codec = codec
-        self._windows: dict[int, Window] = {}
+        self._windows: dict[int, ReplyWindow] = {}
         self._bytes = 0
         self._of_user: dict[int, int] = {}
         # What changed since the last cut; replies by session id and number.
@@ -82,17 +84,17 @@ class ReplyTable:
         of_user = (item for item in self._windows.items() if item[1].user_id == user_id)
         return max((window.weight, -session_id) for session_id, window in of_user)[1] * -1
 
-    def window(self, session_id: int) -> Window | None:
+    def window(self, session_id: int) -> ReplyWindow | None:
         """Return the window of a session, to be read alone."""
         return self._windows.get(session_id)
 
     def open(self, session_id: int, user_id: int) -> None:
-        """Begin the window of a session whose registration retires."""
+        """Begin the window of a session whose registration is applied."""
         self._window_log.note(session_id, None)
-        self._windows[session_id] = Window(user_id)
+        self._windows[session_id] = ReplyWindow(user_id)
 
     def close(self, session_id: int) -> None:
-        """Forget the window of a session whose end retires."""
+        """Forget the window of a session whose end is applied."""
         window = self._windows[session_id]
         self._window_log.note_drop(session_id, _row(session_id, window))
         for number in list(window.replies):
@@ -100,11 +102,11 @@ class ReplyTable:
         del self._windows[session_id]
 
     def acknowledge(self, session_id: int, acked: int) -> None:
-        """Forget the replies up to `acked`, none beyond the last that retired."""
+        """Forget the replies up to `acked`, none beyond the last that was applied."""
         window = self._windows.get(session_id)
         if window is None:
             return
-        acked = min(acked, window.last_retired)
+        acked = min(acked, window.last_applied)
         if acked <= window.acked:
             return
         self._note(session_id, window)
@@ -118,12 +120,12 @@ class ReplyTable:
         window = self._windows.get(session_id)
         if window is None:
             return
-        assert number == window.last_retired + 1, (
-            f"reply {number} of session {session_id} after {window.last_retired}"
+        assert number == window.last_applied + 1, (
+            f"reply {number} of session {session_id} after {window.last_applied}"
         )
         self._note(session_id, window)
         self._reply_log.first.setdefault((session_id, number), None)
-        window.last_retired = number
+        window.last_applied = number
         window.replies[number] = reply
         self._count(window, weight(reply))
 
@@ -135,11 +137,11 @@ class ReplyTable:
         """
         windows = self._windows.values()
         acked = [window.acked for window in windows]
-        last_retired = [window.last_retired for window in windows]
+        last_applied = [window.last_applied for window in windows]
         replies: list[RequestReply] = []
         for window in windows:
             replies.extend(window.replies.values())
-        rows = map(WindowRow, list(self._windows), acked, last_retired)
+        rows = map(WindowRow, list(self._windows), acked, last_applied)
         return encoded(chain(rows, replies), self._codec.encode_entity)
 
     def row_kinds(self) -> tuple[RowKind[Any, Any], ...]:
@@ -158,14 +160,14 @@ class ReplyTable:
                 users[value.session_id] = value.user_id
             elif isinstance(value, WindowRow):
                 user_id = users[value.session_id]
-                window = Window(user_id, value.acked, value.last_retired)
+                window = ReplyWindow(user_id, value.acked, value.last_applied)
                 self._windows[value.session_id] = window
             elif isinstance(value, RequestReply):
                 window = self._windows[value.session_id]
                 window.replies[value.number] = value
                 self._count(window, weight(value))
 
-    def _count(self, window: Window, change: int) -> None:
+    def _count(self, window: ReplyWindow, change: int) -> None:
         """Keep the sums that admission looks at."""
         self._bytes += change
         window.weight += change
@@ -175,12 +177,12 @@ class ReplyTable:
         else:
             del self._of_user[window.user_id]
 
-    def _note(self, session_id: int, window: Window) -> None:
+    def _note(self, session_id: int, window: ReplyWindow) -> None:
         """Remember a window that is about to change."""
         if session_id not in self._window_log.first:
             self._window_log.first[session_id] = _row(session_id, window)
 
-    def _forget(self, session_id: int, window: Window, number: int) -> None:
+    def _forget(self, session_id: int, window: ReplyWindow, number: int) -> None:
         """Forget one reply."""
         reply = window.replies.pop(number)
         self._reply_log.note_drop((session_id, number), reply)
@@ -218,6 +220,6 @@ def weight(reply: RequestReply) -> int:
     return total
 
 
-def _row(session_id: int, window: Window) -> WindowRow:
+def _row(session_id: int, window: ReplyWindow) -> WindowRow:
     """Return a window without its replies, as it is now."""
-    return WindowRow(session_id, window.acked, window.last_retired)
+    return WindowRow(session_id, window.acked, window.last_applied)

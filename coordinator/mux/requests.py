@@ -6,20 +6,22 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from coordinator.mux.admission import Admission
 from coordinator.mux.catalog_types import CatalogChanged, CutTaken, Snapshot
 from coordinator.mux.codec import Codec
+from coordinator.mux.deduplication import Admission
 from coordinator.mux.entities import Session
 from coordinator.mux.replies import ReplyTable, is_same
 from coordinator.mux.segments import Segment
 from coordinator.mux.sessions import (
     HeaderVerdict,
-    Refused,
     SessionChanges,
+    SessionRefused,
     SessionsMachine,
 )
 from coordinator.mux.types import (
     EMPTY_FRAME,
+    Applied,
+    CommittedPrepare,
     Effect,
     Error,
     IndexedError,
@@ -27,9 +29,7 @@ from coordinator.mux.types import (
     LoggedSpan,
     MuxEffect,
     MuxError,
-    Prepare,
     RequestReply,
-    Retired,
     SpanReply,
     Stage,
 )
@@ -52,7 +52,7 @@ class RequestWork:
         self.request = request
         self.first_revision = first_revision
         self.spans: list[SpanWork] = []
-        self.verdict: HeaderVerdict | Refused | None = None
+        self.verdict: HeaderVerdict | SessionRefused | None = None
         # Refusals of principals (user id, stamp) whose credentials had changed at the header check.
         self.outdated: dict[tuple[int, int], Error] = {}
         # Set once a command of this request has ended the request's own session.
@@ -66,7 +66,7 @@ class RequestWork:
 class PrepareWork:
     """One prepare under way."""
 
-    def __init__(self, prepare: Prepare, last_revision: int) -> None:
+    def __init__(self, prepare: CommittedPrepare, last_revision: int) -> None:
         """Begin without requests and runs."""
         self.prepare = prepare
         self.last_revision = last_revision
@@ -81,7 +81,7 @@ class PrepareWork:
         self._catalog: dict[int, Snapshot | None] = {}
 
     def note(self, changes: SessionChanges) -> None:
-        """Remember sessions, and whose credentials, begin or end when this prepare retires."""
+        """Remember sessions, and whose credentials, begin or end when this prepare is applied."""
         self._registered.extend(changes.registered)
         self._ended.extend(changes.ended)
         self._users |= dict.fromkeys(changes.users)
@@ -90,7 +90,7 @@ class PrepareWork:
         """Remember generations that have changed."""
         self._catalog |= changes
 
-    def retire(self, sessions: SessionsStage) -> list[MuxEffect]:
+    def apply(self, sessions: SessionsStage) -> list[MuxEffect]:
         """Change the reply table and return what is told; in op order only."""
         told: list[MuxEffect] = [self.cut] if self.cut is not None else []
         if self._catalog:
@@ -98,16 +98,16 @@ class PrepareWork:
         told.append(self._answers(sessions))
         return told
 
-    def _answers(self, sessions: SessionsStage) -> Retired:
+    def _answers(self, sessions: SessionsStage) -> Applied:
         """Change the reply table and return the answers."""
         for session in self._registered:
             sessions.replies.open(session.session_id, session.user_id)
-        replies = tuple(sessions.retire(self.prepare, work) for work in self.requests)
+        replies = tuple(sessions.apply(self.prepare, work) for work in self.requests)
         for session_id in self._ended:
             sessions.replies.close(session_id)
         prepare = self.prepare
         ended, users = tuple(self._ended), tuple(self._users)
-        return Retired(prepare.op, prepare.view, self.last_revision, replies, ended, users)
+        return Applied(prepare.op, prepare.view, self.last_revision, replies, ended, users)
 
 
 class SessionsStage:
@@ -164,22 +164,22 @@ class SessionsStage:
                 if effect is not None:
                     self.machine.apply_effect(effect, item.revision)
 
-    def retire(self, prepare: Prepare, work: RequestWork) -> RequestReply:
+    def apply(self, prepare: CommittedPrepare, work: RequestWork) -> RequestReply:
         """Let `acked` take effect, then keep the reply; return the answer to the request."""
         request = work.request
         self.replies.acknowledge(request.session_id, request.acked)
         if not request.spans:
             return self._acknowledgement(prepare, work)
-        self.admission.retire(request.session_id, request.number)
+        self.admission.apply(request.session_id, request.number)
         if work.verdict is HeaderVerdict.DUPLICATE:
             return self._repeat(prepare, work)
-        if isinstance(work.verdict, Refused):
+        if isinstance(work.verdict, SessionRefused):
             return _reply(prepare, work, (), work.verdict.error)
         reply = _reply(prepare, work, work.span_replies())
         self.replies.store(self._kept(prepare, reply))
         return reply
 
-    def _kept(self, prepare: Prepare, reply: RequestReply) -> RequestReply:
+    def _kept(self, prepare: CommittedPrepare, reply: RequestReply) -> RequestReply:
         """Return a reply as it is kept: of level 1, errors have their reasons alone.
 
         Builds of that level kept words and other details. What one replica restores and another
@@ -203,8 +203,8 @@ class SessionsStage:
             if error is not None:
                 work.outdated[span.user_id, span.credential_revision] = error
 
-    def _repeat(self, prepare: Prepare, work: RequestWork) -> RequestReply:
-        """Return the reply that a duplicate got the first time: the original has retired."""
+    def _repeat(self, prepare: CommittedPrepare, work: RequestWork) -> RequestReply:
+        """Return the reply that a duplicate got the first time: the original has been applied."""
         request = work.request
         window = self.replies.window(request.session_id)
         known = window.replies.get(request.number) if window is not None else None
@@ -225,7 +225,7 @@ class SessionsStage:
             {"session": str(request.session_id), "number": str(request.number)},
         )
 
-    def _acknowledgement(self, prepare: Prepare, work: RequestWork) -> RequestReply:
+    def _acknowledgement(self, prepare: CommittedPrepare, work: RequestWork) -> RequestReply:
         """Return the answer to a request without commands."""
         session_id = work.request.session_id
         is_known = session_id == limits.GATEWAY_SESSION_ID or self.replies.window(session_id)
@@ -243,7 +243,7 @@ class SessionsStage:
                 assert command is not None, f"session command {index} is neither there nor refused"
                 revision = segment.first_revision + index
                 outcome = self.machine.apply(command, span, segment.session_id, revision)
-                if isinstance(outcome, Refused):
+                if isinstance(outcome, SessionRefused):
                     errors.append(IndexedError(index, outcome.error))
                 else:
                     frame = outcome.result
@@ -269,14 +269,17 @@ def _catalog_changed(changes: dict[int, Snapshot | None]) -> CatalogChanged:
     )
 
 
-def _fingerprint(prepare: Prepare, request: LoggedRequest) -> bytes:
+def _fingerprint(prepare: CommittedPrepare, request: LoggedRequest) -> bytes:
     """Return the fingerprint that counts: entries of lower levels are answered without any."""
     is_known = prepare.feature_level >= limits.FEATURE_LEVEL_BOUNDED
     return request.fingerprint if is_known else b""
 
 
 def _reply(
-    prepare: Prepare, work: RequestWork, spans: tuple[SpanReply, ...], error: Error | None = None
+    prepare: CommittedPrepare,
+    work: RequestWork,
+    spans: tuple[SpanReply, ...],
+    error: Error | None = None,
 ) -> RequestReply:
     """Return the answer to a request that this prepare holds."""
     return RequestReply(

@@ -140,18 +140,20 @@ def _check_reply(reply: RequestReply, restored: Restored, sessions: dict[int, Se
 
 
 def _check_window(session: Session, window: WindowRow, replies: list[RequestReply]) -> None:
-    """Check that everything in the log has retired, and that exactly the unacknowledged is kept."""
+    """Check that everything in the log has been applied, and that exactly the unacknowledged is
+    kept.
+    """
     what = f"session {session.session_id}"
-    if window.last_retired != session.last_number:
+    if window.last_applied != session.last_number:
         raise RestoreError(
-            f"{what} has retired {window.last_retired} of {session.last_number} requests; "
+            f"{what} has applied {window.last_applied} of {session.last_number} requests; "
             f"at a cut all of them have"
         )
-    wanted = list(range(window.acked + 1, window.last_retired + 1))
+    wanted = list(range(window.acked + 1, window.last_applied + 1))
     found = [reply.number for reply in replies]
-    if window.acked > window.last_retired or found != wanted:
+    if window.acked > window.last_applied or found != wanted:
         raise RestoreError(
-            f"{what} acknowledged {window.acked} of {window.last_retired} replies and keeps {found}"
+            f"{what} acknowledged {window.acked} of {window.last_applied} replies and keeps {found}"
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from coordinator.mux.runs import Entry, reached
+from coordinator.mux.runs import RunEntry, reached
 from coordinator.mux.stage import STAGES, Stage
 from coordinator.mux.types import Route
 from viewstamp import limits
@@ -49,7 +49,7 @@ def command_shape(route: Route | None) -> Shape:
         return _TRANSACTION
     needs = _GRANTS if route.sets_grants else _PLAIN
     bars = _ALONE | (_PLAIN if route.sets_grants else _GRANTS)
-    needs |= _bits(reached(Entry(route)))
+    needs |= _bits(reached(RunEntry(route)))
     bars |= _bits(route.emits_backward)
     # Whoever alternates with others makes two runs; the others weigh as their commands.
     weight = 0 if bars == _BARRED_BY_PLAIN else limits.COMMANDS_PER_RUN

@@ -40,7 +40,7 @@ class RunKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RunEntry:
     """One span of a prepare, or one transaction of a span (`route` None), in revision order."""
 
     route: Route | None
@@ -48,7 +48,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """One run: the entries from `start` up to `stop`, and its visits (none for a transaction)."""
 
     kind: RunKind
@@ -57,7 +57,7 @@ class Plan:
     visits: tuple[Visit, ...]
 
 
-def split(entries: Sequence[Entry]) -> tuple[Plan, ...]:
+def split(entries: Sequence[RunEntry]) -> tuple[RunPlan, ...]:
     """Return the runs of a prepare, in order, covering all entries."""
     plans = []
     start = 0
@@ -68,7 +68,7 @@ def split(entries: Sequence[Entry]) -> tuple[Plan, ...]:
     return tuple(plans)
 
 
-def _run_end(entries: Sequence[Entry], start: int) -> int:
+def _run_end(entries: Sequence[RunEntry], start: int) -> int:
     """Return the position after the last entry of the run that begins at `start`."""
     kind = _kind(entries[start])
     # Stages to which a backward effect of this run may be on its way.
@@ -83,14 +83,14 @@ def _run_end(entries: Sequence[Entry], start: int) -> int:
     return len(entries)
 
 
-def _kind(entry: Entry) -> RunKind:
+def _kind(entry: RunEntry) -> RunKind:
     """Return which kind of run the entry needs."""
     if entry.route is None:
         return RunKind.TRANSACTION
     return RunKind.GRANTS if entry.route.sets_grants else RunKind.PLAIN
 
 
-def reached(entry: Entry) -> frozenset[Stage]:
+def reached(entry: RunEntry) -> frozenset[Stage]:
     """Return the stages that look at the command itself, or that an effect may reach forward.
 
     A request enters sessions by its header check, at its first command.
@@ -105,18 +105,18 @@ def reached(entry: Entry) -> frozenset[Stage]:
     return frozenset(stages)
 
 
-def _plan(entries: Sequence[Entry], start: int, stop: int) -> Plan:
+def _plan(entries: Sequence[RunEntry], start: int, stop: int) -> RunPlan:
     """Return the run of the entries from `start` up to `stop`."""
     kind = _kind(entries[start])
     routes = [entry.route for entry in entries[start:stop] if entry.route is not None]
     if kind is RunKind.TRANSACTION:
-        return Plan(kind, start, stop, ())
+        return RunPlan(kind, start, stop, ())
     visits = [Visit(Stage.SESSIONS, Leg.FORWARD)]
     if kind is RunKind.GRANTS:
         visits.append(Visit(Stage.STREAMS, Leg.RESOLVE_GRANTS))
     visits.extend(Visit(stage, Leg.FORWARD) for stage in _forward_stages(routes))
     visits.extend(Visit(stage, Leg.BACKWARD) for stage in _backward_stages(routes))
-    return Plan(kind, start, stop, tuple(visits))
+    return RunPlan(kind, start, stop, tuple(visits))
 
 
 def _forward_stages(routes: Sequence[Route]) -> list[Stage]:

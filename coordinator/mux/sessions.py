@@ -1,7 +1,7 @@
 """The sessions machine: which sessions live, whose they are, and how far their requests came.
 
 It decides at log order. The replies it lets clients repeat are another table (`replies`), which
-changes at retirement.
+changes when a prepare is applied.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class HeaderVerdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class SessionApplied:
     """A session command took effect: its result as one frame, and the effect for groups."""
 
     result: bytes
@@ -62,7 +62,7 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class SessionRefused:
     """A session command, or a whole request, was refused."""
 
     error: Error
@@ -113,7 +113,7 @@ class SessionsMachine:
         """Return the number of live sessions."""
         return len(self._sessions)
 
-    def check_header(self, request: LoggedRequest) -> HeaderVerdict | Refused:
+    def check_header(self, request: LoggedRequest) -> HeaderVerdict | SessionRefused:
         """Decide about a request with commands, once, at its first revision.
 
         A request that is refused does not use up its number: the client may send it again.
@@ -122,15 +122,15 @@ class SessionsMachine:
             return HeaderVerdict.APPLY
         session = self._sessions.get(request.session_id)
         if session is None:
-            return Refused(self.evicted(request.session_id))
+            return SessionRefused(self.evicted(request.session_id))
         for span in request.spans:
             error = self._check_owner(session, span) or self.check_principal(span)
             if error is not None:
-                return Refused(error)
+                return SessionRefused(error)
         if request.number <= session.last_number:
             return HeaderVerdict.DUPLICATE
         if request.number > session.last_number + 1:
-            return Refused(self._gap(session, request.number))
+            return SessionRefused(self._gap(session, request.number))
         used = Session(session.session_id, session.user_id, session.nonce, request.number)
         self._sessions.put(request.session_id, used)
         return HeaderVerdict.APPLY
@@ -157,7 +157,7 @@ class SessionsMachine:
 
     def apply(
         self, command: SessionCommand, span: LoggedSpan, session_id: int, revision: int
-    ) -> Applied | Refused:
+    ) -> SessionApplied | SessionRefused:
         """Apply one command of `span`, which came in a request of `session_id`."""
         match command:
             case RegisterSession():
@@ -230,38 +230,40 @@ class SessionsMachine:
             elif isinstance(value, Minimum):
                 self._minimums.load(value.user_id, value)
 
-    def _register(self, command: RegisterSession, user_id: int, revision: int) -> Applied | Refused:
+    def _register(
+        self, command: RegisterSession, user_id: int, revision: int
+    ) -> SessionApplied | SessionRefused:
         """Open a session, or find the one that the same user opened with the same nonce."""
         known = self._of_nonce.get((user_id, command.nonce))
         if known is not None:
-            return Applied(self._codec.encode_session_result(RegisterResult(known)))
+            return SessionApplied(self._codec.encode_session_result(RegisterResult(known)))
         error = self._check_nonce(command.nonce) or self._check_limits(user_id)
         if error is not None:
-            return Refused(error)
+            return SessionRefused(error)
         session = Session(revision, user_id, command.nonce)
         self._sessions.put(revision, session)
         # Ids grow, so the tuple stays ascending.
         self._of_user.put(user_id, (*(self._of_user.get(user_id) or ()), revision))
         self._of_nonce.put((user_id, command.nonce), revision)
         self._registered.append(session)
-        return Applied(self._codec.encode_session_result(RegisterResult(revision)))
+        return SessionApplied(self._codec.encode_session_result(RegisterResult(revision)))
 
-    def _end_calling(self, session_id: int) -> Applied | Refused:
+    def _end_calling(self, session_id: int) -> SessionApplied | SessionRefused:
         """End the session that carries the request."""
         if session_id == limits.GATEWAY_SESSION_ID:
-            return Refused(self._codec.encode_refusal("SESSION_REQUIRED", {}, "to_end"))
+            return SessionRefused(self._codec.encode_refusal("SESSION_REQUIRED", {}, "to_end"))
         session = self._sessions.get(session_id)
         if session is None:
-            return Refused(self.evicted(session_id))
+            return SessionRefused(self.evicted(session_id))
         effect = self._end(session)
-        return Applied(self._codec.encode_session_result(EndResult()), effect)
+        return SessionApplied(self._codec.encode_session_result(EndResult()), effect)
 
-    def _expire(self, command: ExpireSession) -> Applied:
+    def _expire(self, command: ExpireSession) -> SessionApplied:
         """End an idle session; one that was used since the proposal lives on."""
         session = self._sessions.get(command.session_id)
         is_idle = session is not None and session.last_number <= command.last_request_number
         effect = self._end(session) if session is not None and is_idle else None
-        return Applied(self._codec.encode_session_result(ExpireResult()), effect)
+        return SessionApplied(self._codec.encode_session_result(ExpireResult()), effect)
 
     def _end(self, session: Session) -> bytes:
         """Forget a session and return the effect that ends its memberships."""

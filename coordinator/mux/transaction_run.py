@@ -15,7 +15,7 @@ from coordinator.mux.codec import Codec
 from coordinator.mux.prepare_run import absorb_all
 from coordinator.mux.requests import PrepareWork, RequestWork, SessionsStage
 from coordinator.mux.run import Run
-from coordinator.mux.runs import Entry, Leg, Visit, split
+from coordinator.mux.runs import Leg, RunEntry, Visit, split
 from coordinator.mux.segments import Segment, compose
 from coordinator.mux.types import (
     EMPTY_FRAME,
@@ -167,7 +167,7 @@ class TransactionRun(Run):
             assert route is not None, f"code {part.code} passed without a route"
             routes.append(route)
             self._segments.append(self._part(route, part))
-        for plan in split([Entry(route) for route in routes]):
+        for plan in split([RunEntry(route) for route in routes]):
             visits = [visit for visit in plan.visits if not _is_header_check(visit)]
             self._inner.append((self._segments[plan.start : plan.stop], visits))
 

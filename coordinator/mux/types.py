@@ -33,7 +33,7 @@ from coordinator.mux.catalog_types import (
     RaiseFeatureLevel,
     RaiseFeatureLevelResult,
     Restored,
-    Retention,
+    RetentionClass,
     SetDescription,
     SetRetention,
     Snapshot,
@@ -70,7 +70,7 @@ __all__ = [
     "RaiseFeatureLevel",
     "RaiseFeatureLevelResult",
     "Restored",
-    "Retention",
+    "RetentionClass",
     "SetDescription",
     "SetRetention",
     "Snapshot",
@@ -200,7 +200,7 @@ class LoggedRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
+class CommittedPrepare:
     """One committed log entry. Its commands have the revisions from `first_revision` on."""
 
     op: int
@@ -437,7 +437,7 @@ class RequestReply:
     """The answer to one request, the same on a retry: `spans`, or `error` if nothing was applied.
 
     `view`, `op` and `first_revision` are those of the prepare in which the request took effect,
-    which for a duplicate is an earlier one than the retired prepare. `fingerprint` is that of
+    which for a duplicate is an earlier one than the applied prepare. `fingerprint` is that of
     the request.
     """
 
@@ -459,7 +459,7 @@ class SendBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Retired:
+class Applied:
     """A prepare is done, in op order. One reply per request, in its order."""
 
     op: int
@@ -496,5 +496,5 @@ class ReadsLeft:
 
 
 MuxEffect: TypeAlias = (
-    SendBatch | CutTaken | CatalogChanged | Retired | ReadAnswered | ReadPostponed | ReadsLeft
+    SendBatch | CutTaken | CatalogChanged | Applied | ReadAnswered | ReadPostponed | ReadsLeft
 )

@@ -21,15 +21,15 @@ from google.protobuf.message import DecodeError
 
 from coordinator.peers import messages as shell
 from coordinator.peers.messages import PeerMessage
-from coordinator.peers.outbox import Lane, Outgoing
+from coordinator.peers.outbox import OutboxLane, OutgoingMessage
 from coordinator.stages.entities import task_message, tasks_of
 from coordinator.vsr import messages as core
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
 from viewstamp.format import CHECKSUM_BYTES, FormatError
 from viewstamp.format.prepare import (
     HEADER_BYTES,
-    Prepare,
-    PrepareHeader,
+    SealedHeader,
+    SealedPrepare,
     decode_header,
     decode_prepare,
     encode_header,
@@ -71,9 +71,9 @@ class Encoder:
     def __init__(self, cluster_id: bytes, replica_id: int) -> None:
         self._cluster_id = cluster_id
         self._replica_id = replica_id
-        self._encoded: dict[tuple[int, bytes], Outgoing] = {}
+        self._encoded: dict[tuple[int, bytes], OutgoingMessage] = {}
 
-    def encode(self, message: PeerMessage) -> Outgoing:
+    def encode(self, message: PeerMessage) -> OutgoingMessage:
         """Return a message ready to be sent. Raises ValueError for one that is not of this sender,
         or whose fields cannot be: that is a defect here, not of the network."""
         if (message.cluster_id, message.from_replica) != (self._cluster_id, self._replica_id):
@@ -92,7 +92,7 @@ class Encoder:
         return found
 
 
-def lane_of(message: PeerMessage) -> Lane:
+def lane_of(message: PeerMessage) -> OutboxLane:
     """Return the lane in which messages like this one wait."""
     return _KINDS[type(message)].lane
 
@@ -118,13 +118,13 @@ class _UndecodableError(Exception):
         self.what = Undecodable(rule, detail)
 
 
-def _encode(message: PeerMessage) -> Outgoing:
+def _encode(message: PeerMessage) -> OutgoingMessage:
     kind = _KINDS[type(message)]
     request = pb.ExchangeRequest()
     part = getattr(request.messages.add(), kind.name)
     for field in kind.fields:
         field.write(part, field.name, getattr(message, field.name))
-    return Outgoing(kind.lane, type(message), request.SerializeToString())
+    return OutgoingMessage(kind.lane, type(message), request.SerializeToString())
 
 
 def _decode(part: pb.ReplicaMessage, cluster_id: bytes, from_replica: int) -> PeerMessage:
@@ -186,10 +186,10 @@ def _id(name: str) -> _Field:
 
 def _write_prepare(part: Any, name: str, value: core.Prepare) -> None:
     # The core only knows the shape; what it is given are prepares of the format.
-    setattr(part, name, encode_prepare(cast(Prepare, value)))
+    setattr(part, name, encode_prepare(cast(SealedPrepare, value)))
 
 
-def _read_prepare(part: Any, name: str, cluster_id: bytes) -> Prepare:
+def _read_prepare(part: Any, name: str, cluster_id: bytes) -> SealedPrepare:
     try:
         prepare = decode_prepare(getattr(part, name))
     except FormatError as error:
@@ -202,14 +202,14 @@ _PREPARE: Final = _Field("prepare", _write_prepare, _read_prepare)
 
 
 def _write_headers(part: Any, name: str, value: Iterable[core.PrepareHeader]) -> None:
-    getattr(part, name).extend(encode_header(cast(PrepareHeader, header)) for header in value)
+    getattr(part, name).extend(encode_header(cast(SealedHeader, header)) for header in value)
 
 
-def _read_headers(part: Any, name: str, cluster_id: bytes) -> tuple[PrepareHeader, ...]:
+def _read_headers(part: Any, name: str, cluster_id: bytes) -> tuple[SealedHeader, ...]:
     return tuple(_read_header(encoded, cluster_id) for encoded in getattr(part, name))
 
 
-def _read_header(encoded: bytes, cluster_id: bytes) -> PrepareHeader:
+def _read_header(encoded: bytes, cluster_id: bytes) -> SealedHeader:
     if len(encoded) != HEADER_BYTES:
         detail = f"a header has {len(encoded)} bytes, not {HEADER_BYTES}"
         raise _UndecodableError(DecodeRule.WRONG_LENGTH, detail)
@@ -221,7 +221,7 @@ def _read_header(encoded: bytes, cluster_id: bytes) -> PrepareHeader:
     return header
 
 
-def _check_cluster(header: PrepareHeader, cluster_id: bytes) -> None:
+def _check_cluster(header: SealedHeader, cluster_id: bytes) -> None:
     if header.cluster_id != cluster_id:
         detail = f"op {header.op} is of cluster {header.cluster_id.hex()}, not {cluster_id.hex()}"
         raise _UndecodableError(DecodeRule.OTHER_CLUSTER, detail)
@@ -270,7 +270,7 @@ class _Kind:
     message: type
     name: str
     fields: tuple[_Field, ...]
-    lane: Lane = Lane.URGENT
+    lane: OutboxLane = OutboxLane.URGENT
 
     def __post_init__(self) -> None:
         # Messages are made of them by position, which is a good deal faster than by name.
@@ -289,7 +289,7 @@ _NONCE: Final = _id("nonce")
 _CHECKSUM: Final = _id("checksum")
 
 _TABLE: Final = (
-    _Kind(core.PrepareMessage, "prepare", (_VIEW, _PREPARE), Lane.BODY),
+    _Kind(core.PrepareMessage, "prepare", (_VIEW, _PREPARE), OutboxLane.BODY),
     _Kind(core.PrepareOkMessage, "prepare_ok", (_VIEW, _OP, _CHECKSUM, _plain("commit_min"))),
     _Kind(core.CommitMessage, "commit", (_VIEW, _COMMIT, _CHECKSUM, _plain("read_round"))),
     _Kind(core.CommitOkMessage, "commit_ok", (_VIEW, _plain("read_round"))),
@@ -313,13 +313,13 @@ _TABLE: Final = (
     ),
     _Kind(core.RequestStartViewMessage, "request_start_view", (_VIEW, _NONCE)),
     _Kind(core.RequestPrepareMessage, "request_prepare", (_OP, _CHECKSUM)),
-    _Kind(core.RepairMessage, "repair", (_PREPARE,), Lane.BODY),
+    _Kind(core.RepairMessage, "repair", (_PREPARE,), OutboxLane.BODY),
     _Kind(
         core.RequestCommittedMessage,
         "request_committed",
         (_plain("first_op"), _plain("last_op")),
     ),
-    _Kind(core.CommittedMessage, "committed", (_PREPARE, _COMMIT), Lane.BODY),
+    _Kind(core.CommittedMessage, "committed", (_PREPARE, _COMMIT), OutboxLane.BODY),
     _Kind(
         core.CommittedGoneMessage,
         "committed_gone",
@@ -337,7 +337,7 @@ _TABLE: Final = (
         shell.ReplicaReportMessage,
         "replica_report",
         (
-            *(_plain("status"), _VIEW, _OP, _COMMIT, _plain("retired"), _plain("generation")),
+            *(_plain("status"), _VIEW, _OP, _COMMIT, _plain("applied"), _plain("generation")),
             _text("client_address", ADDRESS_CHARACTERS_MAX),
             _text("unfit", REASON_CHARACTERS_MAX),
             _plain("feature_level_max"),

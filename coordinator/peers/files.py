@@ -15,9 +15,9 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from coordinator.base.refused_calls import abort
-from coordinator.peers.hello import Refusal as HelloRefused
+from coordinator.peers.hello import RefusedHello as HelloRefused
 from coordinator.snapshot.layout import layer_file, manifest_file
-from coordinator.snapshot.ports import PinnedGeneration, SnapshotFile, SnapshotProvider
+from coordinator.snapshot.ports import PinnedFiles, SnapshotFile, SnapshotProvider
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
 from viewstamp.errors import Refusal
@@ -107,7 +107,7 @@ class SnapshotFilesServer:
             self._open -= 1
 
 
-def _named(pinned: PinnedGeneration, name: str, generation: int) -> SnapshotFile:
+def _named(pinned: PinnedFiles, name: str, generation: int) -> SnapshotFile:
     for file in pinned.files:
         if file.name == name:
             return file
@@ -118,9 +118,7 @@ def _named(pinned: PinnedGeneration, name: str, generation: int) -> SnapshotFile
     )
 
 
-async def _send(
-    pinned: PinnedGeneration, file: SnapshotFile, offset: int, context: Context
-) -> None:
+async def _send(pinned: PinnedFiles, file: SnapshotFile, offset: int, context: Context) -> None:
     if offset > file.size_bytes:
         raise Refusal(
             Reason.REASON_MALFORMED_REQUEST,

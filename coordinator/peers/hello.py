@@ -57,7 +57,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedHello:
     """A hello that is not accepted: the reason, and what differs, for people."""
 
     reason: HelloRefusal
@@ -94,7 +94,7 @@ def decode_hello(message: pb.ReplicaHello) -> Hello:
     )
 
 
-def judge(own: Hello, theirs: Hello, level_in_force: int = 0) -> Refusal | None:
+def judge(own: Hello, theirs: Hello, level_in_force: int = 0) -> RefusedHello | None:
     """Return why `theirs` cannot be accepted by the replica that would say `own`; None: welcome.
 
     `level_in_force` is the feature level that the log has reached here, 0 if nobody knows.
@@ -102,13 +102,13 @@ def judge(own: Hello, theirs: Hello, level_in_force: int = 0) -> Refusal | None:
     for reason, rule in _RULES:
         detail = rule(own, theirs)
         if detail is not None:
-            return Refusal(reason, detail)
+            return RefusedHello(reason, detail)
     if theirs.feature_level_max < level_in_force:
-        return Refusal(HelloRefusal.OLD_BUILD, _old_build(theirs, level_in_force))
+        return RefusedHello(HelloRefusal.OLD_BUILD, _old_build(theirs, level_in_force))
     return None
 
 
-def encode_verdict(own: Hello, refusal: Refusal | None) -> pb.ExchangeResponse:
+def encode_verdict(own: Hello, refusal: RefusedHello | None) -> pb.ExchangeResponse:
     """Return the answer to a hello."""
     if refusal is None:
         return pb.ExchangeResponse(hello=encode_hello(own))
@@ -117,12 +117,12 @@ def encode_verdict(own: Hello, refusal: Refusal | None) -> pb.ExchangeResponse:
     )
 
 
-def decode_verdict(response: pb.ExchangeResponse) -> Refusal | None:
+def decode_verdict(response: pb.ExchangeResponse) -> RefusedHello | None:
     """Return why the other side refused, None if it did not."""
     if response.refusal == pb.HELLO_REFUSAL_UNSPECIFIED:
         return None
     reason = _REASONS.get(response.refusal, HelloRefusal.MALFORMED)
-    return Refusal(reason, response.detail)
+    return RefusedHello(reason, response.detail)
 
 
 # --- The rules: what differs, or None ---

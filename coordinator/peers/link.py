@@ -23,8 +23,8 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from coordinator.base.tasks import first_to_end
-from coordinator.peers.hello import Hello, HelloRefusal, Refusal, decode_verdict, encode_hello
-from coordinator.peers.outbox import Outbox, Outgoing
+from coordinator.peers.hello import Hello, HelloRefusal, RefusedHello, decode_verdict, encode_hello
+from coordinator.peers.outbox import Outbox, OutgoingMessage
 from coordinator.peers.status import LinkState
 from coordinator.peers.tls import certificate_name
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LinkStatus:
     """Where a link stands, and what keeps it from being connected."""
 
     state: LinkState
@@ -81,7 +81,7 @@ def retry_delay_ms(failures: int) -> int:
     return longest // 2 + random.randint(0, longest // 2)
 
 
-class Link:
+class PeerLink:
     """The way to one peer. `run` keeps it up until cancelled; `changed` is told of new states."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Link:
     ) -> None:
         """Say `hello`, which names the peer, to `address`."""
         self.address = address
-        self.standing = Standing(LinkState.CONNECTING, "not tried yet")
+        self.standing = LinkStatus(LinkState.CONNECTING, "not tried yet")
         self.outbox = Outbox()
         self.sent = 0
         self.sent_packets = 0
@@ -112,7 +112,7 @@ class Link:
         """Whether what is sent now goes out now."""
         return self.standing.state is LinkState.CONNECTED
 
-    def send(self, outgoing: Outgoing) -> None:
+    def send(self, outgoing: OutgoingMessage) -> None:
         """Send, or keep the message until there is a connection; it may be given up, counted."""
         if len(outgoing.data) > ENCODED_BYTES_MAX:
             self.too_large += 1
@@ -153,7 +153,7 @@ class Link:
             except TimeoutError:
                 pass  # nobody called: try anyway
 
-    async def _attempt(self) -> Standing:
+    async def _attempt(self) -> LinkStatus:
         """Hold one stream as long as it lasts; return why there is none any more."""
         channel = dial(self.address, self._hello.to_replica, self._credentials)
         try:
@@ -163,29 +163,29 @@ class Link:
             finally:
                 call.cancel()
         except grpc.RpcError as error:
-            return Standing(LinkState.CONNECTING, f"{error.code().name}: {error.details()}")
+            return LinkStatus(LinkState.CONNECTING, f"{error.code().name}: {error.details()}")
         except TimeoutError:
-            return Standing(LinkState.CONNECTING, f"no hello within {HELLO_TIMEOUT_MS} ms")
+            return LinkStatus(LinkState.CONNECTING, f"no hello within {HELLO_TIMEOUT_MS} ms")
         except DecodeError as error:
-            return Standing(LinkState.CONNECTING, f"what answers is no replica: {error}")
+            return LinkStatus(LinkState.CONNECTING, f"what answers is no replica: {error}")
         finally:
             await channel.close()
 
-    async def _stream(self, call: Any) -> Standing:
+    async def _stream(self, call: Any) -> LinkStatus:
         refusal = await self._say_hello(call)
         if refusal is not None:
-            return Standing(LinkState.REFUSED, refusal.detail, refusal.reason)
+            return LinkStatus(LinkState.REFUSED, refusal.detail, refusal.reason)
         self._failures = 0
-        self._become(Standing(LinkState.CONNECTED))
+        self._become(LinkStatus(LinkState.CONNECTED))
         self._wake.set()  # something may have waited for this
         writer = asyncio.create_task(self._write(call))
         ticker = asyncio.create_task(self._show_life())
         reader = asyncio.create_task(_read_to_end(call))
         await first_to_end(reader, writer, ticker)
         await _read_to_end(call)  # raises the status that the stream ended with, if it failed
-        return Standing(LinkState.CONNECTING, "the peer closed the stream")
+        return LinkStatus(LinkState.CONNECTING, "the peer closed the stream")
 
-    async def _say_hello(self, call: Any) -> Refusal | None:
+    async def _say_hello(self, call: Any) -> RefusedHello | None:
         request = pb.ExchangeRequest(hello=encode_hello(self._hello))
         async with asyncio.timeout(HELLO_TIMEOUT_MS / 1000):
             with contextlib.suppress(asyncio.InvalidStateError):  # it has ended: reading tells why
@@ -218,7 +218,7 @@ class Link:
                 self._is_life_due = True
                 self._wake.set()
 
-    def _become(self, standing: Standing) -> None:
+    def _become(self, standing: LinkStatus) -> None:
         """Remember where the link stands; log and tell if that is new, not every other reason.
 
         What a peer that refuses us says of it is told whenever it changes: people are to see it.

@@ -23,7 +23,7 @@ from coordinator.peers.codec import Undecodable, decode_packet
 from coordinator.peers.hello import (
     Hello,
     HelloRefusal,
-    Refusal,
+    RefusedHello,
     decode_hello,
     encode_verdict,
     judge,
@@ -132,7 +132,7 @@ class Listener:
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    def refusal_of(self, message: pb.ReplicaHello, context: _Context) -> Refusal | None:
+    def refusal_of(self, message: pb.ReplicaHello, context: _Context) -> RefusedHello | None:
         """Return why a caller is refused, None if it is welcome; refusals are logged and counted.
 
         Of a caller that already has a stream this says nothing: `_admit` does.
@@ -207,22 +207,22 @@ class Listener:
 
     # --- Refusals ---
 
-    def _check_mended(self, hello: pb.ReplicaHello, context: _Context) -> Refusal | None:
+    def _check_mended(self, hello: pb.ReplicaHello, context: _Context) -> RefusedHello | None:
         detail = self._mends()
         if not detail:
             return None
-        refusal = Refusal(HelloRefusal.MENDING, detail)
+        refusal = RefusedHello(HelloRefusal.MENDING, detail)
         self._refused(decode_hello(hello), refusal, context)
         return refusal
 
-    def _check_duplicate(self, hello: pb.ReplicaHello, context: _Context) -> Refusal | None:
+    def _check_duplicate(self, hello: pb.ReplicaHello, context: _Context) -> RefusedHello | None:
         heard = self.heard[hello.replica_id]
         if heard.stream is None or heard.stream.boot_nonce == hello.boot_nonce:
             return None
         silent_ms = self._clock_ms() - (heard.last_ms or 0)
         if silent_ms >= DUPLICATE_SILENCE_MS:
             return None
-        refusal = Refusal(
+        refusal = RefusedHello(
             HelloRefusal.DUPLICATE_REPLICA,
             f"another process is connected as replica {hello.replica_id}, and was heard"
             f" {silent_ms} ms ago: two processes have the same --replica-id",
@@ -230,7 +230,7 @@ class Listener:
         self._refused(decode_hello(hello), refusal, context)
         return refusal
 
-    def _refused(self, hello: Hello, refusal: Refusal, context: _Context) -> None:
+    def _refused(self, hello: Hello, refusal: RefusedHello, context: _Context) -> None:
         self.refused[refusal.reason.value] += 1
         heard = self.heard.get(hello.replica_id)
         # Callers try again and again: one line for each new reason.
@@ -251,13 +251,13 @@ class Listener:
             )
 
 
-def _check_certificate(replica: int, names: frozenset[str] | None) -> Refusal | None:
+def _check_certificate(replica: int, names: frozenset[str] | None) -> RefusedHello | None:
     """Return a refusal unless the certificate, if there must be one, is that replica's."""
     due = certificate_name(replica)
     if names is None or due in names:
         return None
     found = ", ".join(sorted(names)) or "no name"
-    return Refusal(
+    return RefusedHello(
         HelloRefusal.WRONG_CERTIFICATE,
         f"the certificate of replica {replica} must name {due}; this one has {found}",
     )

@@ -42,7 +42,7 @@ class ReplicaReportMessage:
     view: int
     op: int
     commit: int
-    retired: int
+    applied: int
     generation: int
     client_address: str
     unfit: str = ""

@@ -25,7 +25,7 @@ PACKET_BYTES_MAX: Final = PREPARE_BODY_BYTES_MAX + 64 * KIB
 PACKET_MESSAGES_MAX: Final = 256
 
 
-class Lane(Enum):
+class OutboxLane(Enum):
     """Which messages are given up first."""
 
     BODY = "body"
@@ -33,15 +33,15 @@ class Lane(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingMessage:
     """An encoded message. `kind` is its type; of one kind the newest is worth most."""
 
-    lane: Lane
+    lane: OutboxLane
     kind: type
     data: bytes
 
 
-_Numbered: TypeAlias = tuple[int, Outgoing]
+_Numbered: TypeAlias = tuple[int, OutgoingMessage]
 
 
 class Outbox:
@@ -66,18 +66,18 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._bodies) + len(self._urgent)
 
-    def put(self, outgoing: Outgoing) -> None:
+    def put(self, outgoing: OutgoingMessage) -> None:
         """Add a message, giving up others if there is no room for all."""
-        lane = self._bodies if outgoing.lane is Lane.BODY else self._urgent
+        lane = self._bodies if outgoing.lane is OutboxLane.BODY else self._urgent
         lane.append((self._next, outgoing))
         self._next += 1
         self.bytes += len(outgoing.data)
         while len(self) > self._messages_max or self.bytes > self._bytes_max:
             self._drop(self._bodies or self._urgent)
 
-    def put_newest(self, outgoing: Outgoing) -> None:
+    def put_newest(self, outgoing: OutgoingMessage) -> None:
         """Add a message that has no connection yet; it replaces an older one of its kind."""
-        lane = self._bodies if outgoing.lane is Lane.BODY else self._urgent
+        lane = self._bodies if outgoing.lane is OutboxLane.BODY else self._urgent
         for _ in range(len(lane)):
             number, waiting = lane.popleft()
             if waiting.kind is not outgoing.kind:

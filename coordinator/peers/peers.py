@@ -17,7 +17,7 @@ from coordinator.peers.codec import Encoder
 from coordinator.peers.fetch import SnapshotFetcher
 from coordinator.peers.files import SnapshotFilesServer
 from coordinator.peers.hello import WIRE_VERSION, Hello
-from coordinator.peers.link import Link
+from coordinator.peers.link import PeerLink
 from coordinator.peers.listener import SERVER_OPTIONS, Listener
 from coordinator.peers.messages import PeerMessage
 from coordinator.peers.settings import PeerSettings
@@ -173,12 +173,12 @@ class Peers:
     def _channel_credentials(self) -> grpc.ChannelCredentials | None:
         return None if self._credentials is None else self._credentials.channel
 
-    def _link(self, own: Hello, replica: int) -> Link:
+    def _link(self, own: Hello, replica: int) -> PeerLink:
         def changed() -> None:
             self._events.state(self._status(replica))
 
         address = self._config.settings.addresses[replica]
-        return Link(own.to(replica), address, self._channel_credentials, changed)
+        return PeerLink(own.to(replica), address, self._channel_credentials, changed)
 
     def _link_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

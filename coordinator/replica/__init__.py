@@ -3,5 +3,5 @@
 `driver` is the loop. Callers hold the part of it that does their work: `intake` takes commands in,
 `reads` answers reads, `entries` takes what peers send, `mux_effects` takes answers of stages, and
 `serving` says whom this replica serves. `batcher` packs requests into prepares, `writer` makes them
-durable in a thread, `proposals` sequences what machines ask for, `founding` makes the first entry.
+durable in a thread, `proposals` sequences what machines ask for, `bootstrap` makes the first entry.
 """

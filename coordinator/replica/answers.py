@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 from coordinator.mux import types as mux_types
-from coordinator.replica.batcher import Batch, LooseCommand, Reply, SpanReply
+from coordinator.replica.batcher import AnsweredSpan, LooseCommand, PrepareBatch, Reply
 from coordinator.replica.kept_errors import KeptErrors
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -14,7 +14,7 @@ from viewstamp.errors import Refusal
 from viewstamp.framing import frame, unframe
 
 
-def fail(batch: Batch, refusal: Refusal) -> None:
+def fail(batch: PrepareBatch, refusal: Refusal) -> None:
     """Fail everyone who waits for a batch that did not get into the log."""
     for waiter in batch.waiters:
         for future in (
@@ -32,8 +32,8 @@ def no_space() -> Refusal:
     )
 
 
-def answer(batch: Batch, replies: Sequence[mux_types.RequestReply]) -> None:
-    """Give each waiter of a retired batch its reply; there is one reply per request, in order."""
+def answer(batch: PrepareBatch, replies: Sequence[mux_types.RequestReply]) -> None:
+    """Give each waiter of an applied batch its reply; there is one reply per request, in order."""
     for waiter, reply in zip(batch.waiters, replies, strict=True):
         if isinstance(waiter, asyncio.Future):
             if not waiter.done():
@@ -49,11 +49,11 @@ def request_reply(reply: mux_types.RequestReply) -> Reply:
     return Reply(reply.view, reply.op, reply.first_revision, spans, error)
 
 
-def span_reply(span: mux_types.SpanReply) -> SpanReply:
+def span_reply(span: mux_types.SpanReply) -> AnsweredSpan:
     """Return the mux's reply to one span in the shell's form."""
     errors = KeptErrors(span.errors) if span.errors else ()
     results = frame(span.state_digest) if span.state_digest else span.results
-    return SpanReply(results, errors)
+    return AnsweredSpan(results, errors)
 
 
 def _answer_loose(commands: Sequence[LooseCommand], reply: Reply) -> None:
@@ -64,11 +64,11 @@ def _answer_loose(commands: Sequence[LooseCommand], reply: Reply) -> None:
             command.future.set_result(Reply(reply.view, reply.op, revision, (result,), reply.error))
 
 
-def _single_results(reply: Reply, count: int) -> Iterator[SpanReply]:
+def _single_results(reply: Reply, count: int) -> Iterator[AnsweredSpan]:
     if reply.error is not None:
-        yield from [SpanReply(b"", ())] * count
+        yield from [AnsweredSpan(b"", ())] * count
     for span in reply.spans:
         errors = {error.index: error for error in span.errors}
         for index, result in enumerate(unframe(span.results)):
             error = errors.get(index)
-            yield SpanReply(frame(result), () if error is None else (error,))
+            yield AnsweredSpan(frame(result), () if error is None else (error,))

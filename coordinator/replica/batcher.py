@@ -1,8 +1,8 @@
 """Packs what waits into the next prepare, as soon as one is worth its cost: there is no timer.
 
 A prepare costs about as much as a hundred commands in it. So while some are under way, a few
-commands wait until the next of those retires, and share a prepare then: nobody waits when nothing
-is under way, and a crowd of single callers does not take a prepare each.
+commands wait until the next of those is applied, and share a prepare then: nobody waits when
+nothing is under way, and a crowd of single callers does not take a prepare each.
 
 Two kinds of callers wait: sessions, whose requests are never split and keep their number, and
 loose callers without a session, whose commands are packed into requests of the gateway's own
@@ -58,7 +58,7 @@ SNAPSHOT_CODES: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class SpanReply:
+class AnsweredSpan:
     """The answer to one span: framed results, and the errors of refused commands by index."""
 
     results: bytes
@@ -72,7 +72,7 @@ class Reply:
     view: int
     op: int
     first_revision: int
-    spans: tuple[SpanReply, ...]
+    spans: tuple[AnsweredSpan, ...]
     error: errors_pb2.Error | None = None
 
     def errors_of(self, position: int) -> Sequence[errors_pb2.IndexedError]:
@@ -116,7 +116,7 @@ class LooseCommand:
 
 
 @dataclass(slots=True)
-class Batch:
+class PrepareBatch:
     """One prepare's worth: its body, and who waits for it, request by request."""
 
     body: bytes
@@ -333,7 +333,7 @@ class Batcher:
             turn_cost = waiting.shape.weight
         self._queues.add((waiting, size, command_count, turn_cost))
 
-    def take(self) -> Batch | None:
+    def take(self) -> PrepareBatch | None:
         """Return the next prepare's worth, or None if nothing waits."""
         if not self._queues:
             return None
@@ -341,7 +341,7 @@ class Batcher:
         builder = _Builder()
         self._hand_out(builder.takes)
         builder.end_loose()
-        return Batch(
+        return PrepareBatch(
             b"".join(builder.parts),
             builder.command_count,
             builder.requests,
@@ -350,7 +350,7 @@ class Batcher:
             runs=builder.runs,
         )
 
-    def take_snapshot_command(self) -> Batch | None:
+    def take_snapshot_command(self) -> PrepareBatch | None:
         """Return a prepare of one command about snapshots; None if none is due."""
         if self._own:
             command = self._own.popleft()
@@ -361,7 +361,7 @@ class Batcher:
         request = pack_loose([command])
         body = frame(request.SerializeToString())
         traces = () if command.trace is None else (command.trace,)
-        return Batch(body, 1, [request], [[command]], may_use_reserve=True, traces=traces)
+        return PrepareBatch(body, 1, [request], [[command]], may_use_reserve=True, traces=traces)
 
     def refuse_all(self, refusal: Refusal) -> None:
         """Fail everything that waits."""

@@ -20,23 +20,23 @@ from coordinator.base.slices import Steps
 from coordinator.journal import CorruptRecord
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux, TakenApart
-from coordinator.replica.entries import Entries
-from coordinator.replica.handover import Handover, HandoverPorts, check_decided
+from coordinator.replica.append_backpressure import AppendBackpressure
+from coordinator.replica.apply_queue import Handover, HandoverPorts, check_decided
 from coordinator.replica.intake import Intake
 from coordinator.replica.mux_effects import MuxEffects
 from coordinator.replica.peers import NO_PEERS, PeerPorts
 from coordinator.replica.ports import (
     DriverEvents,
+    JournalRoom,
     Progress,
-    Room,
     StageLink,
 )
 from coordinator.replica.reads import ReplicaReads
 from coordinator.replica.serving import Serving
 from coordinator.replica.ticker import Ticker
-from coordinator.replica.writer import Writer
+from coordinator.replica.writer import JournalWriter
 from coordinator.stages import codec
-from viewstamp.format.prepare import Prepare
+from viewstamp.format.prepare import SealedPrepare
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Driver:
         self,
         core: vsr.Replica,
         mux: Mux,
-        writer: Writer[vsr.SuperblockState],
+        writer: JournalWriter[vsr.CoreState],
         events: DriverEvents,
         peers: PeerPorts = NO_PEERS,
     ) -> None:
@@ -60,7 +60,7 @@ class Driver:
         self._handover = Handover(self._handover_ports(writer), self.progress)
         self.reads = ReplicaReads(self, self._handover, mux, self.mux_effects)
         self.intake = Intake(core, self, self.serving, mux, events.room)
-        self.entries = Entries(core, self.step, self.intake.may_use_reserve, events.room)
+        self.entries = AppendBackpressure(core, self.step, self.intake.may_use_reserve, events.room)
         self._writer = writer
         self._events = events
         self._peers = peers
@@ -81,7 +81,7 @@ class Driver:
             vsr.ReadIndexRefused: self._read_refused,
             vsr.StatusChanged: self._status_changed,
             vsr.Halted: self._halted,
-            vsr.FoundingReady: lambda effect: self._events.founding_ready(effect.nonces),
+            vsr.BootstrapReady: lambda effect: self._events.bootstrap_ready(effect.nonces),
             vsr.Dropped: self._dropped,
             vsr.Arm: lambda effect: self._ticker.arm(effect.at_ticks),
             vsr.Send: self._send_to_peer,
@@ -92,7 +92,7 @@ class Driver:
             vsr.Stuck: peers.stuck,
         }
 
-    def _handover_ports(self, writer: Writer[vsr.SuperblockState]) -> HandoverPorts:
+    def _handover_ports(self, writer: JournalWriter[vsr.CoreState]) -> HandoverPorts:
         return HandoverPorts(
             writer.read,
             self._take_apart,
@@ -113,13 +113,13 @@ class Driver:
         """Give the core what the disk holds."""
         if event.suffix:
             self.progress.op = event.suffix[-1].op
-        self.progress.committed_op = self.progress.retired_op = event.base_op
-        self.progress.committed_revision = self.progress.retired_revision = self.mux.revision
+        self.progress.committed_op = self.progress.applied_op = event.base_op
+        self.progress.committed_revision = self.progress.applied_revision = self.mux.revision
         self.guard(lambda: check_decided(self.mux.feature_level))
         self.step(event)
 
     def found(self, body: bytes) -> None:
-        """Sequence the founding entry."""
+        """Sequence the bootstrap entry."""
         self.step(vsr.Found(body, wall_clock_us()))
 
     def pump(self) -> None:
@@ -133,7 +133,7 @@ class Driver:
 
     def _is_urgent(self) -> bool:
         """Whether somebody waits for commits: callers, a new primary, reads of a backup."""
-        follows = self.progress.status is vsr.Status.NORMAL and not self.serving.is_primary
+        follows = self.progress.status is vsr.ReplicaStatus.NORMAL and not self.serving.is_primary
         return not follows or self.reads.waiting > 0
 
     # --- The core ---
@@ -187,14 +187,14 @@ class Driver:
         use_reserve = any(map(self.intake.may_use_reserve, effect.prepares))
         self._writer.persist_prepares(effect.prepares, use_reserve=use_reserve)
 
-    def prepares_durable(self, prepares: Sequence[Prepare]) -> None:
+    def prepares_durable(self, prepares: Sequence[SealedPrepare]) -> None:
         """Tell the core what the journal has synced."""
         self._events.persisted(prepares)
         records = tuple(vsr.RecordId(p.op, p.checksum) for p in prepares)
         self.step(vsr.RecordsDurable(records))
         self.pump()
 
-    def superblock_durable(self, state: vsr.SuperblockState) -> None:
+    def superblock_durable(self, state: vsr.CoreState) -> None:
         """Tell the core what the superblock holds."""
         self.step(vsr.SuperblockDurable(state))
         self.pump()
@@ -241,7 +241,7 @@ class Driver:
     def found_faulty(self, op: int) -> None:
         """Have a damaged record written anew: at once if it is in memory and the journal has room,
         else when a peer sends it and there is room."""
-        self.step(vsr.RecordFaulty(op, self._events.room() is Room.FREE))
+        self.step(vsr.RecordFaulty(op, self._events.room() is JournalRoom.FREE))
 
     def _take_apart(self, prepare: vsr.Prepare) -> Steps[TakenApart]:
         batch = self.intake.batch_of(prepare.op)
@@ -249,7 +249,7 @@ class Driver:
         requests = yield from codec.logged_requests(logged)
         header = prepare.header
         taken_apart = yield from self.mux.take_apart(
-            mux_types.Prepare(
+            mux_types.CommittedPrepare(
                 op=header.op,
                 view=header.view,
                 first_revision=header.first_revision,
@@ -277,8 +277,8 @@ class Driver:
     def _carry_out(self, effect: mux_types.MuxEffect) -> None:
         if isinstance(effect, mux_types.SendBatch):
             self._send(effect.batch)
-        elif isinstance(effect, mux_types.Retired):
-            self._retired(effect)
+        elif isinstance(effect, mux_types.Applied):
+            self._applied(effect)
         elif isinstance(effect, mux_types.CutTaken):
             self._events.cut_taken(effect)
         elif isinstance(effect, mux_types.CatalogChanged):
@@ -294,13 +294,13 @@ class Driver:
         else:
             self._stages[batch.stage].send(codec.encode_batch(batch))
 
-    def _retired(self, retired: mux_types.Retired) -> None:
-        self.progress.retired_op = retired.op
-        self.progress.retired_revision = retired.last_revision
+    def _applied(self, applied: mux_types.Applied) -> None:
+        self.progress.applied_op = applied.op
+        self.progress.applied_revision = applied.last_revision
         check_decided(self.mux.feature_level)
-        self.intake.retired(retired.op, retired.replies)
-        self._events.retired(retired)
-        self.step(vsr.PrepareRetired(retired.op))
+        self.intake.applied(applied.op, applied.replies)
+        self._events.applied(applied)
+        self.step(vsr.PrepareApplied(applied.op))
         self.pump()
 
     def _read_refused(self, effect: vsr.ReadIndexRefused) -> None:

@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Place(Generic[Item]):
+class QueuePlace(Generic[Item]):
     """What waits: whose it is, its token, and its weight, which is how much of a group it takes."""
 
     caller: int
@@ -26,31 +26,31 @@ class FairQueue(Generic[Item]):
     def __init__(self) -> None:
         """Begin with nobody."""
         # The callers in the order of their turns.
-        self._waiting: OrderedDict[int, OrderedDict[int, Place[Item]]] = OrderedDict()
+        self._waiting: OrderedDict[int, OrderedDict[int, QueuePlace[Item]]] = OrderedDict()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, place: Place[Item]) -> None:
+    def add(self, place: QueuePlace[Item]) -> None:
         """Let a place wait, behind those of its caller."""
         self._waiting.setdefault(place.caller, OrderedDict())[place.token] = place
 
-    def put_back(self, places: Iterable[Place[Item]]) -> None:
+    def put_back(self, places: Iterable[QueuePlace[Item]]) -> None:
         """Let places that were taken for nothing come first, in their order."""
         for place in reversed(list(places)):
             self.add(place)
             self._waiting[place.caller].move_to_end(place.token, last=False)
             self._waiting.move_to_end(place.caller, last=False)
 
-    def remove(self, place: Place[Item]) -> None:
+    def remove(self, place: QueuePlace[Item]) -> None:
         """Forget a place, if it waits."""
         own = self._waiting.get(place.caller)
         if own is not None and own.pop(place.token, None) is not None and not own:
             del self._waiting[place.caller]
 
-    def take(self, weight_max: int) -> list[Place[Item]]:
+    def take(self, weight_max: int) -> list[QueuePlace[Item]]:
         """Take a group in turns: at least one place, and more as long as they weigh no more."""
-        taken: list[Place[Item]] = []
+        taken: list[QueuePlace[Item]] = []
         weight = 0
         while self._waiting:
             caller, own = next(iter(self._waiting.items()))

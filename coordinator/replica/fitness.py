@@ -36,7 +36,7 @@ class Seen:
     """What a look at the replica finds. `has_fit_peer`: another replica could lead."""
 
     committed_op: int
-    retired_op: int
+    applied_op: int
     services: Mapping[str, ServiceState]
     is_full: bool
     has_fit_peer: bool
@@ -51,7 +51,7 @@ class StallWatch:
 
     def __init__(self) -> None:
         self._looked_ms = 0
-        self._retired_op = -1
+        self._applied_op = -1
         self._still_ms = 0
         self._away_ms: dict[str, int] = {}
 
@@ -64,7 +64,7 @@ class StallWatch:
             if away_ms >= APPLY_STALL_MS:
                 return f"service {name} does not answer"
         if self._still_ms >= APPLY_STALL_MS:
-            return f"op {seen.retired_op + 1} does not get through its stages"
+            return f"op {seen.applied_op + 1} does not get through its stages"
         return ""
 
     def _count(self, seen: Seen, elapsed_ms: int) -> None:
@@ -72,9 +72,9 @@ class StallWatch:
         before = self._away_ms
         self._away_ms = {name: before[name] + elapsed_ms if name in before else 0 for name in away}
         is_waited_for = ServiceState.COMING_BACK in seen.services.values()
-        stands = seen.retired_op < seen.committed_op and seen.retired_op == self._retired_op
+        stands = seen.applied_op < seen.committed_op and seen.applied_op == self._applied_op
         self._still_ms = self._still_ms + elapsed_ms if stands and not is_waited_for else 0
-        self._retired_op = seen.retired_op
+        self._applied_op = seen.applied_op
 
 
 def reason_of(stalled: str, is_full: bool) -> str:

@@ -1,4 +1,4 @@
-"""What clients want in the log: waiting for a place there, then for its retirement.
+"""What clients want in the log: waiting for a place there, then for its being applied.
 
 Batches are admitted while the pipeline and the disk have room. Whoever waits here when this replica
 stops to lead is let go at once: only the next primary can answer.
@@ -15,24 +15,24 @@ from coordinator.base.clock import wall_clock_us
 from coordinator.mux import types as mux_types
 from coordinator.replica.answers import answer, fail, no_space
 from coordinator.replica.batcher import (
-    Batch,
     Batcher,
     LooseCommand,
+    PrepareBatch,
     SessionRequest,
     is_about_snapshots,
 )
-from coordinator.replica.ports import Room
+from coordinator.replica.ports import JournalRoom
 from coordinator.replica.refusals import NOT_SERVING, left_in_the_log
 from viewstamp import limits
 from viewstamp.errors import Refusal
 
 
-class Core(Protocol):
+class IntakeCore(Protocol):
     """The core as seen from here."""
 
     @property
-    def unretired_count(self) -> int:
-        """How many entries of the log are not retired yet."""
+    def unapplied_count(self) -> int:
+        """How many entries of the log are not applied yet."""
         ...
 
     def batch_refusal(self) -> vsr.RefusalReason | None:
@@ -49,7 +49,7 @@ class Machines(Protocol):
         ...
 
 
-class Replica(Protocol):
+class IntakeReplica(Protocol):
     """The driver as seen from here."""
 
     def step(self, event: vsr.Event) -> None:
@@ -61,7 +61,7 @@ class Replica(Protocol):
         ...
 
 
-class Serving(Protocol):
+class IntakeServing(Protocol):
     """Whom this replica serves, as seen from here."""
 
     def refusal_of(self, reason: vsr.RefusalReason) -> Refusal:
@@ -74,11 +74,11 @@ class Intake:
 
     def __init__(
         self,
-        core: Core,
-        replica: Replica,
-        serving: Serving,
+        core: IntakeCore,
+        replica: IntakeReplica,
+        serving: IntakeServing,
         machines: Machines,
-        room: Callable[[], Room],
+        room: Callable[[], JournalRoom],
     ) -> None:
         self.batcher = Batcher()
         self._core = core
@@ -87,8 +87,8 @@ class Intake:
         self._machines = machines
         self._room = room
         self._is_pump_due = False
-        self._batch: Batch | None = None  # of the step under way
-        self._in_log: dict[int, Batch] = {}
+        self._batch: PrepareBatch | None = None  # of the step under way
+        self._in_log: dict[int, PrepareBatch] = {}
         self._runs_in_log = 0
 
     # --- Into the log ---
@@ -121,14 +121,14 @@ class Intake:
             room = self._room()
             if room in _NO_ROOM:
                 self.batcher.refuse_ordinary(no_space())
-            if room is Room.EXHAUSTED:
+            if room is JournalRoom.EXHAUSTED:
                 self.batcher.refuse_asked(no_space())
             if refusal is not None:
                 return  # what makes room in the pipeline calls again
             batch = self.batcher.take_snapshot_command()
             if batch is None:
-                if room is not Room.FREE or self._is_gathering:
-                    return  # what makes room, or retires, calls again
+                if room is not JournalRoom.FREE or self._is_gathering:
+                    return  # what makes room, or is applied, calls again
                 batch = self.batcher.take()
                 assert batch is not None
             self._admit(batch)
@@ -140,12 +140,12 @@ class Intake:
 
     @property
     def _is_gathering(self) -> bool:
-        under_way = self._core.unretired_count
+        under_way = self._core.unapplied_count
         # What comes meanwhile must not stand behind prepares that each take long.
         is_long = under_way > 0 and self._runs_in_log >= limits.PREPARE_RUNS_MAX
         return is_long or not self.batcher.is_worth_a_prepare(under_way)
 
-    def _admit(self, batch: Batch) -> None:
+    def _admit(self, batch: PrepareBatch) -> None:
         self._batch = batch
         level = self._machines.feature_level
         self._replica.step(vsr.ClientBatch(batch.body, batch.command_count, wall_clock_us(), level))
@@ -158,8 +158,8 @@ class Intake:
         """Whether the step under way is that of a batch."""
         return self._batch is not None
 
-    def batch_of(self, op: int) -> Batch | None:
-        """Return what waits for an op; None if it came from a replay, or has retired."""
+    def batch_of(self, op: int) -> PrepareBatch | None:
+        """Return what waits for an op; None if it came from a replay, or has been applied."""
         return self._in_log.get(op)
 
     def may_use_reserve(self, prepare: vsr.Prepare) -> bool:
@@ -168,10 +168,10 @@ class Intake:
         if batch is not None:
             return batch.may_use_reserve
         # Another primary admitted it. The bodies are looked into only when it makes a difference.
-        return self._room() is not Room.FREE and is_about_snapshots(prepare.body)
+        return self._room() is not JournalRoom.FREE and is_about_snapshots(prepare.body)
 
     def admitted(self, op: int) -> None:
-        """The batch of this step is entry `op`; the founding entry has none."""
+        """The batch of this step is entry `op`; the bootstrap entry has none."""
         if self._batch is not None:
             self._in_log[op] = self._batch
             self._runs_in_log += self._batch.runs
@@ -181,7 +181,7 @@ class Intake:
         if self._batch is not None:
             fail(self._batch, self._serving.refusal_of(reason))
 
-    def retired(self, op: int, replies: Sequence[mux_types.RequestReply]) -> None:
+    def applied(self, op: int, replies: Sequence[mux_types.RequestReply]) -> None:
         """Answer whoever waits for an op."""
         batch = self._in_log.pop(op, None)
         if batch is not None:
@@ -202,4 +202,4 @@ class Intake:
         self._runs_in_log = 0
 
 
-_NO_ROOM: Final = frozenset({Room.FULL, Room.EXHAUSTED})
+_NO_ROOM: Final = frozenset({JournalRoom.FULL, JournalRoom.EXHAUSTED})

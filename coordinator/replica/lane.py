@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from coordinator.replica.fair_queue import FairQueue, Place
+from coordinator.replica.fair_queue import FairQueue, QueuePlace
 from viewstamp.limits import READ_GROUP_CALLS_MAX, READ_GROUP_CALLS_MIN, READ_GROUPS_IN_FLIGHT_MAX
 
 Item = TypeVar("Item")
@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 class _Group(Generic[Item]):
     left: int  # how many have not left the stages
     is_full: bool
-    postponed: dict[int, Place[Item]] = field(default_factory=dict)
+    postponed: dict[int, QueuePlace[Item]] = field(default_factory=dict)
     was_postponed: bool = False
 
 
@@ -40,11 +40,11 @@ class Lane(Generic[Item]):
         """Whether there is a group to be taken."""
         return bool(self._waiting) and len(self._groups) < READ_GROUPS_IN_FLIGHT_MAX
 
-    def add(self, place: Place[Item]) -> None:
+    def add(self, place: QueuePlace[Item]) -> None:
         """Let a read wait for its turn."""
         self._waiting.add(place)
 
-    def remove(self, place: Place[Item]) -> None:
+    def remove(self, place: QueuePlace[Item]) -> None:
         """Forget a read that waits; one that is under way counts until it has left."""
         self._waiting.remove(place)
         for group in self._groups:
@@ -60,7 +60,7 @@ class Lane(Generic[Item]):
             self._group_of[place.token] = group
         return [place.item for place in places]
 
-    def postponed(self, place: Place[Item]) -> None:
+    def postponed(self, place: QueuePlace[Item]) -> None:
         """A stage had no time for a read under way: it comes first, once its group is done."""
         group = self._group_of[place.token]
         group.postponed[place.token] = place

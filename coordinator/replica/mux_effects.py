@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from coordinator.base.slices import Slice
+from coordinator.base.slices import TimeSlice
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -61,7 +61,7 @@ class MuxEffects:
         self._guard(lambda: self._lead(effects))
 
     def _lead(self, effects: Callable[[], Sequence[mux_types.MuxEffect]]) -> None:
-        own = Slice()
+        own = TimeSlice()
         self._waiting.extend(effects())
         if not self._is_under_way:
             self._is_under_way = True
@@ -77,7 +77,7 @@ class MuxEffects:
             or effect.batch.sequence
         )
 
-    def _go_on(self, own: Slice) -> None:
+    def _go_on(self, own: TimeSlice) -> None:
         while self._waiting:
             if own.is_over:
                 asyncio.get_running_loop().call_soon(self._guard, self._begin_slice)
@@ -86,4 +86,4 @@ class MuxEffects:
         self._is_under_way = False
 
     def _begin_slice(self) -> None:
-        self._go_on(Slice())
+        self._go_on(TimeSlice())

@@ -10,7 +10,7 @@ from coordinator import vsr
 from coordinator.journal import CorruptRecord
 from coordinator.replica.writer import Gone, Reading
 from coordinator.vsr import messages
-from viewstamp.format.prepare import Prepare
+from viewstamp.format.prepare import SealedPrepare
 
 # Reads for peers under way; who asks while there are more asks again.
 READS_MAX: Final = 8
@@ -25,10 +25,10 @@ class Position:
     cut_op: int
 
 
-class Entries(Protocol):
+class JournalEntries(Protocol):
     """The journal as seen from here."""
 
-    async def read_held(self, op: int, checksum: bytes) -> Prepare | None:
+    async def read_held(self, op: int, checksum: bytes) -> SealedPrepare | None:
         """Return the intact entry of this op and checksum, None if there is none."""
         ...
 
@@ -44,7 +44,7 @@ class PeerAnswers:
         self,
         cluster_id: bytes,
         replica_id: int,
-        entries: Entries,
+        entries: JournalEntries,
         send: Callable[[int, vsr.Message], None],
         position: Callable[[], Position],
         faulty: Callable[[int], None],

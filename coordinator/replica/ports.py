@@ -18,7 +18,7 @@ class StageLink(Protocol):
         """Send a batch, in order."""
 
 
-class Room(Enum):
+class JournalRoom(Enum):
     """Whether the journal has room for another prepare."""
 
     FREE = "free"
@@ -31,13 +31,13 @@ class Room(Enum):
 class DriverEvents:
     """What the driver tells the rest of the shell."""
 
-    founding_ready: Callable[[tuple[bytes, ...]], None]
+    bootstrap_ready: Callable[[tuple[bytes, ...]], None]
     status_changed: Callable[[vsr.StatusChanged], None]
-    retired: Callable[[mux_types.Retired], None]
+    applied: Callable[[mux_types.Applied], None]
     cut_taken: Callable[[mux_types.CutTaken], None]
     catalog_changed: Callable[[mux_types.CatalogChanged], None]
     fatal: Callable[[BaseException], None]
-    room: Callable[[], Room]
+    room: Callable[[], JournalRoom]
     persisting: Callable[[Sequence[Any]], None]
     persisted: Callable[[Sequence[Any]], None]
     local_read: Callable[[mux_types.StageBatch], mux_types.StageReply]  # the catalog stage
@@ -51,11 +51,11 @@ class Progress:
 
     op: int = 0
     committed_op: int = 0
-    retired_op: int = 0
+    applied_op: int = 0
     committed_revision: int = 0
     handed_over_bytes: int = 0  # of bodies, since the process began
-    retired_revision: int = 0
+    applied_revision: int = 0
     view: int = 0
     primary: int = 0
-    status: vsr.Status = vsr.Status.RECOVERING
+    status: vsr.ReplicaStatus = vsr.ReplicaStatus.RECOVERING
     dropped: dict[str, int] = field(default_factory=dict)

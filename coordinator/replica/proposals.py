@@ -42,7 +42,7 @@ class Again:
     due: int
 
 
-class Sequencer(Protocol):
+class ProposalSequencer(Protocol):
     """The driver as seen from here."""
 
     def submit(self, waiting: LooseCommand) -> None:
@@ -66,7 +66,7 @@ class Proposals:
 
     def __init__(
         self,
-        sequencer: Sequencer,
+        sequencer: ProposalSequencer,
         rules: Rules,
         clock_us: Callable[[], int] = wall_clock_us,
     ) -> None:

@@ -19,7 +19,7 @@ from coordinator import vsr
 from coordinator.mux import types as mux_types
 from coordinator.replica.answers import span_reply
 from coordinator.replica.batcher import Reply
-from coordinator.replica.fair_queue import Place
+from coordinator.replica.fair_queue import QueuePlace
 from coordinator.replica.lane import Lane
 from coordinator.replica.ports import Progress
 from coordinator.replica.read_shares import ReadShares, caller_of, weight_of
@@ -28,7 +28,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 
 
-class Replica(Protocol):
+class ReadingReplica(Protocol):
     """The driver as seen from here."""
 
     progress: Progress
@@ -38,7 +38,7 @@ class Replica(Protocol):
         ...
 
 
-class Log(Protocol):
+class ReadLog(Protocol):
     """The handover as seen from here."""
 
     def has_given(self, op: int, revision: int) -> bool:
@@ -58,7 +58,7 @@ class Effects(Protocol):
         ...
 
 
-class Mux(Protocol):
+class ReadMux(Protocol):
     """The mux as seen from here."""
 
     def read(self, *reads: mux_types.Read) -> list[mux_types.MuxEffect]:
@@ -82,7 +82,7 @@ class _Pending:
     revision: int
     # Once it waits for its turn, or is under way.
     lane: Lane[_Pending] | None = None
-    place: Place[_Pending] | None = None
+    place: QueuePlace[_Pending] | None = None
     is_asked: bool = False  # the core was asked for an index, and has not answered
     is_sent: bool = False
 
@@ -90,7 +90,9 @@ class _Pending:
 class ReplicaReads:
     """Every read that was not answered yet, by token."""
 
-    def __init__(self, replica: Replica, log: Log, mux: Mux, effects: Effects) -> None:
+    def __init__(
+        self, replica: ReadingReplica, log: ReadLog, mux: ReadMux, effects: Effects
+    ) -> None:
         self._replica = replica
         self._log = log
         self._effects = effects
@@ -208,7 +210,7 @@ class ReplicaReads:
         read = pending.read
         lane = self._lanes.setdefault(self._mux.stages_of(read), Lane())
         pending.lane = lane
-        pending.place = Place(caller_of(read), read.token, weight_of(read), pending)
+        pending.place = QueuePlace(caller_of(read), read.token, weight_of(read), pending)
         lane.add(pending.place)
         self._call(lane)
 

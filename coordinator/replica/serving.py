@@ -11,7 +11,7 @@ from coordinator.replica.refusals import not_read_here, not_serving
 from viewstamp.errors import Refusal
 
 
-class Core(Protocol):
+class ServedCore(Protocol):
     """The core as seen from here."""
 
     def batch_refusal(self) -> vsr.RefusalReason | None:
@@ -22,7 +22,7 @@ class Core(Protocol):
 class Serving:
     """Follows `progress`; commands are served by the primary, reads by every replica."""
 
-    def __init__(self, core: Core, progress: Progress, peers: PeerPorts) -> None:
+    def __init__(self, core: ServedCore, progress: Progress, peers: PeerPorts) -> None:
         self._core = core
         self._progress = progress
         self._peers = peers
@@ -31,7 +31,7 @@ class Serving:
     def is_primary(self) -> bool:
         """Whether this replica is the primary, in status normal."""
         is_primary = self._progress.primary == self._peers.replica_id
-        return is_primary and self._progress.status is vsr.Status.NORMAL
+        return is_primary and self._progress.status is vsr.ReplicaStatus.NORMAL
 
     def check(self) -> None:
         """Raise Refusal unless this replica is the primary, in status normal."""
@@ -40,13 +40,13 @@ class Serving:
             if refusal is vsr.RefusalReason.ABDICATING:
                 raise self.refusal_of(refusal)
         else:
-            is_normal = self._progress.status is vsr.Status.NORMAL
+            is_normal = self._progress.status is vsr.ReplicaStatus.NORMAL
             reason = vsr.RefusalReason.NOT_PRIMARY if is_normal else vsr.RefusalReason.VIEW_CHANGE
             raise self.refusal_of(reason)
 
     def check_reading(self) -> None:
         """Raise Refusal unless reads are answered here; a backup does so, too."""
-        if self._progress.status is not vsr.Status.NORMAL:
+        if self._progress.status is not vsr.ReplicaStatus.NORMAL:
             raise self.refusal_of(vsr.RefusalReason.VIEW_CHANGE)
 
     def late_read(self, deadline_ms: int) -> Refusal | None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from coordinator.journal.errors import NoSpace
-from coordinator.journal.journal import SPARE_SEGMENTS, Space
-from coordinator.replica.ports import Room
+from coordinator.journal.journal import SPARE_SEGMENTS, JournalSpace
+from coordinator.replica.ports import JournalRoom
 from viewstamp.format.record import CONTENT_BYTES_MAX, record_bytes
 
 RETRY_DELAY_MS: Final = 1_000
@@ -17,10 +17,10 @@ RECORD_BYTES_MAX: Final = record_bytes(CONTENT_BYTES_MAX)
 MARGIN_BYTES: Final = 2 * RECORD_BYTES_MAX
 
 
-class Journal(Protocol):
+class JournalRoomPort(Protocol):
     """The journal as seen from here."""
 
-    def space(self) -> Space:
+    def space(self) -> JournalSpace:
         """How much room there is."""
         ...
 
@@ -33,7 +33,10 @@ class SpaceWatch:
     """Room for prepares: what the journal has, less what is on its way there."""
 
     def __init__(
-        self, journal: Journal, became_full: Callable[[str], None], has_room: Callable[[], None]
+        self,
+        journal: JournalRoomPort,
+        became_full: Callable[[str], None],
+        has_room: Callable[[], None],
     ) -> None:
         self._journal = journal
         self._became_full = became_full
@@ -42,15 +45,15 @@ class SpaceWatch:
         self._wake = asyncio.Event()
         self.full = False
 
-    def room(self) -> Room:
+    def room(self) -> JournalRoom:
         """Return whether another prepare may be admitted."""
         free_bytes = self._journal.space().free_bytes - self._on_the_way_bytes
         if free_bytes >= MARGIN_BYTES:
-            return Room.FREE
+            return JournalRoom.FREE
         self._wake.set()
         if not self.full:
-            return Room.SOON
-        return Room.FULL if self._journal.space().reserve_intact else Room.EXHAUSTED
+            return JournalRoom.SOON
+        return JournalRoom.FULL if self._journal.space().reserve_intact else JournalRoom.EXHAUSTED
 
     def sent(self, prepares: Sequence[Any]) -> None:
         """Prepares are on their way to the journal."""

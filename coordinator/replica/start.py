@@ -72,7 +72,7 @@ def is_committed(journal: Journal, op: int) -> bool:
 
 
 def start_event(
-    known: vsr.SuperblockState | None, journal: Journal, cut: SnapshotCut | None
+    known: vsr.CoreState | None, journal: Journal, cut: SnapshotCut | None
 ) -> vsr.Start:
     """Return the first event of the core, with a boot nonce of its own.
 

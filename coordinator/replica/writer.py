@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 State = TypeVar("State")
 
 
-class Journal(Protocol):
+class WritableJournal(Protocol):
     """What the writer needs of a journal."""
 
     def append(self, group: Sequence[Any], *, use_reserve: bool) -> None:
@@ -53,7 +53,7 @@ class Journal(Protocol):
         """Whether nothing is left for `mark_repaired`; any thread may ask."""
 
 
-class Superblock(Protocol):
+class WritableSuperblock(Protocol):
     """What the writer needs of a superblock."""
 
     def write_core(self, state: Any) -> None:
@@ -61,7 +61,7 @@ class Superblock(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldEntries:
     """What the journal holds from an op on: as many as fit into one answer, perhaps none.
 
     `damaged_op` is the op at which reading found damage, None if there was none.
@@ -78,14 +78,14 @@ class Gone:
     first_held_op: int
 
 
-Reading: TypeAlias = Held | Gone
+Reading: TypeAlias = HeldEntries | Gone
 
 
 def _nobody_listens(op: int) -> None:
     raise AssertionError(f"a discard after op {op}, and nobody is told")
 
 
-class Writer(Generic[State]):
+class JournalWriter(Generic[State]):
     """Runs journal and superblock calls one at a time, in the order in which they were asked for.
 
     Prepares that arrive while a write is under way form the next group: one sync for all of them.
@@ -93,8 +93,8 @@ class Writer(Generic[State]):
 
     def __init__(
         self,
-        journal: Journal,
-        superblock: Superblock,
+        journal: WritableJournal,
+        superblock: WritableSuperblock,
     ) -> None:
         self._journal = journal
         self._superblock = superblock
@@ -152,12 +152,12 @@ class Writer(Generic[State]):
             for prepare in chunk.prepares:
                 room_bytes -= prepare.header.size
                 if prepares and room_bytes < 0:
-                    return Held(tuple(prepares))
+                    return HeldEntries(tuple(prepares))
                 prepares.append(prepare)
             if chunk.damaged_op is not None or not chunk.prepares:
-                return Held(tuple(prepares), chunk.damaged_op)
+                return HeldEntries(tuple(prepares), chunk.damaged_op)
             first_op += len(chunk.prepares)
-        return Held(tuple(prepares))
+        return HeldEntries(tuple(prepares))
 
     async def read(self, op: int) -> Any | None:
         """Return the prepare of an op from the journal. Raises what the journal raises."""
@@ -213,26 +213,26 @@ class Writer(Generic[State]):
         self._thread.close()
 
 
-def _read_held(journal: Journal, op: int, checksum: bytes) -> Any | None:
+def _read_held(journal: WritableJournal, op: int, checksum: bytes) -> Any | None:
     header = journal.header(op)
     return journal.read(op) if header is not None and header.checksum == checksum else None
 
 
-def _read_chunk(journal: Journal, first_op: int, last_op: int) -> Held:
+def _read_chunk(journal: WritableJournal, first_op: int, last_op: int) -> HeldEntries:
     prepares: list[Any] = []
     chunk_bytes = 0
     for op in range(first_op, last_op + 1):
         try:
             prepare = journal.read(op)
         except CorruptRecord:
-            return Held(tuple(prepares), op)
+            return HeldEntries(tuple(prepares), op)
         if prepare is None:
             break
         prepares.append(prepare)
         chunk_bytes += prepare.header.size
         if chunk_bytes >= READ_CHUNK_BYTES:
             break
-    return Held(tuple(prepares))
+    return HeldEntries(tuple(prepares))
 
 
 class _Thread:

@@ -17,14 +17,14 @@ from typing import Any, Protocol, TypeVar
 from coordinator.mux.stage import Stage
 from coordinator.snapshot.bases import section_base
 from coordinator.snapshot.errors import (
-    AllCopiesBad,
     CompactionFailed,
     CopyNotWritten,
     GenerationDamaged,
+    NoIntactCopy,
 )
 from coordinator.snapshot.files import SnapshotFiles
-from coordinator.snapshot.pacing import Pace
-from coordinator.stages.base import SectionBase
+from coordinator.snapshot.pacing import SnapshotPace
+from coordinator.stages.base import InstalledSection
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.telemetry import fields
 
@@ -33,15 +33,15 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class Service(Protocol):
+class AdoptingService(Protocol):
     """The way to one service (`stages.client.StageClient`)."""
 
-    def move_base(self, base: SectionBase) -> None:
+    def move_base(self, base: InstalledSection) -> None:
         """Start from this section from now on."""
         ...
 
 
-class Writer(Protocol):
+class AdoptionWriter(Protocol):
     """The thread that writes journal and superblock."""
 
     async def call(self, function: Callable[[], T]) -> T:
@@ -62,10 +62,10 @@ class AdoptionPorts:
     `unreadable` is told, after each collection, of kept manifests that no copy of is intact.
     """
 
-    writer: Writer
+    writer: AdoptionWriter
     record: Callable[[int, int], None]
     truncate: Callable[[int], int]
-    services: Mapping[Stage, Service]
+    services: Mapping[Stage, AdoptingService]
     release: Callable[[int], None]
     kept: Callable[[], Collection[int]]
     copied: Callable[[int, Sequence[str]], None]
@@ -73,7 +73,7 @@ class AdoptionPorts:
     start: Callable[[Coroutine[Any, Any, None]], None]
     compacted: Callable[[int, Stage, int, int], None] = lambda *_: None
     unreadable: Callable[[Sequence[str]], None] = lambda _: None
-    pace: Pace = field(default_factory=Pace)
+    pace: SnapshotPace = field(default_factory=SnapshotPace)
 
 
 class Adoption:
@@ -140,7 +140,7 @@ class Adoption:
                     self._files.collect_garbage, kept, adopted.generation
                 )
                 self._ports.unreadable(found.unreadable)
-            except (AllCopiesBad, CopyNotWritten) as error:
+            except (NoIntactCopy, CopyNotWritten) as error:
                 _log.error("garbage of snapshots stays", exc_info=error)
             await self._ports.freed()
             await steps.rest()
@@ -167,7 +167,7 @@ class Adoption:
                 self._ports.compacted(manifest.generation, Stage(stage), begun_ns, layer.size_bytes)
                 _log.info("section compacted", extra=fields(stage=stage, bytes=layer.size_bytes))
                 await steps.rest()
-        except (AllCopiesBad, CompactionFailed, CopyNotWritten, GenerationDamaged) as error:
+        except (NoIntactCopy, CompactionFailed, CopyNotWritten, GenerationDamaged) as error:
             # The chain is as good as before; the next adoption tries again.
             _log.warning("a section was not compacted", extra=fields(why=str(error)))
         finally:

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from coordinator.mux.catalog_types import Retention, Snapshot
+from coordinator.mux.catalog_types import RetentionClass, Snapshot
 from coordinator.mux.stage import Stage
 from coordinator.stages.entities import snapshot_of
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -47,7 +47,7 @@ class LocalSnapshotApi:
 
     # --- Commands ---
 
-    async def create(self, retention: Retention = Retention.LAST) -> int:
+    async def create(self, retention: RetentionClass = RetentionClass.LAST) -> int:
         """Ask for a snapshot; return its generation. Refused: SNAPSHOT_IN_PROGRESS."""
         request = pb.CreateSnapshotRequest(retention=int(retention))  # type: ignore[arg-type]
         response = await self._command("CreateSnapshot", request, pb.CreateSnapshotResponse)
@@ -68,7 +68,7 @@ class LocalSnapshotApi:
         response = await self._command("PruneSnapshots", request, pb.PruneSnapshotsResponse)
         return tuple(response.generations)
 
-    async def set_retention(self, generation: int, retention: Retention) -> None:
+    async def set_retention(self, generation: int, retention: RetentionClass) -> None:
         """Change how long a generation is kept. Refused: SNAPSHOT_NOT_FOUND."""
         request = pb.SetSnapshotRetentionRequest(
             generation=generation,

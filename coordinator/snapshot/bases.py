@@ -11,7 +11,7 @@ from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.inner_sections import entities_of, is_rewritten
 from coordinator.snapshot.restore import Loaded
 from coordinator.snapshot.sections import SectionBase as Tallied
-from coordinator.stages.base import SectionBase
+from coordinator.stages.base import InstalledSection
 from viewstamp.api.snapshots.v1.manifest_pb2 import SectionManifest, SnapshotManifest
 from viewstamp.format.digest import StateDigest
 from viewstamp.format.manifest import section_of
@@ -45,10 +45,12 @@ def restored_tallies(manifest: SnapshotManifest) -> Mapping[tuple[Stage, int], T
     }
 
 
-def section_base(files: SnapshotFiles, manifest: SnapshotManifest, stage: Stage) -> SectionBase:
+def section_base(
+    files: SnapshotFiles, manifest: SnapshotManifest, stage: Stage
+) -> InstalledSection:
     """Return what a service is to start from. Its files are verified anew at each reading."""
     section = section_of(manifest, int(stage))
-    return SectionBase(
+    return InstalledSection(
         generation=manifest.generation,
         revision=manifest.cut_revision,
         sequence=0,

@@ -27,8 +27,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from coordinator.snapshot.copies import Copies, CopyVerdict, Report
-from coordinator.snapshot.errors import CompactionFailed, CopiesFailed, SnapshotFilesError
+from coordinator.snapshot.copies import CopyDirectories, CopyVerdict, Report
+from coordinator.snapshot.errors import CompactionFailed, CopiesFailed, SnapshotStorageError
 from coordinator.snapshot.restore import StoredLayer, open_layer
 from coordinator.snapshot.section_writer import SectionWriter, reached_by
 from coordinator.snapshot.verify import difference
@@ -37,7 +37,7 @@ from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SectionManif
 from viewstamp.format import FormatError
 from viewstamp.format.layer import LayerHeader
 from viewstamp.format.merge import merge
-from viewstamp.format.section import Entry, SectionTally
+from viewstamp.format.section import SectionEntry, SectionTally
 from viewstamp.limits import (
     COMPACT_DELTAS_BYTES_MIN,
     COMPACT_DELTAS_PERCENT,
@@ -127,7 +127,7 @@ def _first_of_tail(layers: Sequence[LayerReference]) -> int:
     return max(1, min(first, len(layers) - COMPACT_LAYERS_MAX // 2))
 
 
-def merge_chain(copies: Copies, job: CompactionJob) -> LayerReference:
+def merge_chain(copies: CopyDirectories, job: CompactionJob) -> LayerReference:
     """Write the layer that a job's layers add up to; return once it is durable in every directory.
 
     Raises CompactionFailed if a whole chain does not add up to the section's digest and counts,
@@ -146,7 +146,9 @@ def merge_chain(copies: Copies, job: CompactionJob) -> LayerReference:
             layer.close()
 
 
-def _write(copies: Copies, job: CompactionJob, entries: Iterable[Entry]) -> LayerReference:
+def _write(
+    copies: CopyDirectories, job: CompactionJob, entries: Iterable[SectionEntry]
+) -> LayerReference:
     header = LayerHeader(
         cluster_id=job.cluster_id,
         stage=job.stage,
@@ -173,7 +175,7 @@ def _write(copies: Copies, job: CompactionJob, entries: Iterable[Entry]) -> Laye
         writer.discard()
 
 
-def _add_all(writer: SectionWriter, job: CompactionJob, entries: Iterable[Entry]) -> None:
+def _add_all(writer: SectionWriter, job: CompactionJob, entries: Iterable[SectionEntry]) -> None:
     """Add a whole section, and hold it to what the manifest says of it."""
     tally = SectionTally()
     writer.add_entries(_counted(entries, tally))
@@ -182,7 +184,7 @@ def _add_all(writer: SectionWriter, job: CompactionJob, entries: Iterable[Entry]
         raise CompactionFailed(f"section of stage {job.stage}: {wrong}")
 
 
-def _counted(entries: Iterable[Entry], tally: SectionTally) -> Iterator[Entry]:
+def _counted(entries: Iterable[SectionEntry], tally: SectionTally) -> Iterator[SectionEntry]:
     for entry in entries:
         tally.add((entry.kind, entry.key, None, entry.canonical))
         yield entry
@@ -191,7 +193,7 @@ def _counted(entries: Iterable[Entry], tally: SectionTally) -> Iterator[Entry]:
 class Compactor(Protocol):
     """Where merging is done, if not in the calling thread."""
 
-    def merge(self, copies: Copies, job: CompactionJob) -> LayerReference:
+    def merge(self, copies: CopyDirectories, job: CompactionJob) -> LayerReference:
         """As `merge_chain`."""
         ...
 
@@ -221,7 +223,7 @@ class ProcessCompactor:
         self._process: subprocess.Popen[str] | None = None
         self._stopped = False
 
-    def merge(self, copies: Copies, job: CompactionJob) -> LayerReference:
+    def merge(self, copies: CopyDirectories, job: CompactionJob) -> LayerReference:
         """As `merge_chain`; CompactionFailed stands for whatever else went wrong over there."""
         text = job.to_json(copies.directories)
         if sum(layer.raw_bytes for layer in job.layers) <= self._small_bytes_max:
@@ -253,7 +255,7 @@ class ProcessCompactor:
         if self._stopped:
             raise CompactionFailed("compaction was stopped, since the replica is stopping")
 
-    def _take(self, copies: Copies, answer: dict[str, object]) -> LayerReference:
+    def _take(self, copies: CopyDirectories, answer: dict[str, object]) -> LayerReference:
         repairs = answer["repairs"]
         assert isinstance(repairs, list)
         for name, verdicts in repairs:
@@ -287,11 +289,11 @@ def answer_of(text: str) -> str:
 
     job, directories = job_from_json(text)
     # A coordinator that was killed may have left another one of us running.
-    copies = Copies(FileStorage(), directories, report, f"compaction-{os.getpid()}")
+    copies = CopyDirectories(FileStorage(), directories, report, f"compaction-{os.getpid()}")
     layer, failure, must_end = "", "", False
     try:
         layer = merge_chain(copies, job).SerializeToString(deterministic=True).hex()
-    except SnapshotFilesError as error:
+    except SnapshotStorageError as error:
         failure, must_end = str(error), isinstance(error, CopiesFailed)
     return json.dumps(
         {"layer": layer, "failure": failure, "must_end": must_end, "repairs": repairs}

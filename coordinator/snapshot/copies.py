@@ -5,7 +5,8 @@ one, which is reported. If none is intact, nothing is changed and AllCopiesBad s
 with each. How files are written is said in `local_writer`; whose last sync failed there reads no
 more, either.
 
-Everything here blocks. Threads may share `Copies`; a `CopiesFile` belongs to one thread at a time.
+Everything here blocks. Threads may share `CopyDirectories`; a `CopiesFile` belongs to one thread at
+a time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from coordinator.snapshot.errors import AllCopiesBad, CopyNotWritten
+from coordinator.snapshot.errors import CopyNotWritten, NoIntactCopy
 from coordinator.snapshot.layout import Check, chunks_of
 from coordinator.snapshot.local_writer import (
     TEMPORARY_SUFFIX,
@@ -52,7 +53,7 @@ class CopyVerdict:
 Report: TypeAlias = Callable[[str, Sequence[CopyVerdict]], None]
 
 
-class Copies:
+class CopyDirectories:
     """Files by their name below each of the directories, such as `layers/ab.layer`."""
 
     def __init__(
@@ -91,7 +92,7 @@ class Copies:
         damages = [self.local.damage(copy, name, check) for copy in range(len(self.directories))]
         if None not in damages:
             found = zip(self.directories, map(str, damages), strict=True)
-            raise AllCopiesBad(name, list(found))
+            raise NoIntactCopy(name, list(found))
         source = damages.index(None)
         verdicts = tuple(
             CopyVerdict(self.directories[copy], damage, self._repaired(source, copy, name, check))
@@ -138,7 +139,7 @@ class CopiesFile:
     """A verified file, open for reading. Where one copy fails, the next intact one is read."""
 
     def __init__(self, storage: Storage, name: str, paths: Sequence[str]) -> None:
-        """Use `Copies.open`."""
+        """Use `CopyDirectories.open`."""
         self.name = name
         self._storage = storage
         self._paths = list(paths)
@@ -162,7 +163,7 @@ class CopiesFile:
                 return action(self._file)
             except OSError as error:
                 self.give_up_copy(damage_of(error, "cannot be read"))
-        raise AllCopiesBad(self.name, self._failed)
+        raise NoIntactCopy(self.name, self._failed)
 
     def give_up_copy(self, reason: str) -> None:
         """Go on with the next copy, since the one that is being read turned out to be damaged."""

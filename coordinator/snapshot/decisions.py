@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 
 class CatalogState(Enum):
-    """What the retired log says of a generation."""
+    """What the applied log says of a generation."""
 
     ABSENT = "absent"  # deleted, or never heard of
     ASKED = "asked"  # CREATED, not cut

@@ -26,11 +26,11 @@ _UNUSED_WAYS_OUT: Final = (
 )
 
 
-class SnapshotFilesError(Exception):
+class SnapshotStorageError(Exception):
     """Any failure of the files of snapshots."""
 
 
-class AllCopiesBad(SnapshotFilesError):
+class NoIntactCopy(SnapshotStorageError):
     """No directory has an intact copy. `reasons` are (directory, what is wrong) of each copy."""
 
     def __init__(self, name: str, reasons: Sequence[tuple[str, str]]) -> None:
@@ -40,7 +40,7 @@ class AllCopiesBad(SnapshotFilesError):
         super().__init__(f"no copy of {name} is intact: {found}. {_WAYS_OUT}")
 
 
-class DirectoriesUnused(AllCopiesBad):
+class DirectoriesUnused(NoIntactCopy):
     """All copy directories are as new, though a snapshot to restart from was kept in them."""
 
     def __init__(self, name: str, directories: Sequence[str]) -> None:
@@ -51,11 +51,11 @@ class DirectoriesUnused(AllCopiesBad):
         )
 
 
-class CopiesFailed(SnapshotFilesError):
+class CopiesFailed(SnapshotStorageError):
     """A sync failed. What is durable is unknown: the process must end."""
 
 
-class CopyNotWritten(SnapshotFilesError):
+class CopyNotWritten(SnapshotStorageError):
     """A file could not be written. No final name was touched by what was not complete."""
 
 
@@ -63,15 +63,15 @@ class SnapshotNoSpace(CopyNotWritten):
     """The disk is full, and the reserve, if the write was entitled to it, is given up already."""
 
 
-class WrongCopyDirectory(SnapshotFilesError):
+class WrongCopyDirectory(SnapshotStorageError):
     """The copy directories are not the three that this replica was given before."""
 
 
-class ConflictingManifest(SnapshotFilesError):
+class ConflictingManifest(SnapshotStorageError):
     """The generation is here already, with another root: two histories were written."""
 
 
-class GenerationDamaged(SnapshotFilesError):
+class GenerationDamaged(SnapshotStorageError):
     """Intact files that do not add up to what the manifest says. `problems` says what differs."""
 
     def __init__(self, generation: int, problems: Sequence[str]) -> None:
@@ -84,12 +84,12 @@ class GenerationDamaged(SnapshotFilesError):
         )
 
 
-class TransferFailed(SnapshotFilesError):
+class TransferFailed(SnapshotStorageError):
     """A generation could not be brought here; the message says what is in the way. It is tried
     again."""
 
 
-class CompactionFailed(SnapshotFilesError):
+class CompactionFailed(SnapshotStorageError):
     """A chain could not be merged. The chain itself is as it was and stays in use."""
 
 

@@ -31,7 +31,7 @@ from coordinator.snapshot.compaction import (
     merge_chain,
 )
 from coordinator.snapshot.copies import Report
-from coordinator.snapshot.errors import AllCopiesBad, ConflictingManifest, CopyNotWritten
+from coordinator.snapshot.errors import ConflictingManifest, CopyNotWritten, NoIntactCopy
 from coordinator.snapshot.garbage import (
     Collected,
     Pins,
@@ -237,7 +237,7 @@ class SnapshotFiles:
         """Return the manifest given. What is here stays until that one takes its place."""
         try:
             stored = self.stored_manifest(manifest.generation)
-        except AllCopiesBad:
+        except NoIntactCopy:
             return manifest
         if stored is not None:
             check_same_history(stored, manifest, is_adopted=is_adopted)
@@ -247,7 +247,7 @@ class SnapshotFiles:
         """Return the manifest of the same generation that is here, or else the one given."""
         try:
             stored = self.stored_manifest(manifest.generation)
-        except AllCopiesBad:
+        except NoIntactCopy:
             if is_adopted:
                 raise  # a restart has it mended
             self.delete(manifest.generation)

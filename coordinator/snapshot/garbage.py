@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from coordinator.snapshot.copies import Copies
-from coordinator.snapshot.errors import AllCopiesBad
+from coordinator.snapshot.copies import CopyDirectories
+from coordinator.snapshot.errors import NoIntactCopy
 from coordinator.snapshot.layout import LAYERS, MANIFESTS, layer_file, manifest_file
 from coordinator.snapshot.restore import read_manifest
 from coordinator.snapshot.writer_process import FileWriter
@@ -89,18 +89,18 @@ def layers_of(manifest: SnapshotManifest) -> dict[bytes, int]:
     }
 
 
-def stored_generations(copies: Copies) -> list[int]:
+def stored_generations(copies: CopyDirectories) -> list[int]:
     """The generations of which any directory has a manifest, ascending."""
     return sorted(_parsed(copies.names(MANIFESTS), generation_of))
 
 
-def stored_layers(copies: Copies) -> list[bytes]:
+def stored_layers(copies: CopyDirectories) -> list[bytes]:
     """The digests of the layers that any directory has, ascending."""
     return sorted(_parsed(copies.names(LAYERS), digest_of))
 
 
 def collect(
-    copies: Copies,
+    copies: CopyDirectories,
     writer: FileWriter,
     cluster_id: bytes,
     pins: Pins,
@@ -136,7 +136,7 @@ def collect(
             if generation not in known:
                 try:
                     manifest = read_manifest(copies, cluster_id, generation)
-                except AllCopiesBad as error:
+                except NoIntactCopy as error:
                     unreadable[generation] = str(error)
                     continue
                 known[generation] = frozenset(layers_of(manifest))
@@ -150,7 +150,7 @@ def collect(
         return Collected(tuple(dead), tuple(unnamed), False, tuple(unreadable.values()))
 
 
-def _generation(copies: Copies, digest: bytes) -> int:
+def _generation(copies: CopyDirectories, digest: bytes) -> int:
     """The generation that a layer was written for; 0 if no copy tells."""
     for copy in range(len(copies.directories)):
         with contextlib.suppress(FormatError, OSError):

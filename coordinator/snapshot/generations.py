@@ -1,4 +1,4 @@
-"""What a replica knows of its generations: what the retired log says, and what is here."""
+"""What a replica knows of its generations: what the applied log says, and what is here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FrozenHere:
 
 
 class Generations:
-    """The retired catalog, the works under way, and what was adopted last."""
+    """The applied catalog, the works under way, and what was adopted last."""
 
     def __init__(self, adopted: Durable | None, snapshots: Iterable[Snapshot]) -> None:
         self.adopted = adopted

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from coordinator.snapshot.copies import Copies
-from coordinator.snapshot.errors import AllCopiesBad, ConflictingManifest
+from coordinator.snapshot.copies import CopyDirectories
+from coordinator.snapshot.errors import ConflictingManifest, NoIntactCopy
 from coordinator.snapshot.garbage import Pins
 from coordinator.snapshot.layout import LAYERS, layer_check, layer_file
 from coordinator.snapshot.writer_process import FileWriter
@@ -22,7 +22,7 @@ class IncomingGeneration:
 
     def __init__(
         self,
-        copies: Copies,
+        copies: CopyDirectories,
         writer: FileWriter,
         manifest: SnapshotManifest,
         pins: Pins,
@@ -53,7 +53,7 @@ class IncomingGeneration:
             return False
         try:
             self._copies.scrub(name, layer_check(reference))
-        except AllCopiesBad:
+        except NoIntactCopy:
             return False
         return True
 

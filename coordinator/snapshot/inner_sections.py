@@ -21,7 +21,7 @@ from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.sessions.v1 import sessions_pb2
 from viewstamp.api.snapshots.v1.manifest_pb2 import SectionManifest
 from viewstamp.format import FormatVersionError
-from viewstamp.format.section import Entry, SectionTally
+from viewstamp.format.section import SectionEntry, SectionTally
 
 # Rewrites the entities of one version as those of the next, in the same order.
 Migration: TypeAlias = Callable[[Iterator[Entity]], Iterator[Entity]]
@@ -36,7 +36,7 @@ def is_rewritten(stage: Stage, section: SectionManifest) -> bool:
 
 
 def entities_of(
-    stage: Stage, section: SectionManifest, entries: Iterable[Entry]
+    stage: Stage, section: SectionManifest, entries: Iterable[SectionEntry]
 ) -> Iterator[Entity]:
     """Yield the entities of a section, as this build would write them.
 
@@ -65,7 +65,9 @@ def _check_version(stage: Stage, version: int) -> None:
         )
 
 
-def _checked(stage: Stage, section: SectionManifest, entries: Iterable[Entry]) -> Iterator[Entity]:
+def _checked(
+    stage: Stage, section: SectionManifest, entries: Iterable[SectionEntry]
+) -> Iterator[Entity]:
     tally = SectionTally()
     for kind, key, canonical in entries:
         assert canonical is not None, "a merged section has no tombstones"

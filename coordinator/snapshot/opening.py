@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from coordinator.snapshot.copies import Copies, Report
+from coordinator.snapshot.copies import CopyDirectories, Report
 from coordinator.snapshot.errors import DirectoriesUnused, WrongCopyDirectory
 from coordinator.snapshot.identity import (
     IDENTITY_BYTES,
@@ -40,7 +40,7 @@ def open_directories(
     report: Report,
     tag: str,
     generation: int,
-) -> tuple[Copies, Sequence[StorageLock]]:
+) -> tuple[CopyDirectories, Sequence[StorageLock]]:
     """Make, hold and check the three directories, and clear away what was in the making.
 
     Returns the copies, and the locks that keep others out.
@@ -51,7 +51,7 @@ def open_directories(
     check_directories(directories)
     locks = _lock(storage, directories)
     try:
-        copies = Copies(storage, directories, report, tag)
+        copies = CopyDirectories(storage, directories, report, tag)
         found = [_look(storage, directory) for directory in directories]
         lacking = to_be_written(found, cluster_id, replica_id)
         if generation and len(lacking) == len(directories):

@@ -1,7 +1,7 @@
 """Drives the generations of one replica: from the cut to what the replica restarts from.
 
 The log decides about a generation; this is where a replica does its part. It hears of what was
-retired (`cut_taken`, `catalog_changed`), does the local work, and proposes what only the log can
+applied (`cut_taken`, `catalog_changed`), does the local work, and proposes what only the log can
 decide. What to do next is always a look into one table (`decisions`), by one task (`run`): so the
 actions are in order, and adoption happens once.
 
@@ -38,7 +38,7 @@ from coordinator.snapshot.decisions import Action, CatalogState, LocalState, dec
 from coordinator.snapshot.divergence import check_root, nobody_is_right, words_about
 from coordinator.snapshot.generations import FrozenHere, Generations, created_by
 from coordinator.snapshot.sections import GenerationFailed
-from coordinator.snapshot.triggers import Load, SnapshotTriggers
+from coordinator.snapshot.triggers import ReplicaLoad, SnapshotTriggers
 from coordinator.snapshot.work import Durable, LocalCut, Report
 from coordinator.stages import catalog_codec as codec
 from viewstamp.limits import SNAPSHOT_DEADLINE_MS
@@ -58,7 +58,7 @@ class OrchestrationError(Exception):
     """What is here does not follow from the log; the message says what. The process must end."""
 
 
-class Work(Protocol):
+class SnapshotWork(Protocol):
     """The local work (`work.LocalWork`)."""
 
     async def make_durable(self, cut: LocalCut, tasks: Sequence[Stage], report: Report) -> bytes:
@@ -82,12 +82,12 @@ class Ports:
     word of one that has diverged. `diverged` raises an alarm about another and a generation.
     """
 
-    work: Work
+    work: SnapshotWork
     adopt: Callable[[int], Awaitable[None]]
     propose: Callable[[int, bytes], None]
     publish: Callable[[Snapshot], None]
     next_generation: Callable[[], int]
-    load: Callable[[], Load]
+    load: Callable[[], ReplicaLoad]
     failed: Callable[[str], None]  # an alarm
     completed: Callable[[int], None]  # its end
     tell_primary: Callable[[Durable], None] = lambda _: None
@@ -139,7 +139,7 @@ class LocalSnapshotOrchestrator:
     # --- For tasks ---
 
     def current_generation(self) -> int:
-        """Return the newest generation that the retired log knows."""
+        """Return the newest generation that the applied log knows."""
         return self._generations.current().generation
 
     def report(self, generation: int, tasks: Sequence[TaskSnapshot]) -> None:
@@ -176,7 +176,7 @@ class LocalSnapshotOrchestrator:
         work = self._generations.works.get(generation)
         return () if work is None else work.snapshot.tasks
 
-    # --- From the log, at retirement and during the replay ---
+    # --- From the log, when a prepare is applied and during the replay ---
 
     def cut_taken(self, taken: CutTaken, checksum: bytes) -> None:
         """Begin the work on a generation, and give up on older ones that are unfinished here."""
@@ -196,7 +196,7 @@ class LocalSnapshotOrchestrator:
         self.wake()
 
     def catalog_changed(self, snapshots: Sequence[Snapshot], deleted: Sequence[int]) -> None:
-        """Take in what a retired prepare has decided."""
+        """Take in what an applied prepare has decided."""
         for snapshot in snapshots:
             was = self._generations.catalog.get(snapshot.generation)
             self._generations.catalog[snapshot.generation] = snapshot

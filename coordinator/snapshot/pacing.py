@@ -48,7 +48,7 @@ _US_PER_S: Final = 1_000_000
 _NS_PER_US: Final = 1_000
 
 
-class Situation(NamedTuple):
+class PacingSituation(NamedTuple):
     """What a rest depends on, beside the length of the step before it.
 
     `is_busy` while commands come in, `is_urgent` if the work must get done, whoever waits.
@@ -60,7 +60,7 @@ class Situation(NamedTuple):
     left_us: int
 
 
-def rest_us(step_us: int, situation: Situation) -> int:
+def rest_us(step_us: int, situation: PacingSituation) -> int:
     """Return how many microseconds to rest after a step that took so many."""
     if situation.is_urgent or not situation.is_busy:
         return 0
@@ -72,11 +72,11 @@ def rest_us(step_us: int, situation: Situation) -> int:
 class Traffic:
     """What the work on snapshots must know of commands, by default that there are none.
 
-    `retired` is the revision of the last retired one, `waiting` how many requests and prepares are
+    `applied` is the revision of the last applied one, `waiting` how many requests and prepares are
     on their way, `is_urgent` whether the work must get done, whoever waits.
     """
 
-    retired: Callable[[], int] = lambda: 0
+    applied: Callable[[], int] = lambda: 0
     waiting: Callable[[], int] = lambda: 0
     is_urgent: Callable[[], bool] = lambda: False
 
@@ -89,7 +89,7 @@ async def _sleep_us(us: int) -> None:
     await asyncio.sleep(us / _US_PER_S)
 
 
-class Pace:
+class SnapshotPace:
     """Lets the work on snapshots rest. Everything is called on the event loop."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Pace:
         """Listen for commands for a moment; the rests of the generation count from now on."""
         self._left_us = self._rests_us_max
         self._command_us = None
-        seen = self.traffic.retired()
+        seen = self.traffic.applied()
         await self._sleep_us(LISTEN_US)
         self._look(seen)
 
@@ -133,37 +133,37 @@ class Pace:
         self._look(seen)
         left_us = rest_us(step_us, self._situation())
         while left_us > 0 and rest_us(step_us, self._situation()) > 0:
-            began_us, seen = self.clock_us(), self.traffic.retired()
+            began_us, seen = self.clock_us(), self.traffic.applied()
             await self._sleep_us(min(left_us, QUIET_US))
             rested_us = self.clock_us() - began_us
             left_us -= rested_us
             self._left_us -= rested_us
             self._look(seen)
 
-    def _situation(self) -> Situation:
-        return Situation(self._is_busy, self.traffic.is_urgent(), self._left_us)
+    def _situation(self) -> PacingSituation:
+        return PacingSituation(self._is_busy, self.traffic.is_urgent(), self._left_us)
 
     @property
     def _is_busy(self) -> bool:
         return self._command_us is not None and self.clock_us() - self._command_us <= QUIET_US
 
     def _look(self, seen: int) -> None:
-        """Note whether commands have retired since a revision, or are on their way."""
-        if self.traffic.retired() != seen or self.traffic.waiting():
+        """Note whether commands have been applied since a revision, or are on their way."""
+        if self.traffic.applied() != seen or self.traffic.waiting():
             self._command_us = self.clock_us()
 
 
 class Steps:
     """Steps of work that follow one another, each with a rest behind it."""
 
-    def __init__(self, pace: Pace) -> None:
-        """Use `Pace.begin` or `Pace.turn`."""
+    def __init__(self, pace: SnapshotPace) -> None:
+        """Use `SnapshotPace.begin` or `SnapshotPace.turn`."""
         self._pace = pace
         self._begin()
 
     def _begin(self) -> None:
         self._began_us = self._pace.clock_us()
-        self._seen = self._pace.traffic.retired()
+        self._seen = self._pace.traffic.applied()
 
     async def rest(self) -> None:
         """End a step, rest if it is time to, and begin the next one."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
-from coordinator.snapshot.copies import Copies
+from coordinator.snapshot.copies import CopyDirectories
 from coordinator.snapshot.layout import (
     Check,
     equality_check,
@@ -14,7 +14,7 @@ from coordinator.snapshot.layout import (
     layer_file,
     manifest_file,
 )
-from coordinator.snapshot.verify import FileVerdict, scrub_file
+from coordinator.snapshot.verify import LocalFileVerdict, scrub_file
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format.manifest import encode_manifest, sections
 
@@ -31,7 +31,7 @@ class PinnedGeneration:
     """A generation whose manifest and layers stay where they are until `close`."""
 
     def __init__(
-        self, copies: Copies, manifest: SnapshotManifest, release: Callable[[], None]
+        self, copies: CopyDirectories, manifest: SnapshotManifest, release: Callable[[], None]
     ) -> None:
         """Use `SnapshotFiles.pinned`."""
         self.manifest = manifest
@@ -49,7 +49,7 @@ class PinnedGeneration:
         finally:
             opened.close()
 
-    def scrub(self) -> Iterator[FileVerdict]:
+    def scrub(self) -> Iterator[LocalFileVerdict]:
         """Look at every copy of every file and repair what can be, file by file."""
         for number, file in enumerate(self.files, start=1):
             check = self._checks[file.name]

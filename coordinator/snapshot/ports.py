@@ -29,7 +29,7 @@ class CopyVerdicts:
     problems: tuple[str, ...] = ()
 
 
-class PinnedGeneration(Protocol):
+class PinnedFiles(Protocol):
     """The files of a generation, which stay where they are as long as it is pinned."""
 
     @property
@@ -56,7 +56,7 @@ class PinnedGeneration(Protocol):
 class SnapshotProvider(Protocol):
     """The snapshot files of this replica."""
 
-    def pinned(self, generation: int) -> AbstractAsyncContextManager[PinnedGeneration]:
+    def pinned(self, generation: int) -> AbstractAsyncContextManager[PinnedFiles]:
         """Keep the files of a generation from being deleted while the context is open.
 
         Raises Refusal SNAPSHOT_NOT_FOUND if this replica does not hold it.

@@ -8,11 +8,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeVar
 
 from coordinator.snapshot import pinned
-from coordinator.snapshot.errors import AllCopiesBad, GenerationDamaged
+from coordinator.snapshot.errors import GenerationDamaged, NoIntactCopy
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.layout import manifest_file
-from coordinator.snapshot.ports import CopyVerdicts, PinnedGeneration, SnapshotFile
-from coordinator.snapshot.verify import FileVerdict
+from coordinator.snapshot.ports import CopyVerdicts, PinnedFiles, SnapshotFile
+from coordinator.snapshot.verify import LocalFileVerdict
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.format.manifest import encode_manifest
@@ -26,12 +26,12 @@ class StoredSnapshots:
     def __init__(self, files: SnapshotFiles) -> None:
         self._files = files
 
-    def pinned(self, generation: int) -> AbstractAsyncContextManager[PinnedGeneration]:
+    def pinned(self, generation: int) -> AbstractAsyncContextManager[PinnedFiles]:
         """Keep a generation's files while the context is open. Raises Refusal."""
         return self._pinned(generation)
 
     @asynccontextmanager
-    async def _pinned(self, generation: int) -> AsyncGenerator[PinnedGeneration]:
+    async def _pinned(self, generation: int) -> AsyncGenerator[PinnedFiles]:
         if generation not in await asyncio.to_thread(self._files.generations):
             raise Refusal(
                 Reason.REASON_SNAPSHOT_NOT_FOUND,
@@ -40,7 +40,7 @@ class StoredSnapshots:
             )
         try:
             held = await asyncio.to_thread(self._files.pinned, generation)
-        except AllCopiesBad as error:
+        except NoIntactCopy as error:
             raise _unreadable(error, generation) from error
         try:
             yield StoredGeneration(self._files, held)
@@ -68,7 +68,7 @@ class StoredGeneration:
         try:
             while (chunk := await asyncio.to_thread(_next, chunks)) is not None:
                 yield chunk
-        except AllCopiesBad as error:
+        except NoIntactCopy as error:
             raise _unreadable(error, self._held.manifest.generation) from error
 
     def _chunks(self, name: str, chunk_bytes: int) -> Iterator[bytes]:
@@ -90,11 +90,11 @@ class StoredGeneration:
         generation = self._held.manifest.generation
         try:
             return await asyncio.to_thread(self._files.problems, generation)
-        except (AllCopiesBad, GenerationDamaged) as error:
+        except (NoIntactCopy, GenerationDamaged) as error:
             return [str(error)]
 
 
-def _told(verdict: FileVerdict) -> CopyVerdicts:
+def _told(verdict: LocalFileVerdict) -> CopyVerdicts:
     copies = tuple(map(str, verdict.copies))
     bad = (str(copy) for copy in verdict.copies if not copy.is_intact)
     return CopyVerdicts(verdict.name, copies, tuple(f"{verdict.name}: {what}" for what in bad))
@@ -109,5 +109,5 @@ def _next(items: Iterator[T]) -> T | None:
     return next(items, None)
 
 
-def _unreadable(error: AllCopiesBad, generation: int) -> Refusal:
+def _unreadable(error: NoIntactCopy, generation: int) -> Refusal:
     return Refusal(Reason.REASON_SNAPSHOT_DAMAGED, str(error), generation=generation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 
-from coordinator.snapshot.copies import Copies, CopiesFile
+from coordinator.snapshot.copies import CopiesFile, CopyDirectories
 from coordinator.snapshot.errors import GenerationDamaged
 from coordinator.snapshot.layout import (
     ManifestCheck,
@@ -46,7 +46,7 @@ class StoredLayer(LayerReader):
         self._file.close()
 
 
-def open_layer(copies: Copies, reference: LayerReference) -> StoredLayer:
+def open_layer(copies: CopyDirectories, reference: LayerReference) -> StoredLayer:
     """Verify and repair a layer, and open it; raises AllCopiesBad, FormatError."""
     file = copies.open(layer_file(reference.digest), layer_check(reference))
     try:
@@ -56,7 +56,7 @@ def open_layer(copies: Copies, reference: LayerReference) -> StoredLayer:
         raise
 
 
-def read_manifest(copies: Copies, cluster_id: bytes, generation: int) -> SnapshotManifest:
+def read_manifest(copies: CopyDirectories, cluster_id: bytes, generation: int) -> SnapshotManifest:
     """Return a manifest, all copies of it repaired and equal; raises AllCopiesBad."""
     check = ManifestCheck(cluster_id, generation)
     copies.scrub(manifest_file(generation), check)
@@ -102,7 +102,9 @@ class Loaded:
         self.close()
 
 
-def open_sections(copies: Copies, manifest: SnapshotManifest) -> dict[int, list[StoredLayer]]:
+def open_sections(
+    copies: CopyDirectories, manifest: SnapshotManifest
+) -> dict[int, list[StoredLayer]]:
     """Verify, repair and open every layer of every chain.
 
     Raises AllCopiesBad, and GenerationDamaged for a layer that is not what the manifest says.

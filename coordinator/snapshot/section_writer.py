@@ -16,7 +16,7 @@ from coordinator.snapshot.writer_process import FileWriter
 from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference
 from viewstamp.format.block import Block, compress, raw_blocks
 from viewstamp.format.layer import LayerHeader, LayerWriter
-from viewstamp.format.section import Entry
+from viewstamp.format.section import SectionEntry
 from viewstamp.limits import MIB
 
 # Of blocks of one layer in memory.
@@ -68,7 +68,7 @@ class SectionWriter:
         self.entries += block.entries
         return self._held_bytes >= HELD_BYTES_MAX
 
-    def add_entries(self, entries: Iterable[Entry]) -> None:
+    def add_entries(self, entries: Iterable[SectionEntry]) -> None:
         """Encode, compress and write ascending entries."""
         for raw in raw_blocks(entries):
             if self.add(compress(raw)):

@@ -21,7 +21,7 @@ from coordinator.mux.stage import Stage
 from coordinator.snapshot.inner_sections import VERSIONS
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.format.block import Block, BlockBuilder, EntryTooLargeError, RawBlock, compress
-from viewstamp.format.section import Entry, SectionTally
+from viewstamp.format.section import SectionEntry, SectionTally
 from viewstamp.limits import ENCODE_SLICE_US, KIB
 
 # A look at the clock costs about as much as encoding one entity.
@@ -175,7 +175,7 @@ class CutSections:
             yield await _compressed(builder.take_raw())
 
 
-def _add(builder: BlockBuilder, entry: Entry) -> None:
+def _add(builder: BlockBuilder, entry: SectionEntry) -> None:
     """Add an entry. Raises GenerationFailed for one that is too large for a snapshot."""
     try:
         builder.add(entry)

@@ -1,7 +1,7 @@
 """Writes the catalog view: what operators and tools see of generations, in one SQLite file.
 
 The log decides; this file is written behind it by a task of its own, and is never asked what to do.
-So nothing waits for it. It is always written whole, from the retired catalog, under another name,
+So nothing waits for it. It is always written whole, from the applied catalog, under another name,
 and renamed: so a reader in another process never sees half of one. A failed write marks the view
 stale and is tried again. Nothing is synced: what a loss of power tears, the next start writes anew.
 SQLite does its own input and output: this file is the one thing beside the storage door.

@@ -28,7 +28,7 @@ from coordinator import vsr
 from coordinator.snapshot.errors import (
     CopiesFailed,
     PeerFileUnavailable,
-    SnapshotFilesError,
+    SnapshotStorageError,
     TransferFailed,
 )
 from coordinator.snapshot.files import SnapshotFiles
@@ -242,7 +242,7 @@ class StateTransfer:
                 f" here, the data directory is good ({error})",
                 known,
             ) from error
-        except (PeerFileUnavailable, FormatError, SnapshotFilesError):
+        except (PeerFileUnavailable, FormatError, SnapshotStorageError):
             await self._forget_manifest()
             raise
 
@@ -405,7 +405,7 @@ class StateTransfer:
 
 
 # Each is said to the operator, and tried again.
-PASSING: Final = (PeerFileUnavailable, FormatError, SnapshotFilesError, OSError)
+PASSING: Final = (PeerFileUnavailable, FormatError, SnapshotStorageError, OSError)
 
 
 def _opened_bytes(files: PartialFiles, name: str, size_bytes: int) -> int:

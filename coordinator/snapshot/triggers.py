@@ -46,10 +46,10 @@ class Trigger(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ReplicaLoad:
     """What the replica holds just now.
 
-    `revision` is the last retired one, `journal_bytes` what was handed over from the journal to
+    `revision` is the last applied one, `journal_bytes` what was handed over from the journal to
     the stages since this process began, replayed or new, `item_log_bytes` the longest item log.
     """
 
@@ -67,7 +67,7 @@ class _Since:
     commands: int
     journal_bytes: int
     elapsed_ms: int
-    load: Load
+    load: ReplicaLoad
 
 
 class SnapshotTriggers:
@@ -85,7 +85,7 @@ class SnapshotTriggers:
         """Count the interval from now on, in full: this replica has become the primary."""
         self._base = _Base(self._base.revision, self._base.journal_bytes, now_ms)
 
-    def cut_taken(self, generation: int, revision: int, load: Load) -> None:
+    def cut_taken(self, generation: int, revision: int, load: ReplicaLoad) -> None:
         """Remember what the cut covers: all up to `revision`, and up to now."""
         self._cuts[generation] = _Base(revision, load.journal_bytes, load.now_ms)
 
@@ -108,14 +108,14 @@ class SnapshotTriggers:
         self._failures += 1
         self._not_before_ms = now_ms + delay_ms
 
-    def due(self, load: Load) -> Trigger | None:
+    def due(self, load: ReplicaLoad) -> Trigger | None:
         """Return why a snapshot is to be begun now, none being under way; None if it is not."""
         if self._not_before_ms is not None and load.now_ms < self._not_before_ms:
             return None
         since = self._since(load)
         return next((t for t, is_due in _RULES.items() if is_due(since, self.settings)), None)
 
-    def _since(self, load: Load) -> _Since:
+    def _since(self, load: ReplicaLoad) -> _Since:
         if self._base.at_ms is None:
             self.restart_interval(load.now_ms)
         assert self._base.at_ms is not None

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator.snapshot.copies import Copies, CopyVerdict
-from coordinator.snapshot.errors import AllCopiesBad
+from coordinator.snapshot.copies import CopyDirectories, CopyVerdict
+from coordinator.snapshot.errors import NoIntactCopy
 from coordinator.snapshot.layout import Check
 from viewstamp.api.snapshots.v1.manifest_pb2 import SectionManifest, SnapshotManifest
 from viewstamp.format.layer import LayerReader
 from viewstamp.format.manifest import sections
 from viewstamp.format.merge import merge
-from viewstamp.format.section import Entry, SectionTally
+from viewstamp.format.section import SectionEntry, SectionTally
 
 
 @dataclass(frozen=True, slots=True)
-class FileVerdict:
+class LocalFileVerdict:
     """What was found of one file, by copy directory, and how many files are left to look at."""
 
     name: str
@@ -29,19 +29,21 @@ class FileVerdict:
         return all(copy.is_intact for copy in self.copies)
 
 
-def scrub_file(copies: Copies, name: str, check: Check, files_left: int) -> FileVerdict:
+def scrub_file(
+    copies: CopyDirectories, name: str, check: Check, files_left: int
+) -> LocalFileVerdict:
     """Look at every copy and repair what can be; a file without an intact copy is a verdict too."""
     try:
         verdicts = copies.scrub(name, check)
-    except AllCopiesBad as error:
+    except NoIntactCopy as error:
         verdicts = tuple(
             CopyVerdict(directory, reason, "no copy is intact")
             for directory, reason in error.reasons
         )
-    return FileVerdict(name, verdicts, files_left)
+    return LocalFileVerdict(name, verdicts, files_left)
 
 
-def tally_of(entries: Iterable[Entry]) -> SectionTally:
+def tally_of(entries: Iterable[SectionEntry]) -> SectionTally:
     """Count a whole section."""
     tally = SectionTally()
     for kind, key, canonical in entries:

@@ -18,12 +18,12 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar
 from coordinator.mux.catalog_types import CutTaken, Snapshot, TaskSnapshot
 from coordinator.mux.stage import Stage
 from coordinator.snapshot.errors import (
-    AllCopiesBad,
     ConflictingManifest,
     CopyNotWritten,
     GenerationDamaged,
+    NoIntactCopy,
 )
-from coordinator.snapshot.pacing import Pace, Steps
+from coordinator.snapshot.pacing import SnapshotPace, Steps
 from coordinator.snapshot.sections import (
     GenerationFailed,
     SectionHead,
@@ -39,7 +39,7 @@ RETRY_DELAY_MS: Final = 100
 # These make a generation fail, and no more than that. A failed sync is none of them: it ends the
 # process.
 FAILING: Final = (
-    AllCopiesBad,
+    NoIntactCopy,
     ConflictingManifest,
     CopyNotWritten,
     FormatError,
@@ -48,7 +48,7 @@ FAILING: Final = (
 
 P = ParamSpec("P")
 T = TypeVar("T")
-S = TypeVar("S", bound="SectionWriter")
+S = TypeVar("S", bound="SectionFileWriter")
 # Tells the orchestrator what was written: generation and tasks.
 Report = Callable[[int, Sequence[TaskSnapshot]], None]
 
@@ -90,7 +90,7 @@ class _OtherHead(Exception):  # noqa: N818  A detour, not an error.
         self.head = head
 
 
-class SectionWriter(Protocol):
+class SectionFileWriter(Protocol):
     """The layer of one section (`section_writer.SectionWriter`). All but `add` block."""
 
     def add(self, block: Block) -> bool:
@@ -106,7 +106,7 @@ class SectionWriter(Protocol):
         ...
 
 
-class GenerationWriter(Protocol[S]):
+class GenerationFilesWriter(Protocol[S]):
     """The files of one generation; sections are written from many threads."""
 
     def section(self, stage: Stage, head: SectionHead) -> S:
@@ -135,7 +135,7 @@ class GenerationFiles(Protocol):
         """Return a generation whose manifest is here, verified."""
         ...
 
-    def begin(self, cut: LocalCut) -> GenerationWriter[Any]:
+    def begin(self, cut: LocalCut) -> GenerationFilesWriter[Any]:
         """Begin to write a generation."""
         ...
 
@@ -152,9 +152,9 @@ class LocalWork:
         source: SectionSource,
         files: GenerationFiles,
         wait: Callable[[Stage], Awaitable[None]] | None = None,
-        pace: Pace | None = None,
+        pace: SnapshotPace | None = None,
     ) -> None:
-        self._pace = pace or Pace()
+        self._pace = pace or SnapshotPace()
         self._source = source
         self._files = files
         self._wait = wait or _pause
@@ -175,7 +175,7 @@ class LocalWork:
         """Delete what is here of a generation that will never be used."""
         await in_thread(self._files.delete, generation)
 
-    def _writer(self, cut: LocalCut) -> GenerationWriter[Any]:
+    def _writer(self, cut: LocalCut) -> GenerationFilesWriter[Any]:
         generation = cut.taken.generation
         found = self._files.find(generation)
         if found is not None and _is_of(found, cut):
@@ -186,7 +186,7 @@ class LocalWork:
         return self._files.begin(cut)
 
     async def _section(
-        self, writer: GenerationWriter[Any], stage: Stage, cut: LocalCut, report: Report
+        self, writer: GenerationFilesWriter[Any], stage: Stage, cut: LocalCut, report: Report
     ) -> None:
         head = self._source.expected(stage, cut.taken)
         while True:
@@ -205,7 +205,7 @@ class LocalWork:
 
     async def _section_once(
         self,
-        writer: GenerationWriter[Any],
+        writer: GenerationFilesWriter[Any],
         stage: Stage,
         cut: CutTaken,
         head: SectionHead,
@@ -229,7 +229,7 @@ class LocalWork:
         return task
 
     async def _copy(
-        self, section: SectionWriter, stage: Stage, cut: CutTaken, steps: Steps
+        self, section: SectionFileWriter, stage: Stage, cut: CutTaken, steps: Steps
     ) -> domain_pb2.SectionSummary:
         """Write the blocks of a section; return what ends it."""
         async with aclosing(self._source.read(stage, cut)) as parts:
@@ -249,12 +249,12 @@ class _Comparison:
         self._durable = durable
         self._tasks = {task.stage: task for task in durable.tasks}
 
-    def section(self, stage: Stage, head: SectionHead) -> SectionWriter:
+    def section(self, stage: Stage, head: SectionHead) -> SectionFileWriter:
         """Return what drops the blocks: the digest says it all."""
         return _NothingWritten()
 
     def finish_section(
-        self, stage: Stage, section: SectionWriter, summary: domain_pb2.SectionSummary
+        self, stage: Stage, section: SectionFileWriter, summary: domain_pb2.SectionSummary
     ) -> TaskSnapshot:
         """Return the task that was written before. Raises GenerationFailed if it differs."""
         task = self._tasks[stage]

@@ -21,7 +21,7 @@ BLOCKS_TOGETHER: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class SectionBase:
+class InstalledSection:
     """One section of a snapshot, and where its stage goes on from it.
 
     `sequence` is that of the batch with the cut, 0 if that was sent by an earlier process. `blocks`
@@ -62,7 +62,7 @@ class BaseRefusedError(Exception):
 
 
 async def install(
-    call: Any, base: SectionBase, took: Callable[[], None] = lambda: None
+    call: Any, base: InstalledSection, took: Callable[[], None] = lambda: None
 ) -> pb.Installed:
     """Send a section over an open Apply stream and return the service's verdict.
 

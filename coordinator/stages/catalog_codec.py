@@ -136,13 +136,13 @@ def _set_description(item: bytes) -> mux.SetDescription:
     return mux.SetDescription(request.description, expected, request.validate_only)
 
 
-def _retention(number: int) -> mux.Retention:
+def _retention(number: int) -> mux.RetentionClass:
     """Return a retention class; the unspecified one is that of most snapshots."""
     if number == snapshots_pb2.RETENTION_CLASS_UNSPECIFIED:
-        return mux.Retention.LAST
+        return mux.RetentionClass.LAST
     if number not in snapshots_pb2.RetentionClass.values():
         raise Refusal.of(Reason.REASON_MALFORMED_REQUEST, "retention", retention=number)
-    return mux.Retention(number)
+    return mux.RetentionClass(number)
 
 
 # Code -> how its request is read.

@@ -22,13 +22,13 @@ import grpc
 import grpc.aio
 
 from coordinator.base.clock import monotonic_ms
-from coordinator.base.slices import Slice, Steps, Work
+from coordinator.base.slices import SlicedWork, Steps, TimeSlice
 from coordinator.base.tasks import first_to_end
-from coordinator.stages.base import BaseRefusedError, Gathering, SectionBase, activate, install
+from coordinator.stages.base import BaseRefusedError, Gathering, InstalledSection, activate, install
 from coordinator.stages.busyness import LOOK_INTERVAL_MS, Busyness
 from coordinator.stages.channel import RECONNECT_DELAY_MIN_MS, channel_options
 from coordinator.stages.item_log import ItemLog, ReplayDivergedError, settle
-from coordinator.stages.outgoing import Outgoing, joined, take_together, traced
+from coordinator.stages.outgoing import OutgoingBatch, joined, take_together, traced
 from coordinator.stages.poison import Poison
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
@@ -55,7 +55,7 @@ class FencedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class CoordinatorIdentity:
     """Who this coordinator is, for the services to fence older ones."""
 
     cluster_id: bytes
@@ -103,12 +103,12 @@ class StageClient:
         self.item_log = ItemLog()
         self.restarts = 0
         self.connected = False
-        self.base: SectionBase | None = None
+        self.base: InstalledSection | None = None
         self._gathering = gathering
         self._sequence = 0  # of this coordinator, once `run` knows it
         self._events = events
-        self._outgoing: deque[Outgoing] = deque()
-        self._unanswered: deque[Outgoing] = deque()
+        self._outgoing: deque[OutgoingBatch] = deque()
+        self._unanswered: deque[OutgoingBatch] = deque()
         self._unanswered_bytes = 0
         self._wake = asyncio.Event()
         self._has_lost_reads = False
@@ -129,14 +129,14 @@ class StageClient:
         message = domain_pb2.ApplyRequest(batch=batch).SerializeToString()
         if batch.sequence:
             entry = self.item_log.append(batch.sequence, message, cut_generation(batch))
-            outgoing = Outgoing(
+            outgoing = OutgoingBatch(
                 message + traced(trace_parents),
                 entry,
                 # What is added to an encoded message belongs to that one batch.
                 may_share=not trace_parents,
             )
         else:
-            outgoing = Outgoing(message, None)
+            outgoing = OutgoingBatch(message, None)
         if self.connected:
             self._put(outgoing)
         elif outgoing.entry is None:
@@ -144,7 +144,7 @@ class StageClient:
             self._has_lost_reads = True
             asyncio.get_running_loop().call_soon(self._tell_lost_reads)
 
-    def move_base(self, base: SectionBase) -> None:
+    def move_base(self, base: InstalledSection) -> None:
         """Start from the section of an adopted cut from now on, and forget what it includes.
 
         `base.sequence` is ignored: it is that of the cut's batch.
@@ -157,7 +157,7 @@ class StageClient:
         if self.connected:
             release = domain_pb2.ReleaseCut(generation=base.generation)
             message = domain_pb2.ApplyRequest(release=release).SerializeToString()
-            self._put(Outgoing(message, None, is_answered=False))
+            self._put(OutgoingBatch(message, None, is_answered=False))
 
     async def read_section(self, generation: int) -> AsyncGenerator[domain_pb2.ReadSectionResponse]:
         """Yield what the service froze at a cut. Raises grpc.RpcError: ask again later."""
@@ -172,7 +172,7 @@ class StageClient:
         finally:
             call.cancel()
 
-    def _put(self, outgoing: Outgoing) -> None:
+    def _put(self, outgoing: OutgoingBatch) -> None:
         self._outgoing.append(outgoing)
         self._wake.set()
 
@@ -226,7 +226,7 @@ class StageClient:
         )
         return response
 
-    async def run(self, identity: Identity) -> None:
+    async def run(self, identity: CoordinatorIdentity) -> None:
         """Keep an Apply stream open, over deaths of the service, until cancelled.
 
         Raises FencedError, WrongServiceError, ItemLogDroppedError, ReplayDivergedError or
@@ -259,7 +259,7 @@ class StageClient:
             )
         return self._channel
 
-    async def _stream(self, identity: Identity) -> None:
+    async def _stream(self, identity: CoordinatorIdentity) -> None:
         describe = await self.describe()
         call: Any = self._connect().stream_stream(APPLY_PATH)(wait_for_ready=True)
         try:
@@ -334,14 +334,14 @@ class StageClient:
         self._wake.set()
         self._events.connected(describe)
 
-    def _replayed(self) -> Iterator[Outgoing]:
+    def _replayed(self) -> Iterator[OutgoingBatch]:
         """Yield the item log as it is told again: what a service has died of with a warning."""
         for entry in self.item_log:
             isolate = self._poison.isolation(entry.sequence)
             if isolate is not None:
                 message = domain_pb2.ApplyRequest(isolate=isolate).SerializeToString()
-                yield Outgoing(message, None, is_answered=False)
-            yield Outgoing(entry.message, entry, may_share=isolate is None)
+                yield OutgoingBatch(message, None, is_answered=False)
+            yield OutgoingBatch(entry.message, entry, may_share=isolate is None)
 
     def _lost(self, reason: str) -> None:
         was_connected, self.connected = self.connected, False
@@ -409,7 +409,7 @@ class StageClient:
         """Note what is tried before it is, and say so, before anything else."""
         self._poison.tries(attempt)
         if attempt.awaits_heard:
-            self._outgoing.appendleft(Outgoing(_HEARD, None, is_answered=False))
+            self._outgoing.appendleft(OutgoingBatch(_HEARD, None, is_answered=False))
             self._wake.set()
 
     async def _decode_and_tell(self, reply: domain_pb2.BatchReply) -> None:
@@ -417,8 +417,8 @@ class StageClient:
         # was not given, and the next process gives it.
         entry = self._unanswered[0].entry
         is_known = entry is not None and entry.outcome_digest is not None
-        work = Work(as_it_came(reply) if is_known else self._events.decode(reply))
-        own = Slice()
+        work = SlicedWork(as_it_came(reply) if is_known else self._events.decode(reply))
+        own = TimeSlice()
         decoded = await work.finish()
         await own.give_way()  # what it leads to takes a slice of its own
         self._answered(reply, decoded)
@@ -473,7 +473,7 @@ def cut_generation(batch: domain_pb2.Batch) -> int:
     return 0
 
 
-def _hello(identity: Identity) -> bytes:
+def _hello(identity: CoordinatorIdentity) -> bytes:
     hello = domain_pb2.Hello(
         cluster_id=identity.cluster_id,
         replica_id=identity.replica_id,

@@ -103,7 +103,7 @@ def _minimum(value: mux_entities.Minimum) -> Message:
 
 def _window(value: mux_entities.WindowRow) -> Message:
     return sessions_pb2.WindowEntity(
-        session_id=value.session_id, acked=value.acked, last_retired=value.last_retired
+        session_id=value.session_id, acked=value.acked, last_applied=value.last_applied
     )
 
 
@@ -185,7 +185,7 @@ def _minimum_of(canonical: bytes) -> mux_entities.Minimum:
 
 def _window_of(canonical: bytes) -> mux_entities.WindowRow:
     entity = sessions_pb2.WindowEntity.FromString(canonical)
-    return mux_entities.WindowRow(entity.session_id, entity.acked, entity.last_retired)
+    return mux_entities.WindowRow(entity.session_id, entity.acked, entity.last_applied)
 
 
 def _reply_of(canonical: bytes) -> mux.RequestReply:
@@ -224,7 +224,7 @@ def snapshot_of(snapshot: snapshots_pb2.Snapshot) -> mux.Snapshot:
         tasks=tasks_of(snapshot.tasks),
         created_at=snapshot.created_at,
         # Unset means the same; in a section it is not canonical, and refused as such.
-        retention=mux.Retention(snapshot.retention or mux.Retention.LAST),
+        retention=mux.RetentionClass(snapshot.retention or mux.RetentionClass.LAST),
         failure=snapshot.failure,
         decided_at=snapshot.decided_at,
         keep_last=snapshot.keep_last,

@@ -22,7 +22,7 @@ class ReplayDivergedError(Exception):
 
 
 @dataclass(slots=True)
-class Entry:
+class LoggedBatch:
     """One batch as sent, and the digest of its answer once there is one."""
 
     sequence: int
@@ -43,7 +43,7 @@ class ItemLog:
         self.dropped = False
         self.base_sequence = 0
         """The batch that the base includes; the first entry has one more."""
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[LoggedBatch] = deque()
         self._bytes_max = bytes_max
         self._last_sequence = 0
         # Generation of each cut behind the base -> sequence of its batch.
@@ -52,13 +52,13 @@ class ItemLog:
         self._keeps = True
         self._first_kept = 1
 
-    def append(self, sequence: int, message: bytes, cut_generation: int = 0) -> Entry:
+    def append(self, sequence: int, message: bytes, cut_generation: int = 0) -> LoggedBatch:
         """Enter a batch and return its entry; `cut_generation` is that of a cut it holds."""
         expected = self._last_sequence + 1
         if sequence != expected:
             raise ValueError(f"batch {sequence} entered where {expected} is next")
         self._last_sequence = sequence
-        entry = Entry(sequence, message)
+        entry = LoggedBatch(sequence, message)
         if self._keeps:
             self._entries.append(entry)
             self.bytes += len(message)
@@ -98,14 +98,14 @@ class ItemLog:
         self.dropped = True
         self._keeps = False
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[LoggedBatch]:
         return iter(self._entries)
 
     def __len__(self) -> int:
         return len(self._entries)
 
 
-def settle(entry: Entry, reply: bytes) -> bool:
+def settle(entry: LoggedBatch, reply: bytes) -> bool:
     """Record the answer to an entry; return whether it is the first.
 
     Raises ReplayDivergedError if an earlier answer to the same batch was different.

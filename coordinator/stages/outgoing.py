@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.stages.item_log import Entry
+from coordinator.stages.item_log import LoggedBatch
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.framing import encode_varint
@@ -24,16 +24,16 @@ _BATCHES_TAG: Final = bytes((domain_pb2.ApplyRequest.BATCHES_FIELD_NUMBER << 3 |
 
 
 @dataclass(slots=True)
-class Outgoing:
+class OutgoingBatch:
     """One message, and the entry of the item log that it holds."""
 
     message: bytes
-    entry: Entry | None  # None for reads
+    entry: LoggedBatch | None  # None for reads
     is_answered: bool = True
     may_share: bool = False
 
 
-def take_together(waiting: deque[Outgoing]) -> list[Outgoing]:
+def take_together(waiting: deque[OutgoingBatch]) -> list[OutgoingBatch]:
     """Take what goes into the next message: one, or all that may share it and fit."""
     taken = [waiting.popleft()]
     size = len(taken[0].message)

@@ -1,7 +1,7 @@
 """What the coordinator tells about its work: traces of commands, prepares and snapshots; metrics.
 
     prepares   one prepare on its way, and the spans that are made of it and its commands
-    watch      the hooks in the replica: from the journal to retirement, stage by stage
+    watch      the hooks in the replica: from the journal until it is applied, stage by stage
     snapshots  the spans of a generation
     metrics    the Prometheus page
 

@@ -15,7 +15,7 @@ from prometheus_client.core import (
 )
 
 from coordinator.mux import types as mux_types
-from coordinator.replica.batcher import Batch
+from coordinator.replica.batcher import PrepareBatch
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import reason_name
@@ -63,8 +63,9 @@ class Answered(Protocol):
         """When the answer came."""
 
 
-# Batch, what became of it, its time from admission to retirement, until it was durable, its visits.
-_Uncounted: TypeAlias = tuple[Batch, mux_types.Retired, int, int, Sequence[Answered]]
+# Batch, what became of it, its time from admission until it is applied, until it was durable, its
+# visits.
+_Uncounted: TypeAlias = tuple[PrepareBatch, mux_types.Applied, int, int, Sequence[Answered]]
 
 
 class ReplicaMetrics:
@@ -94,16 +95,16 @@ class ReplicaMetrics:
         name = reason_name(reason)
         self._refusals[name] = self._refusals.get(name, 0) + 1
 
-    def retired(
+    def applied(
         self,
-        batch: Batch,
-        retired: mux_types.Retired,
+        batch: PrepareBatch,
+        applied: mux_types.Applied,
         duration_ns: int,
         sync_ns: int = 0,
         visits: Sequence[Answered] = (),
     ) -> None:
         """Count a prepare together with others; `sync_ns` is 0 where it is not yet durable here."""
-        self._uncounted.append((batch, retired, duration_ns, sync_ns, visits))
+        self._uncounted.append((batch, applied, duration_ns, sync_ns, visits))
         self._uncounted_bytes += len(batch.body)
         if len(self._uncounted) >= COUNTED_TOGETHER or self._uncounted_bytes >= UNCOUNTED_BYTES_MAX:
             self._uncounted_bytes = 0
@@ -113,7 +114,7 @@ class ReplicaMetrics:
         """Count the prepares that were not counted yet."""
         with self._counting:  # the loop, or the page's thread
             while self._uncounted:
-                batch, retired, duration_ns, sync_ns, visits = self._uncounted.popleft()
+                batch, applied, duration_ns, sync_ns, visits = self._uncounted.popleft()
                 self._prepares += 1
                 self._prepare_bytes += len(batch.body)
                 self._prepare_latency.observe(duration_ns)
@@ -121,10 +122,10 @@ class ReplicaMetrics:
                     self.journal_sync.observe(sync_ns)
                 for visit in visits:
                     self.stages[visit.stage].observe(visit.answered_ns - visit.sent_ns)
-                self._count_commands_of(batch, retired)
+                self._count_commands_of(batch, applied)
 
-    def _count_commands_of(self, batch: Batch, retired: mux_types.Retired) -> None:
-        for request, reply in zip(batch.requests, retired.replies, strict=True):
+    def _count_commands_of(self, batch: PrepareBatch, applied: mux_types.Applied) -> None:
+        for request, reply in zip(batch.requests, applied.replies, strict=True):
             whole = "" if reply.error is None else _reason_in(reply.error)
             for position, span in enumerate(request.spans):
                 if whole:
@@ -162,7 +163,7 @@ class ReplicaMetrics:
         requests.add_metric(["files"], self.file_requests)
         yield requests
         commands = CounterMetricFamily(
-            "viewstamp_commands", "Commands that retired here.", labels=["rpc", "outcome"]
+            "viewstamp_commands", "Commands that were applied here.", labels=["rpc", "outcome"]
         )
         for (code, outcome), count in list(self._commands.items()):
             commands.add_metric([self._name_of(code), outcome], count)
@@ -173,7 +174,7 @@ class ReplicaMetrics:
         for reason, count in list(self._refusals.items()):
             refusals.add_metric([reason], count)
         yield refusals
-        yield CounterMetricFamily("viewstamp_prepares", "Prepares retired.", self._prepares)
+        yield CounterMetricFamily("viewstamp_prepares", "Prepares applied.", self._prepares)
         yield CounterMetricFamily(
             "viewstamp_prepare_bytes", "Bytes of their bodies.", self._prepare_bytes
         )
@@ -188,7 +189,7 @@ class ReplicaMetrics:
         for name, text, histogram in (
             (
                 "viewstamp_prepare_seconds",
-                "From admission to retirement of a prepare.",
+                "From admission until it is applied of a prepare.",
                 self._prepare_latency,
             ),
             (

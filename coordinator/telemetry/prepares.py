@@ -16,21 +16,21 @@ from coordinator.base.command_traces import (
     CommandTrace,
 )
 from coordinator.mux import types as mux_types
-from coordinator.replica.batcher import Batch
-from viewstamp.format.prepare import Prepare
+from coordinator.replica.batcher import PrepareBatch
+from viewstamp.format.prepare import SealedPrepare
 from viewstamp.telemetry import otlp
 from viewstamp.telemetry.sampling import new_root_bits, root_of
-from viewstamp.telemetry.spans import AttributeValue, Kind, Span
+from viewstamp.telemetry.spans import AttributeValue, SpanRole, TraceSpan
 
-STEPS: Final = ("queue", "journal", "replicate", "commit", "retire")
+STEPS: Final = ("queue", "journal", "replicate", "commit", "apply")
 _FIRST_STEP_NUMBER: Final = SERVER_NUMBER + 1  # of those of a call
 _FIRST_STAGE_NUMBER: Final = STEPS_NUMBERED_MAX  # of those of all calls: behind the others
 _STAGES: Final = {stage: {"viewstamp.stage": stage.name.lower()} for stage in mux_types.Stage}
 _STAGE_SPANS: Final = {stage: f"stage {stage.name.lower()}" for stage in mux_types.Stage}
 
 # The same as OTLP JSON, but for what `%` puts in.
-_INTERNAL: Final = int(Kind.INTERNAL)
-_CLIENT: Final = int(Kind.CLIENT)
+_INTERNAL: Final = int(SpanRole.INTERNAL)
+_CLIENT: Final = int(SpanRole.CLIENT)
 _SERVER_ID: Final = f"{IDS}{SERVER_NUMBER:x}"
 _STAGE_PATTERNS: Final = {stage: otlp.pattern_of(name) for stage, name in _STAGE_SPANS.items()}
 _PLACE: Final = otlp.integers_of("viewstamp.op", "viewstamp.revision")
@@ -52,7 +52,7 @@ class Concerned(NamedTuple):
     number: int
 
 
-class Visit:
+class SampledVisit:
     """A batch at a stage, with the sampled calls in it, each with the number of its span."""
 
     __slots__ = ("stage", "sent_ns", "answered_ns", "concerned")
@@ -83,25 +83,25 @@ class PrepareNotes:
         "durable_ns",
         "committed_ns",
         "handed_over_ns",
-        "retired_ns",
+        "applied_ns",
     )
 
-    def __init__(self, prepare: Prepare, batch: Batch, now_ns: int) -> None:
+    def __init__(self, prepare: SealedPrepare, batch: PrepareBatch, now_ns: int) -> None:
         self.header = prepare.header
-        self.batch: Batch | None = batch  # until it has retired
+        self.batch: PrepareBatch | None = batch  # until it has been applied
         self.traces = batch.traces
-        self.visits: list[Visit] = []  # that were answered
+        self.visits: list[SampledVisit] = []  # that were answered
         self.stage_spans = 0
         self.random_bits = 0
         self.admitted_ns = now_ns
-        self.durable_ns = self.committed_ns = self.handed_over_ns = self.retired_ns = 0
+        self.durable_ns = self.committed_ns = self.handed_over_ns = self.applied_ns = 0
 
     def visit(
         self,
         stage: mux_types.Stage,
         sent_ns: int,
         revisions: Sequence[tuple[int, int]],
-    ) -> Visit:
+    ) -> SampledVisit:
         """Note that a batch was sent which is about these ranges of revisions, in order."""
         concerned = []
         for trace in self.traces:
@@ -109,7 +109,7 @@ class PrepareNotes:
                 number = _FIRST_STAGE_NUMBER + self.stage_spans
                 concerned.append(Concerned(trace, calls, number))
                 self.stage_spans += len(calls)
-        return Visit(stage, sent_ns, concerned)
+        return SampledVisit(stage, sent_ns, concerned)
 
     def _concerned(
         self, trace: CommandTrace, revisions: Sequence[tuple[int, int]]
@@ -130,9 +130,9 @@ class PrepareNotes:
             found.append(calls)
         return found
 
-    def retire(self, now_ns: int) -> None:
+    def apply(self, now_ns: int) -> None:
         """Note the end; nothing is noted after it."""
-        self.retired_ns = now_ns
+        self.applied_ns = now_ns
         self.batch = None
         self.random_bits = new_root_bits()
 
@@ -147,7 +147,7 @@ class PrepareNotes:
                 count += len(concerned.calls)
         return count
 
-    def spans(self) -> Iterable[Span]:
+    def spans(self) -> Iterable[TraceSpan]:
         """Yield the spans of the commands, then that of the prepare."""
         for trace, calls, visits in self._alike():
             steps = list(zip(STEPS, self._times(trace, visits), strict=True))
@@ -155,7 +155,7 @@ class PrepareNotes:
                 for number, (name, times) in enumerate(steps, _FIRST_STEP_NUMBER):
                     context, place = trace.step(call, number), self._place(trace, call)
                     parent_id = trace.step(call, SERVER_NUMBER).span_id
-                    yield Span(name, Kind.INTERNAL, context, parent_id, *times, place)
+                    yield TraceSpan(name, SpanRole.INTERNAL, context, parent_id, *times, place)
             for visit, first in visits:
                 name, times = _STAGE_SPANS[visit.stage], (visit.sent_ns, visit.answered_ns)
                 for number, call in enumerate(calls, first):
@@ -164,7 +164,7 @@ class PrepareNotes:
                         trace.step(call, SERVER_NUMBER).span_id,
                     )
                     at_stage = self._place(trace, call) | _STAGES[visit.stage]
-                    yield Span(name, Kind.CLIENT, context, parent_id, *times, at_stage)
+                    yield TraceSpan(name, SpanRole.CLIENT, context, parent_id, *times, at_stage)
         yield self._prepare()
 
     def encoded(self) -> Iterable[str]:
@@ -206,7 +206,7 @@ class PrepareNotes:
             f'"startTimeUnixNano":"{replicating}","endTimeUnixNano":"{committed}"}},'
             f'{head}5","name":"commit",'
             f'"startTimeUnixNano":"{committed}","endTimeUnixNano":"{over}"}},'
-            f'{head}6","name":"retire",'
+            f'{head}6","name":"apply",'
             f'"startTimeUnixNano":"{last}","endTimeUnixNano":"{end}"}}'
         )
 
@@ -219,18 +219,18 @@ class PrepareNotes:
                 rows += otlp.rows_of(_LINK, trace.trace_ids, (), trace.ids(trace.calls))
             links = f'"links":[{",".join(rows)}],'
         counted = header.op, header.view, header.command_count, header.size
-        ends = self.admitted_ns, self.retired_ns
+        ends = self.admitted_ns, self.applied_ns
         return _PREPARE % (context.trace_id, *counted, links, context.span_id, *ends)
 
     def _alike(
         self,
-    ) -> Iterable[tuple[CommandTrace, range, Sequence[tuple[Visit, int]]]]:
+    ) -> Iterable[tuple[CommandTrace, range, Sequence[tuple[SampledVisit, int]]]]:
         """Yield calls that took the same steps at the same times, which is nearly always all.
 
         Each time a trace, some calls in a row of it, and their visits in order with the number of
         the first call's span.
         """
-        visited: dict[int, list[tuple[Visit, Concerned]]] = {}
+        visited: dict[int, list[tuple[SampledVisit, Concerned]]] = {}
         for visit in self.visits:
             for concerned in visit.concerned:
                 visited.setdefault(id(concerned.trace), []).append((visit, concerned))
@@ -241,7 +241,7 @@ class PrepareNotes:
                 ends |= {concerned.calls.start, concerned.calls.stop}
             bounds = sorted(ends)
             places = {start: place for place, start in enumerate(bounds)}
-            visits: list[list[tuple[Visit, int]]] = [[] for _ in bounds]
+            visits: list[list[tuple[SampledVisit, int]]] = [[] for _ in bounds]
             for visit, (_, calls, number) in concerning:
                 for place in range(places[calls.start], places[calls.stop]):
                     visits[place].append((visit, number + bounds[place] - calls.start))
@@ -255,7 +255,7 @@ class PrepareNotes:
         }
 
     def _times(
-        self, trace: CommandTrace, visits: Sequence[tuple[Visit, int]]
+        self, trace: CommandTrace, visits: Sequence[tuple[SampledVisit, int]]
     ) -> Sequence[tuple[int, int]]:
         """Return start and end of each step."""
         admitted_ns, committed_ns = self.admitted_ns, self.committed_ns
@@ -264,22 +264,22 @@ class PrepareNotes:
         answered_ns = visits[-1][0].answered_ns if visits else self.handed_over_ns
         return (
             (trace.queued_ns, admitted_ns),
-            (admitted_ns, self.durable_ns or self.retired_ns),
+            (admitted_ns, self.durable_ns or self.applied_ns),
             (replicating_ns, committed_ns),
             (committed_ns, self.handed_over_ns),
-            (answered_ns, self.retired_ns),
+            (answered_ns, self.applied_ns),
         )
 
-    def _prepare(self) -> Span:
+    def _prepare(self) -> TraceSpan:
         header = self.header
         values = (header.op, header.view, header.command_count, header.size)
-        return Span(
+        return TraceSpan(
             "prepare",
-            Kind.INTERNAL,
+            SpanRole.INTERNAL,
             root_of(self.random_bits),
             "",
             self.admitted_ns,
-            self.retired_ns,
+            self.applied_ns,
             dict(zip(_PREPARE_KEYS, values, strict=True)),
             [trace.step(call, SERVER_NUMBER) for trace in self.traces for call in trace.calls],
         )

@@ -13,12 +13,12 @@ from typing import Final
 
 from coordinator.mux.catalog_types import CutTaken, Snapshot, SnapshotState, TaskSnapshot
 from coordinator.mux.stage import Stage
-from coordinator.snapshot.orchestrator import Work
+from coordinator.snapshot.orchestrator import SnapshotWork
 from coordinator.snapshot.work import LocalCut, Report
 from coordinator.telemetry.metrics import ReplicaMetrics
 from viewstamp.telemetry.rpc import OK
 from viewstamp.telemetry.sampling import TraceContext, new_root, new_span_id
-from viewstamp.telemetry.spans import AttributeValue, Kind, Recorder, Span, Status
+from viewstamp.telemetry.spans import AttributeValue, Recorder, SpanOutcome, SpanRole, TraceSpan
 
 # Generations whose spans are open, or that are still compacted: a replica has one or two.
 GENERATIONS_MAX: Final = 8
@@ -59,7 +59,7 @@ class SnapshotWatch:
         attributes: dict[str, AttributeValue] = {"viewstamp.op": taken.op}
         self._child(taken.generation, times, "cut", handed_over_ns, time.time_ns(), attributes)
 
-    def work(self, work: Work) -> Work:
+    def work(self, work: SnapshotWork) -> SnapshotWork:
         """Return the work, watched."""
         return work if self._recorder is None else _WatchedWork(work, self)
 
@@ -126,14 +126,14 @@ class SnapshotWatch:
         attributes: dict[str, AttributeValue] = {"viewstamp.outcome": outcome}
         self._child(snapshot.generation, times, "decide", start_ns, now_ns, attributes)
         if snapshot.state is SnapshotState.FAILED:
-            self._root(snapshot.generation, times, now_ns, "FAILED", Status.ERROR)
+            self._root(snapshot.generation, times, now_ns, "FAILED", SpanOutcome.ERROR)
             del self._generations[snapshot.generation]
 
     def _adopted(self, generation: int, started_ns: int) -> None:
         if (times := self._generations.get(generation)) is not None:
             now_ns = time.time_ns()
             self._child(generation, times, "adopt", started_ns, now_ns)
-            self._root(generation, times, now_ns, OK, Status.UNSET)
+            self._root(generation, times, now_ns, OK, SpanOutcome.UNSET)
 
     def compacted(self, generation: int, stage: Stage, started_ns: int, size_bytes: int) -> None:
         """A chain of the generation was merged into a base; its trace is over by then."""
@@ -158,9 +158,9 @@ class SnapshotWatch:
         context = TraceContext(times.context.trace_id, new_span_id())
         attributes = {"viewstamp.generation": generation, **(more or {})}
         self._record(
-            Span(
+            TraceSpan(
                 name,
-                Kind.INTERNAL,
+                SpanRole.INTERNAL,
                 context,
                 times.context.span_id,
                 start_ns or end_ns,
@@ -170,7 +170,7 @@ class SnapshotWatch:
         )
 
     def _root(
-        self, generation: int, times: _Times, end_ns: int, outcome: str, status: Status
+        self, generation: int, times: _Times, end_ns: int, outcome: str, status: SpanOutcome
     ) -> None:
         attributes: dict[str, AttributeValue] = {
             "viewstamp.generation": generation,
@@ -179,9 +179,9 @@ class SnapshotWatch:
             "viewstamp.outcome": outcome,
         }
         self._record(
-            Span(
+            TraceSpan(
                 "snapshot",
-                Kind.INTERNAL,
+                SpanRole.INTERNAL,
                 times.context,
                 "",
                 times.start_ns,
@@ -191,13 +191,13 @@ class SnapshotWatch:
             )
         )
 
-    def _record(self, span: Span) -> None:
+    def _record(self, span: TraceSpan) -> None:
         if self._recorder is not None:
             self._recorder.record(span)
 
 
 class _WatchedWork:
-    def __init__(self, work: Work, watch: SnapshotWatch) -> None:
+    def __init__(self, work: SnapshotWork, watch: SnapshotWatch) -> None:
         self._work = work
         self._watch = watch
 

@@ -1,7 +1,7 @@
 """The hooks in the replica: what becomes of a prepare, stage by stage.
 
 `ReplicaWatch` is told of each step and notes the time. The notes are handed over when a prepare
-retires, and only if it has sampled commands or is sampled itself. What is replayed was never
+is applied, and only if it has sampled commands or is sampled itself. What is replayed was never
 admitted here, so it is not known here, and leaves nothing.
 """
 
@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from coordinator.mux import types as mux_types
-from coordinator.replica.batcher import Batch
+from coordinator.replica.batcher import PrepareBatch
 from coordinator.telemetry.metrics import ReplicaMetrics
-from coordinator.telemetry.prepares import PrepareNotes, Visit
+from coordinator.telemetry.prepares import PrepareNotes, SampledVisit
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
-from viewstamp.format.prepare import Prepare
+from viewstamp.format.prepare import SealedPrepare
 from viewstamp.telemetry.metrics import NANOSECONDS_PER_SECOND
 from viewstamp.telemetry.sampling import Sampler
 from viewstamp.telemetry.spans import Recorder
@@ -25,7 +25,7 @@ from viewstamp.telemetry.spans import Recorder
 PREPARE_SPANS_PER_SECOND_MAX: Final = 500
 
 
-class Link(Protocol):
+class ServiceLink(Protocol):
     """The way to a service (`stages.client.StageClient`)."""
 
     def send(self, batch: domain_pb2.Batch, trace_parents: Sequence[str] = ()) -> None:
@@ -55,14 +55,14 @@ class ReplicaWatch:
         self._is_alone = is_alone
         self._prepares: dict[int, PrepareNotes] = {}
         # No visit knows of the notes that will have it: nobody collects cycles while there is load.
-        self._visits: dict[tuple[mux_types.Stage, int], tuple[PrepareNotes, Visit]] = {}
+        self._visits: dict[tuple[mux_types.Stage, int], tuple[PrepareNotes, SampledVisit]] = {}
         self._second = 0
         self._spans_in_second = 0
 
     # --- From the log ---
 
     def persisting(
-        self, prepares: Sequence[Prepare], batch_of: Callable[[int], Batch | None]
+        self, prepares: Sequence[SealedPrepare], batch_of: Callable[[int], PrepareBatch | None]
     ) -> None:
         """Prepares were admitted and go to the journal; those without a batch are of a replay."""
         now_ns = time.time_ns()
@@ -74,7 +74,7 @@ class ReplicaWatch:
                 # Another primary's may stand where one was admitted here that did not survive.
                 self._prepares.pop(prepare.op, None)
 
-    def persisted(self, prepares: Sequence[Prepare]) -> None:
+    def persisted(self, prepares: Sequence[SealedPrepare]) -> None:
         """They are durable here."""
         now_ns = time.time_ns()
         for prepare in prepares:
@@ -95,7 +95,7 @@ class ReplicaWatch:
             times.handed_over_ns = time.time_ns()
 
     def cut_times(self, op: int) -> tuple[int, int]:
-        """Return when the prepare of a cut was admitted and handed over, before it retires."""
+        """Return when the prepare of a cut was admitted and handed over, before it is applied."""
         times = self._prepares.get(op)
         now_ns = time.time_ns()
         return (now_ns, now_ns) if times is None else (times.admitted_ns, times.handed_over_ns)
@@ -110,7 +110,7 @@ class ReplicaWatch:
         now_ns = time.time_ns()
         if self._recorder is None or not notes.traces:
             if self._metrics is not None:
-                self._visits[stage, batch.sequence] = notes, Visit(stage, now_ns)
+                self._visits[stage, batch.sequence] = notes, SampledVisit(stage, now_ns)
             return ()
         visit = notes.visit(stage, now_ns, _revisions(batch))
         self._visits[stage, batch.sequence] = notes, visit
@@ -130,19 +130,19 @@ class ReplicaWatch:
 
     # --- At the end ---
 
-    def retired(self, retired: mux_types.Retired) -> None:
-        """A prepare has retired, and its replies were handed over."""
-        notes = self._prepares.pop(retired.op, None)
+    def applied(self, applied: mux_types.Applied) -> None:
+        """A prepare has been applied, and its replies were handed over."""
+        notes = self._prepares.pop(applied.op, None)
         if notes is None:
             return
         now_ns = time.time_ns()
         if self._metrics is not None:
-            assert notes.batch is not None, "it has retired before"
+            assert notes.batch is not None, "it has been applied before"
             sync_ns = max(0, notes.durable_ns - notes.admitted_ns)
             duration_ns = now_ns - notes.admitted_ns
-            self._metrics.retired(notes.batch, retired, duration_ns, sync_ns, notes.visits)
+            self._metrics.applied(notes.batch, applied, duration_ns, sync_ns, notes.visits)
         if self._recorder is not None and (notes.traces or self._keeps_prepare(now_ns)):
-            notes.retire(now_ns)
+            notes.apply(now_ns)
             self._recorder.record(notes)
 
     def _keeps_prepare(self, now_ns: int) -> bool:
@@ -158,7 +158,7 @@ class ReplicaWatch:
 class WatchedLink:
     """The way to a service, past the watch."""
 
-    def __init__(self, watch: ReplicaWatch, stage: mux_types.Stage, link: Link) -> None:
+    def __init__(self, watch: ReplicaWatch, stage: mux_types.Stage, link: ServiceLink) -> None:
         """Send over `link`, which leads to `stage`."""
         self._watch = watch
         self._stage = stage

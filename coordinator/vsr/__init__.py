@@ -9,8 +9,9 @@ began with is durable in the own journal, contiguous and chained.* So a vote is 
 one log whenever its replica may have crashed, and no headers have to be kept beside the journal.
 
 A *standby* is a replica whose index is at or beyond the replica count. It journals and executes
-what the others commit, takes their snapshots, and never votes, vouches, wishes or leads: no quorum,
-of whatever kind, has it in it. It is like one that lost its disk and never asks to be admitted.
+what the others commit, takes their snapshots, and never votes, vouches, pre-votes or leads: no
+quorum, of whatever kind, has it in it. It is like one that lost its disk and never asks to be
+admitted.
 
 The caller's duties
 ===================
@@ -28,15 +29,15 @@ The caller's duties
    failed sync ends the process: what it left on the disk is unknown, and a retry may lie.
 5. Verify checksums and the sender's identity of every message before `Received`, also of the
    entry inside it.
-6. Execute each `Commit` in order, and give `PrepareRetired` in op order once it passed all stages.
-   When 16 are unretired no more come. A `Commit` without a body is read from the journal by op;
+6. Execute each `Commit` in order, and give `PrepareApplied` in op order once it passed all stages.
+   When 16 are not applied no more come. A `Commit` without a body is read from the journal by op;
    it is one that an earlier process wrote, or one that this replica was slow to execute. Entries
    come in any status but blank and halted: what is committed is so for ever.
 7. Whatever read of the journal finds a damaged record, tell `RecordFaulty`. It is written anew, and
    a `Commit` that was waiting for it comes again with the body.
 8. Deliver `Tick` when the last `Arm` said so. A tick too many does no harm.
-9. On `FoundingReady` make a body that lists the nonces and give it as `Found`. If it comes again,
-   because a founder booted anew, do that again.
+9. On `BootstrapReady` make a body that lists the nonces and give it as `Found`. If it comes again,
+   because an initial member booted anew, do that again.
 10. Ask `batch_refusal()` before taking a batch together, so that a refusal costs nothing.
 11. Give `Abdicate` to a primary that is to hand over, and `Unfit` to a replica that had better not
     lead: its stages do not answer, its disk is full. `Fit` ends that. Give `Unfit` only while you
@@ -67,7 +68,7 @@ ReadIndexRequest-    backup to primary: how far must I have applied the log for 
 Message              here? Repeated until it is answered, or the view ends.
 ReadIndexReply-      primary to backup: this far; a quorum confirmed it, after the question came.
 Message
-StartViewChange-     to all: I wish to be in this view or a later one. It counts while it is
+StartViewChange-     to all: I pre-vote to be in this view or a later one. It counts while it is
 Message              repeated. From the own primary it is a resignation.
 DoViewChangeMessage  to the primary of the view, repeated to all: my vote, which is the log above my
                      commit point as my disk holds it. Whoever hears one of a later view follows.
@@ -82,7 +83,7 @@ Message
 CommittedMessage     one of those entries.
 CommittedGone-       they were truncated here; a snapshot covers them.
 Message
-BlankQueryMessage    the founding primary asks everybody: are you blank? With its boot nonce.
+BlankQueryMessage    the bootstrap primary asks everybody: are you blank? With its boot nonce.
 BlankAnswerMessage   I am, in the boot of this nonce; you asked in the boot of that nonce.
 RequestAdmission-    I lost my disk, and hold the log up to here: may I vote again?
 Message
@@ -94,23 +95,23 @@ The effects
 ===========
 Send, PersistPrepares, DiscardAfter, PersistSuperblock, SendCommitted, SendHeld, Commit are work to
 do; Admitted, Refused answer the batch of the same step; ReadIndexGranted, ReadIndexRefused answer a
-read, by its token; StatusChanged, Halted, Stuck and SnapshotNeeded are news; FoundingReady asks for
-`Found`; Dropped tells of a message without effect; Arm asks for a tick. More in `effects.py`.
+read, by its token; StatusChanged, Halted, Stuck and SnapshotNeeded are news; BootstrapReady asks
+for `Found`; Dropped tells of a message without effect; Arm asks for a tick. More in `effects.py`.
 
 The invariants (`invariants.py` holds every step to them, also under `python -O`)
 ==============
-- retired <= executed <= committed <= logged; none of them, nor view or log view, ever goes back.
+- applied <= executed <= committed <= logged; none of them, nor view or log view, ever goes back.
   The log alone does, by a discard, and never to below what is committed.
 - log view <= view; in status normal both are on the disk.
 - A view that is taken up has the whole log that it began with on this disk.
 - Nobody votes in a view that the disk does not know, nor while a write is under way.
 - A replica vouches only for what is durable, in the present view, to its primary, and only if it
   has a vote in that view.
-- A standby leads nobody, votes for nobody and wishes for nothing, and its disk says so; nobody
+- A standby leads nobody, votes for nobody and pre-votes for nothing, and its disk says so; nobody
   counts it.
 - What a primary commits is durable on a replication quorum; alone, on its disk.
-- The primary is normal only after the inherited log has retired: went through every stage.
-- At most 8 entries are uncommitted at a primary, and at most 16 unretired anywhere.
+- The primary is normal only after the inherited log has been applied: went through every stage.
+- At most 8 entries are uncommitted at a primary, and at most 16 not applied anywhere.
 - The superblock tells of no commit whose entry is not durable here.
 """
 
@@ -120,12 +121,13 @@ from coordinator.vsr.effects import (
     NOT_ADMITTED,
     Admitted,
     Arm,
+    BootstrapReady,
     Commit,
+    CoreState,
     DiscardAfter,
     Dropped,
     DropRule,
     Effect,
-    FoundingReady,
     Halted,
     PersistPrepares,
     PersistSuperblock,
@@ -133,14 +135,13 @@ from coordinator.vsr.effects import (
     ReadIndexRefused,
     RefusalReason,
     Refused,
+    ReplicaStatus,
     Send,
     SendCommitted,
     SendHeld,
     SnapshotNeeded,
-    Status,
     StatusChanged,
     Stuck,
-    SuperblockState,
 )
 from coordinator.vsr.errors import CallerError, InvariantViolation
 from coordinator.vsr.events import (
@@ -150,7 +151,7 @@ from coordinator.vsr.events import (
     Event,
     Fit,
     Found,
-    PrepareRetired,
+    PrepareApplied,
     ReadIndexAbandoned,
     ReadIndexRequested,
     Received,
@@ -173,7 +174,7 @@ __all__ = [
     "Configuration",
     "Jitter",
     "no_jitter",
-    "Status",
+    "ReplicaStatus",
     "Marks",
     "Event",
     "Start",
@@ -184,7 +185,7 @@ __all__ = [
     "RecordId",
     "RecordsDurable",
     "SuperblockDurable",
-    "PrepareRetired",
+    "PrepareApplied",
     "Discarded",
     "RecordFaulty",
     "Abdicate",
@@ -196,7 +197,7 @@ __all__ = [
     "Send",
     "PersistPrepares",
     "PersistSuperblock",
-    "SuperblockState",
+    "CoreState",
     "Suspect",
     "NOT_ADMITTED",
     "DiscardAfter",
@@ -212,7 +213,7 @@ __all__ = [
     "ReadIndexRefused",
     "StatusChanged",
     "Halted",
-    "FoundingReady",
+    "BootstrapReady",
     "Dropped",
     "DropRule",
     "Arm",

@@ -2,29 +2,29 @@
 
 A primary that can send but not hear keeps its backups from suspecting it, though nothing commits.
 So one that a replication quorum does not answer for long falls silent by itself. So does one whose
-driver says that it cannot go on, or is not to. It admits nothing more, and wishes for the next
+driver says that it cannot go on, or is not to. It admits nothing more, and pre-votes for the next
 view, which its backups take for suspicion enough. Until there is one it still counts copies.
 
-What keeps a replica from leading may last. As long as it is unfit it wishes for the next view
+What keeps a replica from leading may last. As long as it is unfit it pre-votes for the next view
 whenever it would lead one, and follows whoever leads instead.
 """
 
 from __future__ import annotations
 
-from coordinator.vsr import wishes
-from coordinator.vsr.effects import Status
+from coordinator.vsr import pre_votes
+from coordinator.vsr.effects import ReplicaStatus
 from coordinator.vsr.events import Abdicate, Fit, Unfit
-from coordinator.vsr.state import State
+from coordinator.vsr.state import ReplicaState
 from coordinator.vsr.timeouts import AFTER_TICKS, TimeoutName
 
 
-def arm(state: State) -> None:
+def arm(state: ReplicaState) -> None:
     """Begin to listen for the backups."""
     state.heard_backups, state.quorum_heard_ticks = set(), state.now_ticks
     state.timeouts.arm(TimeoutName.ABDICATION, state.now_ticks)
 
 
-def heard_backup(state: State, replica: int) -> None:
+def heard_backup(state: ReplicaState, replica: int) -> None:
     """Primary: a backup answered; once a replication quorum did, the count begins anew."""
     state.heard_backups.add(replica)
     if len(state.heard_backups) + 1 >= state.quorums.replication:
@@ -32,7 +32,7 @@ def heard_backup(state: State, replica: int) -> None:
         state.quorum_heard_ticks = state.now_ticks
 
 
-def on_abdication_timeout(state: State) -> None:
+def on_abdication_timeout(state: ReplicaState) -> None:
     """Give up if no quorum answered for the whole time; otherwise wait for the rest of it."""
     silent_ticks = state.now_ticks - state.quorum_heard_ticks
     remaining = AFTER_TICKS[TimeoutName.ABDICATION] - silent_ticks
@@ -42,43 +42,43 @@ def on_abdication_timeout(state: State) -> None:
         give_up(state, state.view + 1)
 
 
-def on_abdicate(state: State, event: Abdicate) -> None:
+def on_abdicate(state: ReplicaState, event: Abdicate) -> None:
     """Give up on demand. A lone replica has nobody to give up for."""
     if leads(state):
         give_up(state, state.view + 1)
 
 
-def on_unfit(state: State, event: Unfit) -> None:
+def on_unfit(state: ReplicaState, event: Unfit) -> None:
     """Lead no more, and no later view, for as long as that lasts."""
     state.is_unfit = state.replica_count > 1
     leave_if_unfit(state)
 
 
-def on_fit(state: State, event: Fit) -> None:
+def on_fit(state: ReplicaState, event: Fit) -> None:
     """Lead again when it is this replica's turn. What was given up meanwhile stays so."""
     state.is_unfit = False
 
 
-def leave_if_unfit(state: State) -> None:
+def leave_if_unfit(state: ReplicaState) -> None:
     """Give up what this replica leads, or is to lead, if it is unfit."""
     if state.is_unfit and leads(state) and not state.is_abdicating:
         give_up(state, state.view + 1)
 
 
-def decline_if_unfit(state: State) -> None:
-    """Primary-elect: wish for the next view at once, and go on with this one until then."""
+def decline_if_unfit(state: ReplicaState) -> None:
+    """Primary-elect: pre-vote for the next view at once, and go on with this one until then."""
     if state.is_unfit and leads(state):
-        wishes.suspect(state, state.view + 1)
+        pre_votes.suspect(state, state.view + 1)
 
 
-def leads(state: State) -> bool:
+def leads(state: ReplicaState) -> bool:
     """Whether this replica leads others in its view, or is to."""
-    is_in_view = state.status in (Status.VIEW_CHANGE, Status.NORMAL)
+    is_in_view = state.status in (ReplicaStatus.VIEW_CHANGE, ReplicaStatus.NORMAL)
     return state.is_primary and is_in_view and state.replica_count > 1
 
 
-def give_up(state: State, target_view: int) -> None:
-    """Fall silent, and wish for `target_view`."""
+def give_up(state: ReplicaState, target_view: int) -> None:
+    """Fall silent, and pre-vote for `target_view`."""
     state.is_abdicating = True
     state.timeouts.stop(TimeoutName.HEARTBEAT, TimeoutName.PREPARE_RESEND, TimeoutName.ABDICATION)
-    wishes.suspect(state, target_view)
+    pre_votes.suspect(state, target_view)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from coordinator.vsr import commit
-from coordinator.vsr.effects import Send, Status
+from coordinator.vsr.effects import ReplicaStatus, Send
 from coordinator.vsr.errors import demand
 from coordinator.vsr.events import Discarded, RecordsDurable
-from coordinator.vsr.log import Entry
+from coordinator.vsr.log import LogEntry
 from coordinator.vsr.messages import PrepareOkMessage
-from coordinator.vsr.state import State
+from coordinator.vsr.state import ReplicaState
 
 
-def on_records_durable(state: State, event: RecordsDurable) -> None:
+def on_records_durable(state: ReplicaState, event: RecordsDurable) -> None:
     """Acknowledge what became durable, judged by the view the replica is in now.
 
     The acknowledgement is not prepared when the write begins: the view could end in between.
@@ -24,7 +24,7 @@ def on_records_durable(state: State, event: RecordsDurable) -> None:
         commit.deliver_again(state, record.op)
 
 
-def demand_records(state: State, event: RecordsDurable) -> None:
+def demand_records(state: ReplicaState, event: RecordsDurable) -> None:
     """Hold the journal to reporting records that it was asked to write."""
     for record in event.records:
         demand(
@@ -34,7 +34,7 @@ def demand_records(state: State, event: RecordsDurable) -> None:
         )
 
 
-def on_discarded(state: State, event: Discarded) -> None:
+def on_discarded(state: ReplicaState, event: Discarded) -> None:
     """The oldest discard is carried out."""
     discards = state.log.discards
     demand(
@@ -45,7 +45,7 @@ def on_discarded(state: State, event: Discarded) -> None:
     del discards[0]
 
 
-def acknowledge(state: State, entry: Entry) -> None:
+def acknowledge(state: ReplicaState, entry: LogEntry) -> None:
     """The one place where this replica vouches for an entry, to the primary of its present view.
 
     Never for what a crash could take away, never for the log of another view, and never before
@@ -58,7 +58,7 @@ def acknowledge(state: State, entry: Entry) -> None:
         return
     if state.is_primary:
         entry.acks.add(state.replica)
-    elif state.status is Status.NORMAL:
+    elif state.status is ReplicaStatus.NORMAL:
         ok = PrepareOkMessage(
             state.configuration.cluster_id,
             state.replica,
@@ -70,7 +70,7 @@ def acknowledge(state: State, entry: Entry) -> None:
         state.emit(Send(state.primary, ok))
 
 
-def acknowledge_uncommitted(state: State) -> None:
+def acknowledge_uncommitted(state: ReplicaState) -> None:
     """Vouch for what the view's log began with above its commit point, on entering the view.
 
     This replica may know of more commits than the primary, who still counts copies.
@@ -79,7 +79,7 @@ def acknowledge_uncommitted(state: State) -> None:
         acknowledge(state, entry)
 
 
-def on_prepare_ok(state: State, message: PrepareOkMessage) -> None:
+def on_prepare_ok(state: ReplicaState, message: PrepareOkMessage) -> None:
     """Primary: count a backup's durable copy; the settle rules commit."""
     entry = state.log.get(message.op)
     if entry is not None:

@@ -15,11 +15,11 @@ from __future__ import annotations
 from coordinator.vsr.effects import ReadIndexGranted
 from coordinator.vsr.messages import ReadIndexReplyMessage, ReadIndexRequestMessage
 from coordinator.vsr.normal import learn_commit
-from coordinator.vsr.state import State
+from coordinator.vsr.state import ReplicaState
 from coordinator.vsr.timeouts import TimeoutName
 
 
-def settle(state: State) -> None:
+def settle(state: ReplicaState) -> None:
     """Settle rule of a backup: ask for those who wait, unless a question is open."""
     reads = state.reads
     if reads.waiting and not reads.running:
@@ -28,7 +28,7 @@ def settle(state: State) -> None:
         ask(state)
 
 
-def ask(state: State) -> None:
+def ask(state: ReplicaState) -> None:
     """Backup: ask the primary, and again after a while."""
     question = ReadIndexRequestMessage(
         state.configuration.cluster_id,
@@ -41,14 +41,14 @@ def ask(state: State) -> None:
     state.timeouts.arm(TimeoutName.READ_INDEX, state.now_ticks)
 
 
-def on_read_index_request(state: State, message: ReadIndexRequestMessage) -> None:
+def on_read_index_request(state: ReplicaState, message: ReadIndexRequestMessage) -> None:
     """Primary: let the backup join the next round, unless this very question is in the running."""
     reads = state.reads
     if reads.backups_running.get(message.from_replica) != message:
         reads.backups_waiting[message.from_replica] = message
 
 
-def answer(state: State) -> None:
+def answer(state: ReplicaState) -> None:
     """Primary: tell the index to the backups whose round it was."""
     reads = state.reads
     for replica, question in reads.backups_running.items():
@@ -64,7 +64,7 @@ def answer(state: State) -> None:
     reads.backups_running = {}
 
 
-def on_read_index_reply(state: State, message: ReadIndexReplyMessage) -> None:
+def on_read_index_reply(state: ReplicaState, message: ReadIndexReplyMessage) -> None:
     """Backup: grant the index to the reads that it was asked for."""
     reads = state.reads
     learn_commit(state, message.op)

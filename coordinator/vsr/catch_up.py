@@ -6,7 +6,7 @@ account of them: what is replaced is an own entry that differs from a committed 
 
 from __future__ import annotations
 
-from coordinator.vsr.effects import SendCommitted, SnapshotNeeded, Status
+from coordinator.vsr.effects import ReplicaStatus, SendCommitted, SnapshotNeeded
 from coordinator.vsr.errors import check
 from coordinator.vsr.messages import (
     CommittedGoneMessage,
@@ -14,11 +14,11 @@ from coordinator.vsr.messages import (
     Prepare,
     RequestCommittedMessage,
 )
-from coordinator.vsr.state import State
+from coordinator.vsr.state import ReplicaState
 from viewstamp.limits import CATCH_UP_OPS
 
 
-def on_request_committed(state: State, message: RequestCommittedMessage) -> None:
+def on_request_committed(state: ReplicaState, message: RequestCommittedMessage) -> None:
     """Have the journal send what it holds durably of the entries asked for."""
     known = min(state.commit_max, state.log.durable_op)
     last_op = min(message.last_op, message.first_op + CATCH_UP_OPS - 1, known)
@@ -26,7 +26,7 @@ def on_request_committed(state: State, message: RequestCommittedMessage) -> None
         state.emit(SendCommitted(message.from_replica, message.first_op, last_op))
 
 
-def on_committed(state: State, message: CommittedMessage) -> None:
+def on_committed(state: ReplicaState, message: CommittedMessage) -> None:
     """Take a committed entry that is lacking here."""
     state.hear_commit(message.commit, message.from_replica)
     header = message.prepare.header
@@ -39,7 +39,7 @@ def on_committed(state: State, message: CommittedMessage) -> None:
     state.peers_asked = 0
 
 
-def belongs(state: State, prepare: Prepare) -> bool:
+def belongs(state: ReplicaState, prepare: Prepare) -> bool:
     """Whether this may be the entry that is damaged here; if not, that one was never committed.
 
     It is not if memory knows of another one, which may even be on its way to the disk, or if what
@@ -48,7 +48,7 @@ def belongs(state: State, prepare: Prepare) -> bool:
     return state.log.may_be(prepare.header)
 
 
-def lacks_committed(state: State, op: int) -> bool:
+def lacks_committed(state: ReplicaState, op: int) -> bool:
     """Whether an entry after `op` is committed and damaged here, and nothing tells which it was."""
     return any(
         op < faulty <= state.commit_max and state.log.checksum_of(faulty) is None
@@ -56,14 +56,14 @@ def lacks_committed(state: State, op: int) -> bool:
     )
 
 
-def hold(state: State, prepare: Prepare) -> None:
+def hold(state: ReplicaState, prepare: Prepare) -> None:
     """Make sure that the log has this committed entry after the last one that it has."""
     held = state.log.get(prepare.op)
     if held is not None and held.header.checksum == prepare.checksum:
         return
     if prepare.op <= state.log.op:
         check(
-            state.status is not Status.NORMAL,
+            state.status is not ReplicaStatus.NORMAL,
             "a log of this view holds what is committed",
             (prepare.op, prepare.view),
         )
@@ -71,7 +71,7 @@ def hold(state: State, prepare: Prepare) -> None:
     state.write(prepare)
 
 
-def on_committed_gone(state: State, message: CommittedGoneMessage) -> None:
+def on_committed_gone(state: ReplicaState, message: CommittedGoneMessage) -> None:
     """The peer's journal begins later: only a snapshot can bring this replica up to date."""
     if state.snapshot_generation < message.generation:
         state.snapshot_generation = message.generation

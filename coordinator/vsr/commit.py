@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-from coordinator.vsr.effects import Commit, Status
+from coordinator.vsr.effects import Commit, ReplicaStatus
 from coordinator.vsr.errors import InvariantViolation, demand
-from coordinator.vsr.events import PrepareRetired
-from coordinator.vsr.state import State
+from coordinator.vsr.events import PrepareApplied
+from coordinator.vsr.state import ReplicaState
 from coordinator.vsr.timeouts import TimeoutName
-from viewstamp.limits import UNRETIRED_PREPARES_MAX
+from viewstamp.limits import UNAPPLIED_PREPARES_MAX
 
-MEMBER_STATUSES = (Status.RECOVERING, Status.VIEW_CHANGE, Status.NORMAL)
+MEMBER_STATUSES = (ReplicaStatus.RECOVERING, ReplicaStatus.VIEW_CHANGE, ReplicaStatus.NORMAL)
 
 
-def advance(state: State) -> None:
+def advance(state: ReplicaState) -> None:
     """Primary: an entry that a replication quorum holds durably is committed, in op order.
 
     A later entry may have its quorum first; it waits for its forerunners.
@@ -29,7 +29,7 @@ def advance(state: State) -> None:
         rearm_resend(state)
 
 
-def has_quorum(state: State, op: int) -> bool:
+def has_quorum(state: ReplicaState, op: int) -> bool:
     """Whether a replication quorum told this primary that it holds `op` durably."""
     entry = state.log.get(op)
     if entry is None:
@@ -37,7 +37,7 @@ def has_quorum(state: State, op: int) -> bool:
     return len(entry.acks) >= state.quorums.replication
 
 
-def rearm_resend(state: State) -> None:
+def rearm_resend(state: ReplicaState) -> None:
     """Primary: repeat unacknowledged prepares only while there are some."""
     repeats = state.replica_count > 1 and not state.is_abdicating
     if repeats and state.commit_max < state.log.op:
@@ -46,13 +46,13 @@ def rearm_resend(state: State) -> None:
         state.timeouts.stop(TimeoutName.PREPARE_RESEND)
 
 
-def deliver(state: State) -> None:
-    """Hand committed entries out for execution, as far as the driver keeps up with retiring."""
+def deliver(state: ReplicaState) -> None:
+    """Hand committed entries out for execution, as far as the driver keeps up with applying."""
     if not may_deliver(state):
         return
     while (
         state.commit_min < state.commit_max
-        and state.commit_min - state.retired_op < UNRETIRED_PREPARES_MAX
+        and state.commit_min - state.applied_op < UNAPPLIED_PREPARES_MAX
         and state.commit_min + 1 not in state.log.faulty
     ):
         state.commit_min += 1
@@ -60,7 +60,7 @@ def deliver(state: State) -> None:
         state.emit(Commit(state.commit_min, entry.prepare if entry else None))
 
 
-def may_deliver(state: State) -> bool:
+def may_deliver(state: ReplicaState) -> bool:
     """Whether what is known to be committed may be executed.
 
     Among several that is so in any view: it is committed for ever. A lone replica calls its log
@@ -69,7 +69,7 @@ def may_deliver(state: State) -> bool:
     return state.acts_in_view or (state.replica_count > 1 and state.status in MEMBER_STATUSES)
 
 
-def deliver_again(state: State, op: int) -> None:
+def deliver_again(state: ReplicaState, op: int) -> None:
     """Hand out anew what the driver could not read, now that it is written anew.
 
     One that has left the tail is read from the journal.
@@ -80,12 +80,12 @@ def deliver_again(state: State, op: int) -> None:
         state.emit(Commit(op, entry.prepare if entry else None))
 
 
-def on_prepare_retired(state: State, event: PrepareRetired) -> None:
+def on_prepare_applied(state: ReplicaState, event: PrepareApplied) -> None:
     """Note that the entry went through all stages, which makes room for the next."""
     demand(
-        event.op == state.retired_op + 1,
-        f"entries retire in op order, next {state.retired_op + 1}",
+        event.op == state.applied_op + 1,
+        f"entries are applied in op order, next {state.applied_op + 1}",
         event.op,
     )
-    demand(event.op <= state.commit_min, "only entries given out by Commit retire", event.op)
-    state.retired_op = event.op
+    demand(event.op <= state.commit_min, "only entries given out by Commit are applied", event.op)
+    state.applied_op = event.op

@@ -12,7 +12,7 @@ NOT_ADMITTED = 2**64 - 1
 """The voting view of a replica that lost its disk and was not admitted again yet."""
 
 
-class Status(Enum):
+class ReplicaStatus(Enum):
     """Where a replica stands. Only `NORMAL` admits batches and grants read indexes."""
 
     BLANK = "blank"
@@ -30,10 +30,10 @@ class RefusalReason(Enum):
     HALTED = "halted"
     NOT_PRIMARY = "not_primary"
     PIPELINE_FULL = "pipeline_full"
-    TOO_MANY_UNRETIRED = "too_many_unretired"
+    TOO_MANY_UNAPPLIED = "too_many_unapplied"
     JOURNAL_BACKLOG = "journal_backlog"
     TOO_MANY_READS = "too_many_reads"
-    FOUNDERS_CHANGED = "founders_changed"
+    INITIAL_MEMBERS_CHANGED = "initial_members_changed"
     ABDICATING = "abdicating"
 
 
@@ -55,10 +55,10 @@ class DropRule(Enum):
     PREPARE_UNKNOWN = "prepare_unknown"
     OLD_READ_ROUND = "old_read_round"
     STALE_NONCE = "stale_nonce"
-    ALREADY_FOUNDED = "already_founded"
-    NOT_THE_FOUNDING_PREPARE = "not_the_founding_prepare"
-    NOT_A_FOUNDER = "not_a_founder"
-    STALE_WISH = "stale_wish"
+    ALREADY_BOOTSTRAPPED = "already_bootstrapped"
+    NOT_THE_BOOTSTRAP_PREPARE = "not_the_bootstrap_prepare"
+    NOT_AN_INITIAL_MEMBER = "not_an_initial_member"
+    STALE_PRE_VOTE = "stale_pre_vote"
     ALREADY_INSTALLED = "already_installed"
     NOT_INSTALLED = "not_installed"
     STALE_START_VIEW = "stale_start_view"
@@ -67,7 +67,7 @@ class DropRule(Enum):
     NOT_HELD = "not_held"
     NOT_LACKING = "not_lacking"
     HEAD_DAMAGED = "head_damaged"
-    NOT_FOUNDED = "not_founded"
+    NOT_BOOTSTRAPPED = "not_bootstrapped"
     NOT_A_NEWCOMER = "not_a_newcomer"
     LAGS_BEHIND = "lags_behind"
     STANDBY = "standby"
@@ -75,11 +75,11 @@ class DropRule(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class SuperblockState:
+class CoreState:
     """The core's part of the superblock. View, log view and commit only ever grow.
 
-    From `voting_view` on the replica votes and vouches for entries: 0 for a founder. One that lost
-    its disk begins with `NOT_ADMITTED`, and gets its view once.
+    From `voting_view` on the replica votes and vouches for entries: 0 for an initial member. One
+    that lost its disk begins with `NOT_ADMITTED`, and gets its view once.
     """
 
     view: int
@@ -87,7 +87,7 @@ class SuperblockState:
     commit_max: int
     voting_view: int = 0
 
-    def follows(self, earlier: SuperblockState) -> bool:
+    def follows(self, earlier: CoreState) -> bool:
         """Whether this may be written after `earlier`."""
         return (
             self.view >= earlier.view
@@ -116,7 +116,7 @@ class PersistPrepares:
 class PersistSuperblock:
     """Write `state` durably; answer with `SuperblockDurable(state)`. One is in flight at a time."""
 
-    state: SuperblockState
+    state: CoreState
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The batch, or the founding entry, of this very step is entry `op` of the log."""
+    """The batch, or the bootstrap entry, of this very step is entry `op` of the log."""
 
     op: int
     checksum: bytes
@@ -206,7 +206,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class ReadIndexGranted:
-    """A read that waits until entry `op` is retired is linearizable."""
+    """A read that waits until entry `op` is applied is linearizable."""
 
     token: int
     op: int
@@ -225,7 +225,7 @@ class ReadIndexRefused:
 class StatusChanged:
     """The replica is now in `status` of `view`, whose primary has index `primary`."""
 
-    status: Status
+    status: ReplicaStatus
     view: int
     primary: int
 
@@ -238,7 +238,7 @@ class Halted:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundingReady:
+class BootstrapReady:
     """All replicas are blank: answer with `Found`, whose body holds `nonces` in replica order."""
 
     nonces: tuple[bytes, ...]
@@ -275,7 +275,7 @@ Effect: TypeAlias = (
     | ReadIndexRefused
     | StatusChanged
     | Halted
-    | FoundingReady
+    | BootstrapReady
     | Dropped
     | Arm
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from coordinator.vsr.effects import SuperblockState
+from coordinator.vsr.effects import CoreState
 from coordinator.vsr.messages import Message, PrepareHeader
 
 
@@ -37,7 +37,7 @@ class Start:
     these: its driver refuses to start.
     """
 
-    superblock: SuperblockState | None
+    superblock: CoreState | None
     suffix: tuple[PrepareHeader, ...]
     boot_nonce: bytes
     base_op: int = 0
@@ -74,7 +74,7 @@ class ClientBatch:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The body of the Founded entry, in answer to `FoundingReady`."""
+    """The body of the Founded entry, in answer to `BootstrapReady`."""
 
     body: bytes
     wall_clock_us: int
@@ -91,12 +91,12 @@ class RecordsDurable:
 class SuperblockDurable:
     """The `state` of the outstanding `PersistSuperblock` survives a crash from now on."""
 
-    state: SuperblockState
+    state: CoreState
 
 
 @dataclass(frozen=True, slots=True)
-class PrepareRetired:
-    """Entry `op` went through every stage; entries retire in op order."""
+class PrepareApplied:
+    """Entry `op` went through every stage; entries are applied in op order."""
 
     op: int
 
@@ -175,7 +175,7 @@ Event: TypeAlias = (
     | Found
     | RecordsDurable
     | SuperblockDurable
-    | PrepareRetired
+    | PrepareApplied
     | Discarded
     | RecordFaulty
     | Abdicate

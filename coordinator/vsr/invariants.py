@@ -9,10 +9,10 @@ from collections.abc import Callable
 from operator import lt
 from typing import NamedTuple
 
-from coordinator.vsr.effects import NOT_ADMITTED, Status
+from coordinator.vsr.effects import NOT_ADMITTED, ReplicaStatus
 from coordinator.vsr.errors import check
-from coordinator.vsr.state import State
-from viewstamp.limits import PIPELINE_PREPARES_MAX, UNRETIRED_PREPARES_MAX
+from coordinator.vsr.state import ReplicaState
+from viewstamp.limits import PIPELINE_PREPARES_MAX, UNAPPLIED_PREPARES_MAX
 
 
 class Marks(NamedTuple):
@@ -27,11 +27,11 @@ class Marks(NamedTuple):
     durable_op: int
     commit_max: int
     commit_min: int
-    retired_op: int
+    applied_op: int
     discard_count: int
 
     @classmethod
-    def of(cls, state: State) -> Marks:
+    def of(cls, state: ReplicaState) -> Marks:
         """The marks of `state` now."""
         return cls(
             state.view,
@@ -40,90 +40,90 @@ class Marks(NamedTuple):
             state.log.durable_op,
             state.commit_max,
             state.commit_min,
-            state.retired_op,
+            state.applied_op,
             state.log.discard_count,
         )
 
 
-def ops_in_order(state: State) -> bool:
-    """Retired, handed out, committed, logged: each at most the next."""
-    return 0 <= state.retired_op <= state.commit_min <= state.commit_max <= state.log.op
+def ops_in_order(state: ReplicaState) -> bool:
+    """Applied, handed out, committed, logged: each at most the next."""
+    return 0 <= state.applied_op <= state.commit_min <= state.commit_max <= state.log.op
 
 
-def views_in_order(state: State) -> bool:
+def views_in_order(state: ReplicaState) -> bool:
     """Nobody holds the log of a view that it did not enter."""
     return state.log_view <= state.view
 
 
-def normal_is_durable(state: State) -> bool:
+def normal_is_durable(state: ReplicaState) -> bool:
     """A replica that acts in a view remembers after a crash that it did."""
-    return state.status is not Status.NORMAL or state.is_installed
+    return state.status is not ReplicaStatus.NORMAL or state.is_installed
 
 
-def normal_has_applied_inheritance(state: State) -> bool:
+def normal_has_applied_inheritance(state: ReplicaState) -> bool:
     """Nothing new is admitted or read before the inherited log went through every stage."""
-    return state.status is not Status.NORMAL or state.retired_op >= state.inherited_op
+    return state.status is not ReplicaStatus.NORMAL or state.applied_op >= state.inherited_op
 
 
-def unretired_is_bounded(state: State) -> bool:
+def unapplied_is_bounded(state: ReplicaState) -> bool:
     """The stages are never given more than they may hold."""
-    return state.commit_min - state.retired_op <= UNRETIRED_PREPARES_MAX
+    return state.commit_min - state.applied_op <= UNAPPLIED_PREPARES_MAX
 
 
-def pipeline_is_bounded(state: State) -> bool:
+def pipeline_is_bounded(state: ReplicaState) -> bool:
     """A primary has at most a pipeline of uncommitted entries; a new primary relies on it."""
     in_flight = state.log.op - state.commit_max
     leads = state.is_primary and state.acts_in_view
     return not leads or in_flight <= PIPELINE_PREPARES_MAX
 
 
-def alone_commits_what_is_durable(state: State) -> bool:
+def alone_commits_what_is_durable(state: ReplicaState) -> bool:
     """With one replica, the quorum is its disk."""
     return state.replica_count > 1 or state.commit_max <= state.log.durable_op
 
 
-def installed_log_is_whole(state: State) -> bool:
+def installed_log_is_whole(state: ReplicaState) -> bool:
     """The log that a view began with is on the disk before the log view says so."""
     return state.log.durable_op >= state.began_op or state.log_view < state.view
 
 
-def votes_are_durable(state: State) -> bool:
+def votes_are_durable(state: ReplicaState) -> bool:
     """Nobody votes in a view that a crash could make it forget."""
     voted = state.replica in state.votes
     return not voted or (state.durable is not None and state.durable.view == state.view)
 
 
-def own_acks_are_durable(state: State) -> bool:
+def own_acks_are_durable(state: ReplicaState) -> bool:
     """A primary counts its own copy only once it is durable."""
     uncommitted = state.log.above(state.commit_max)
     return all(entry.durable or state.replica not in entry.acks for entry in uncommitted)
 
 
-def standby_only_follows(state: State) -> bool:
-    """A standby leads nobody, votes for nobody, wishes for nothing, and its disk says so."""
+def standby_only_follows(state: ReplicaState) -> bool:
+    """A standby leads nobody, votes for nobody, pre-votes for nothing, and its disk says so."""
     if not state.is_standby:
         return True
     is_admitted = any(
         superblock is not None and superblock.voting_view != NOT_ADMITTED
         for superblock in (state.durable, state.writing)
     )
-    return not (state.is_primary or state.votes or state.replica in state.wishes or is_admitted)
+    return not (state.is_primary or state.votes or state.replica in state.pre_votes or is_admitted)
 
 
-def voters_alone_are_counted(state: State) -> bool:
+def voters_alone_are_counted(state: ReplicaState) -> bool:
     """No standby has a say in which view comes, or with which log."""
     if state.is_standby or state.configuration.standby_count == 0:
         return True
-    counted = (*state.votes, *state.wishes, *state.founders, *state.reads.confirmed_by)
+    counted = (*state.votes, *state.pre_votes, *state.initial_members, *state.reads.confirmed_by)
     return max(counted, default=0) < state.replica_count
 
 
-INVARIANTS: tuple[Callable[[State], bool], ...] = (
+INVARIANTS: tuple[Callable[[ReplicaState], bool], ...] = (
     ops_in_order,
     views_in_order,
     normal_is_durable,
     normal_has_applied_inheritance,
-    unretired_is_bounded,
+    unapplied_is_bounded,
     pipeline_is_bounded,
     alone_commits_what_is_durable,
     installed_log_is_whole,
@@ -134,7 +134,7 @@ INVARIANTS: tuple[Callable[[State], bool], ...] = (
 )
 
 
-def check_step(before: Marks, state: State) -> Marks:
+def check_step(before: Marks, state: ReplicaState) -> Marks:
     """Return the marks of `state`; raise InvariantViolation unless the step left it sound.
 
     `before` is what the step before it returned.
@@ -162,9 +162,9 @@ def check_what_went_back(before: Marks, after: Marks) -> None:
         check(False, f"{mark} never goes back", (before, after))
 
 
-def check_new_commits(before: Marks, state: State) -> None:
+def check_new_commits(before: Marks, state: ReplicaState) -> None:
     """A primary's new commits, beyond those it inherits, are on a replication quorum of disks."""
-    if not state.is_primary or state.status is not Status.NORMAL:
+    if not state.is_primary or state.status is not ReplicaStatus.NORMAL:
         return
     for entry in state.log.above(before.commit_max):
         if entry.header.op <= state.commit_max:

@@ -2,7 +2,7 @@
 
 The journal holds the log; this holds the head, whose checksum, revision and timestamp the next
 entry continues, and the last `LOG_TAIL_PREPARES` entries with who holds them durably. The bound
-is what a primary can have unretired, and a pipeline on either side of it. An entry leaves the
+is what a primary can have not applied, and a pipeline on either side of it. An entry leaves the
 tail only once it is durable here, so that the journal can be read for it.
 
 A damaged record is known by its op alone: it is in `faulty` until it was written anew. If the head
@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from coordinator.vsr.errors import InvariantViolation, check
 from coordinator.vsr.events import RecordId
 from coordinator.vsr.messages import PARENT_OF_FIRST, Prepare, PrepareHeader
-from viewstamp.limits import PIPELINE_PREPARES_MAX, UNRETIRED_PREPARES_MAX
+from viewstamp.limits import PIPELINE_PREPARES_MAX, UNAPPLIED_PREPARES_MAX
 
-LOG_TAIL_PREPARES = 2 * PIPELINE_PREPARES_MAX + UNRETIRED_PREPARES_MAX
+LOG_TAIL_PREPARES = 2 * PIPELINE_PREPARES_MAX + UNAPPLIED_PREPARES_MAX
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class LogEntry:
     """One entry of the tail.
 
     `prepare` is None for an entry that an earlier process journaled. `log_view` is the view whose
@@ -42,9 +42,9 @@ class LogTail:
     """The head of the log and the entries shortly before it."""
 
     def __init__(self) -> None:
-        self._entries: dict[int, Entry] = {}
-        self._writes: dict[tuple[int, bytes], list[Entry]] = {}
-        """Records under way to the disk. Two writes of one record differ in their `Entry`."""
+        self._entries: dict[int, LogEntry] = {}
+        self._writes: dict[tuple[int, bytes], list[LogEntry]] = {}
+        """Records under way to the disk. Two writes of one record differ in their `LogEntry`."""
         self.op = 0
         """The op of the head; 0 for the empty log."""
         self.head: PrepareHeader | None = None
@@ -91,7 +91,7 @@ class LogTail:
         """Whether the disk holds the log as it is here: no write and no discard is under way."""
         return not self._writes and not self.discards
 
-    def get(self, op: int) -> Entry | None:
+    def get(self, op: int) -> LogEntry | None:
         """The entry at `op` if the tail still holds it, and it is not damaged."""
         return self._entries.get(op)
 
@@ -120,7 +120,7 @@ class LogTail:
         """The latest view that an entry of the tail was made in; 0 for none."""
         return max((entry.header.view for entry in self._entries.values()), default=0)
 
-    def above(self, op: int) -> Iterator[Entry]:
+    def above(self, op: int) -> Iterator[LogEntry]:
         """The held entries after `op`, in op order."""
         first = max(op + 1, self.op - LOG_TAIL_PREPARES + 1)
         for later in range(first, self.op + 1):
@@ -131,7 +131,7 @@ class LogTail:
         """Whether a record of `op` is under way to the disk."""
         return any(written == op for written, _ in self._writes)
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: LogEntry) -> None:
         """Make `entry` the head, to be written; it must continue the hash chain."""
         check(self.has_room, "only durable entries leave the tail", self.op)
         check(entry.header.op == self.op + 1, "ops have no gap", (self.op, entry.header.op))
@@ -150,7 +150,7 @@ class LogTail:
         self.op, self.head = entry.header.op, entry.header
         self._written(entry)
 
-    def fill(self, entry: Entry) -> None:
+    def fill(self, entry: LogEntry) -> None:
         """Have a faulty record written anew; it stays faulty until that is durable."""
         op = entry.header.op
         check(op in self.faulty, "only a faulty record is written anew", op)
@@ -168,14 +168,14 @@ class LogTail:
             self._faulty_checksums[op - 1] = entry.header.parent
         self._written(entry)
 
-    def _written(self, entry: Entry) -> None:
+    def _written(self, entry: LogEntry) -> None:
         key = (entry.header.op, entry.header.checksum)
         self._writes.setdefault(key, []).append(entry)
 
     def inherit(self, suffix: tuple[PrepareHeader, ...], log_view: int) -> None:
         """Hold the last entries of the verified journal of an earlier process, oldest first."""
         for header in suffix[-LOG_TAIL_PREPARES:]:
-            self._entries[header.op] = Entry(header, None, log_view, durable=True)
+            self._entries[header.op] = LogEntry(header, None, log_view, durable=True)
             self.op, self.head = header.op, header
         self.durable_op = self.op
 
@@ -208,7 +208,7 @@ class LogTail:
         """Whether the record is under way to the disk."""
         return (record.op, record.checksum) in self._writes
 
-    def finish_write(self, record: RecordId) -> Entry | None:
+    def finish_write(self, record: RecordId) -> LogEntry | None:
         """Note that a record is durable; returns its entry, None if it was discarded meanwhile."""
         key = (record.op, record.checksum)
         writes = self._writes[key]
@@ -223,7 +223,7 @@ class LogTail:
             self.faulty.discard(record.op)
         return None
 
-    def mark_durable(self, entry: Entry) -> None:
+    def mark_durable(self, entry: LogEntry) -> None:
         """Note that `entry` is durable here, and how far the durable prefix reaches now."""
         entry.durable = True
         following = self._entries.get(self.durable_op + 1)
@@ -231,7 +231,7 @@ class LogTail:
             self.durable_op += 1
             following = self._entries.get(self.durable_op + 1)
 
-    def mark_faulty(self, op: int) -> Entry | None:
+    def mark_faulty(self, op: int) -> LogEntry | None:
         """Note that the record of `op` is damaged; returns what the tail holds of it."""
         self.faulty.add(op)
         entry = self._entries.get(op)

@@ -170,7 +170,7 @@ class ReadIndexReplyMessage:
 
 @dataclass(frozen=True, slots=True)
 class BlankQueryMessage:
-    """The founding primary, itself blank, asks whether the receiver is blank too."""
+    """The bootstrap primary, itself blank, asks whether the receiver is blank too."""
 
     cluster_id: bytes
     from_replica: int
@@ -189,7 +189,7 @@ class BlankAnswerMessage:
 
 @dataclass(frozen=True, slots=True)
 class StartViewChangeMessage:
-    """A wish: the sender wants to leave its view for one of at least `target_view`."""
+    """A pre-vote: the sender wants to leave its view for one of at least `target_view`."""
 
     cluster_id: bytes
     from_replica: int

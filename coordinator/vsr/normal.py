@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinator.vsr import abdication, wishes
+from coordinator.vsr import abdication, pre_votes
 from coordinator.vsr.acknowledge import acknowledge, acknowledge_uncommitted
 from coordinator.vsr.commit import rearm_resend
 from coordinator.vsr.effects import (
     Admitted,
     RefusalReason,
     Refused,
+    ReplicaStatus,
     Send,
     SendHeld,
-    Status,
 )
 from coordinator.vsr.errors import check, demand
 from coordinator.vsr.events import ClientBatch
-from coordinator.vsr.log import Entry
+from coordinator.vsr.log import LogEntry
 from coordinator.vsr.messages import (
     PARENT_OF_FIRST,
     CommitMessage,
@@ -30,53 +30,53 @@ from coordinator.vsr.messages import (
     Prepare,
     PrepareMessage,
 )
-from coordinator.vsr.state import State
+from coordinator.vsr.state import ReplicaState
 from coordinator.vsr.timeouts import TimeoutName
 from viewstamp.limits import (
     PIPELINE_PREPARES_MAX,
     PREPARE_BODY_BYTES_MAX,
     PREPARE_COMMANDS_MAX,
-    UNRETIRED_PREPARES_MAX,
+    UNAPPLIED_PREPARES_MAX,
 )
 
 REVISION_MAX = 2**64 - 1
 
 REFUSAL_BY_STATUS = {
-    Status.BLANK: RefusalReason.BLANK,
-    Status.RECOVERING: RefusalReason.VIEW_CHANGE,
-    Status.VIEW_CHANGE: RefusalReason.VIEW_CHANGE,
-    Status.HALTED: RefusalReason.HALTED,
+    ReplicaStatus.BLANK: RefusalReason.BLANK,
+    ReplicaStatus.RECOVERING: RefusalReason.VIEW_CHANGE,
+    ReplicaStatus.VIEW_CHANGE: RefusalReason.VIEW_CHANGE,
+    ReplicaStatus.HALTED: RefusalReason.HALTED,
 }
 
 
-def refusal_of_role(state: State) -> RefusalReason | None:
+def refusal_of_role(state: ReplicaState) -> RefusalReason | None:
     """Why this replica serves no clients at all now; None if it does."""
-    if state.status is not Status.NORMAL:
+    if state.status is not ReplicaStatus.NORMAL:
         return REFUSAL_BY_STATUS[state.status]
     if not state.is_primary:
         return RefusalReason.NOT_PRIMARY
     return RefusalReason.ABDICATING if state.is_abdicating else None
 
 
-def refusal_of_batch(state: State) -> RefusalReason | None:
+def refusal_of_batch(state: ReplicaState) -> RefusalReason | None:
     """Why a batch would be refused now; None if it would be admitted."""
     refusal = refusal_of_role(state)
     if refusal is not None:
         return refusal
     if state.log.op - state.commit_max >= PIPELINE_PREPARES_MAX:
         return RefusalReason.PIPELINE_FULL
-    if state.log.op - state.retired_op >= UNRETIRED_PREPARES_MAX:
-        return RefusalReason.TOO_MANY_UNRETIRED
+    if state.log.op - state.applied_op >= UNAPPLIED_PREPARES_MAX:
+        return RefusalReason.TOO_MANY_UNAPPLIED
     return None if state.log.has_room else RefusalReason.JOURNAL_BACKLOG
 
 
-def known_primary(state: State) -> int | None:
+def known_primary(state: ReplicaState) -> int | None:
     """Whom a refused caller should ask: the primary of a view that is under way."""
-    is_known = state.status is Status.NORMAL and not state.is_abdicating
+    is_known = state.status is ReplicaStatus.NORMAL and not state.is_abdicating
     return state.primary if is_known else None
 
 
-def on_client_batch(state: State, batch: ClientBatch) -> None:
+def on_client_batch(state: ReplicaState, batch: ClientBatch) -> None:
     """Sequence one batch as the next entry, or refuse it with a reason."""
     demand_batch(batch)
     refusal = refusal_of_batch(state)
@@ -105,8 +105,8 @@ def demand_batch(batch: ClientBatch) -> None:
 
 
 def append_new(
-    state: State, body: bytes, command_count: int, wall_clock_us: int, feature_level: int = 0
-) -> Entry:
+    state: ReplicaState, body: bytes, command_count: int, wall_clock_us: int, feature_level: int = 0
+) -> LogEntry:
     """Make the next entry of the log out of `body`, and have it journaled.
 
     Feature levels are raised by the log alone, and never fall along it: whoever leads next goes on
@@ -133,13 +133,13 @@ def append_new(
     return journal(state, prepare, admitted=True)
 
 
-def level_before(state: State) -> int:
+def level_before(state: ReplicaState) -> int:
     """The level of the last entry, or that at which this replica would found its cluster."""
     head = state.log.head
     return state.configuration.feature_level if head is None else head.feature_level
 
 
-def journal(state: State, prepare: Prepare, *, admitted: bool = False) -> Entry:
+def journal(state: ReplicaState, prepare: Prepare, *, admitted: bool = False) -> LogEntry:
     """Make `prepare` the head of the log here and have it written; it is not yet durable."""
     header = prepare.header
     had_uncommitted = state.log.op > state.commit_max
@@ -154,12 +154,12 @@ def journal(state: State, prepare: Prepare, *, admitted: bool = False) -> Entry:
             )
         )
     entry = state.write(prepare)
-    if state.is_primary and state.status is Status.NORMAL and not had_uncommitted:
+    if state.is_primary and state.status is ReplicaStatus.NORMAL and not had_uncommitted:
         rearm_resend(state)
     return entry
 
 
-def send_prepare(state: State, entry: Entry, to_replicas: tuple[int, ...]) -> None:
+def send_prepare(state: ReplicaState, entry: LogEntry, to_replicas: tuple[int, ...]) -> None:
     """Primary: ask these replicas to journal `entry`.
 
     One that an earlier process journaled is sent by the driver; who has it already vouches again.
@@ -175,7 +175,7 @@ def send_prepare(state: State, entry: Entry, to_replicas: tuple[int, ...]) -> No
         state.emit(Send(replica, message))
 
 
-def on_prepare(state: State, message: PrepareMessage) -> None:
+def on_prepare(state: ReplicaState, message: PrepareMessage) -> None:
     """Backup: journal an entry that continues the log; repeat the ack of one that is durable."""
     header = message.prepare.header
     held = state.log.get(header.op)
@@ -185,13 +185,13 @@ def on_prepare(state: State, message: PrepareMessage) -> None:
     acknowledge(state, held)
 
 
-def learn_commit(state: State, commit: int) -> None:
+def learn_commit(state: ReplicaState, commit: int) -> None:
     """Backup: the primary's commit point holds here as far as the log reaches."""
     state.commit_max = max(state.commit_max, min(commit, state.log.op))
     state.hear_commit(commit, state.primary)
 
 
-def on_commit(state: State, message: CommitMessage) -> None:
+def on_commit(state: ReplicaState, message: CommitMessage) -> None:
     """Backup: learn the commit point from a heartbeat, and confirm being in this view."""
     entry = state.log.get(message.commit)
     check(
@@ -207,13 +207,13 @@ def on_commit(state: State, message: CommitMessage) -> None:
         state.send(state.primary, ok)
 
 
-def send_heartbeat(state: State) -> None:
+def send_heartbeat(state: ReplicaState) -> None:
     """Primary: say that it is there and what is committed, then again after a while."""
     tell_commit(state, state.followers)
     state.timeouts.arm(TimeoutName.HEARTBEAT, state.now_ticks)
 
 
-def tell_commit(state: State, to_replicas: Sequence[int]) -> None:
+def tell_commit(state: ReplicaState, to_replicas: Sequence[int]) -> None:
     """Primary: tell these replicas what is committed, and ask whether they are in its view.
 
     After a start from a snapshot that entry may be gone from the journal. The next one names it.
@@ -230,7 +230,7 @@ def tell_commit(state: State, to_replicas: Sequence[int]) -> None:
         state.send(replica, message)
 
 
-def resend_prepares(state: State) -> None:
+def resend_prepares(state: ReplicaState) -> None:
     """Primary: repeat each uncommitted entry to those who have not acknowledged it.
 
     Standbys acknowledge nothing. They ask for what they missed, once it is committed.
@@ -241,24 +241,24 @@ def resend_prepares(state: State) -> None:
     rearm_resend(state)
 
 
-def enter(state: State) -> None:
+def enter(state: ReplicaState) -> None:
     """Enter status normal in a view whose log is installed."""
     check(state.is_installed, "normal only once view and log view are durable", state.durable)
     state.timeouts.stop(TimeoutName.VOTE_RESEND, TimeoutName.START_VIEW_REQUEST)
-    state.change_status(Status.NORMAL)
+    state.change_status(ReplicaStatus.NORMAL)
     state.stuck_op = 0
     if state.is_abdicating:
         return
-    wishes.withdraw(state)
+    pre_votes.withdraw(state)
     if not state.is_primary:
-        wishes.arm_suspicion(state)
+        pre_votes.arm_suspicion(state)
         acknowledge_uncommitted(state)
     elif state.replica_count > 1 and not state.timeouts.is_armed(TimeoutName.HEARTBEAT):
         lead(state)
     abdication.leave_if_unfit(state)
 
 
-def lead(state: State) -> None:
+def lead(state: ReplicaState) -> None:
     """Primary whose log is installed: let the backups hear that it lives, and have them vouch."""
     send_heartbeat(state)
     resend_prepares(state)

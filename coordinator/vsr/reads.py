@@ -16,12 +16,12 @@ from coordinator.vsr.effects import ReadIndexGranted, ReadIndexRefused, RefusalR
 from coordinator.vsr.events import ReadIndexAbandoned, ReadIndexRequested
 from coordinator.vsr.messages import CommitOkMessage
 from coordinator.vsr.normal import known_primary, refusal_of_role, send_heartbeat, tell_commit
-from coordinator.vsr.state import ReadRounds, State
+from coordinator.vsr.state import ReadRounds, ReplicaState
 from coordinator.vsr.timeouts import TimeoutName
 from viewstamp.limits import READ_INDEXES_WAITING_MAX
 
 
-def refusal_of_read(state: State) -> RefusalReason | None:
+def refusal_of_read(state: ReplicaState) -> RefusalReason | None:
     """Why this replica gets no index for a read now; None if it joins the next round."""
     refusal = refusal_of_role(state)
     if refusal not in (None, RefusalReason.NOT_PRIMARY):
@@ -30,7 +30,7 @@ def refusal_of_read(state: State) -> RefusalReason | None:
     return RefusalReason.TOO_MANY_READS if waiting >= READ_INDEXES_WAITING_MAX else None
 
 
-def on_read_index_requested(state: State, event: ReadIndexRequested) -> None:
+def on_read_index_requested(state: ReplicaState, event: ReadIndexRequested) -> None:
     """Let the read join the next round, or refuse it with a reason."""
     refusal = refusal_of_read(state)
     if refusal is not None:
@@ -39,7 +39,7 @@ def on_read_index_requested(state: State, event: ReadIndexRequested) -> None:
     state.reads.waiting[event.token] = None
 
 
-def on_read_index_abandoned(state: State, event: ReadIndexAbandoned) -> None:
+def on_read_index_abandoned(state: ReplicaState, event: ReadIndexAbandoned) -> None:
     """Keep nothing of the read. A question of a backup for which nobody waits is not repeated."""
     reads = state.reads
     reads.running.pop(event.token, None)
@@ -48,12 +48,12 @@ def on_read_index_abandoned(state: State, event: ReadIndexAbandoned) -> None:
         state.timeouts.stop(TimeoutName.READ_INDEX)
 
 
-def on_commit_ok(state: State, message: CommitOkMessage) -> None:
+def on_commit_ok(state: ReplicaState, message: CommitOkMessage) -> None:
     """Count a confirmation of the running round."""
     state.reads.confirmed_by.add(message.from_replica)
 
 
-def settle(state: State) -> None:
+def settle(state: ReplicaState) -> None:
     """Finish the running round if a quorum confirmed it, and start one for those who wait.
 
     At most two rounds pass in one step: one that was running, and one that a lone replica both
@@ -81,7 +81,7 @@ def runs(reads: ReadRounds) -> bool:
     return bool(reads.running or reads.backups_running or reads.newcomers_running)
 
 
-def refuse_all(state: State, reason: RefusalReason) -> None:
+def refuse_all(state: ReplicaState, reason: RefusalReason) -> None:
     """Refuse the reads that wait, as this replica leaves the view, or wants to.
 
     The next round has another number, so that confirmations of this one are recognized as old.
@@ -96,7 +96,7 @@ def refuse_all(state: State, reason: RefusalReason) -> None:
     state.timeouts.stop(TimeoutName.READ_INDEX)
 
 
-def start_round(state: State) -> None:
+def start_round(state: ReplicaState) -> None:
     """Fix the index for all who wait, and ask whether this is still the primary."""
     reads = state.reads
     reads.number += 1
@@ -113,7 +113,7 @@ def start_round(state: State) -> None:
         tell_commit(state, asked)
 
 
-def finish_round(state: State) -> None:
+def finish_round(state: ReplicaState) -> None:
     """Grant the round's index to its reads once a replication quorum confirmed it."""
     reads = state.reads
     if len(reads.confirmed_by) < state.quorums.replication:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coordinator.vsr import acknowledge, install
-from coordinator.vsr.effects import SendHeld, Status
+from coordinator.vsr import acknowledge, log_adoption
+from coordinator.vsr.effects import ReplicaStatus, SendHeld
 from coordinator.vsr.errors import demand
 from coordinator.vsr.events import RecordFaulty
 from coordinator.vsr.messages import (
@@ -20,12 +20,12 @@ from coordinator.vsr.messages import (
     RequestCommittedMessage,
     RequestPrepareMessage,
 )
-from coordinator.vsr.state import State
+from coordinator.vsr.state import ReplicaState
 from coordinator.vsr.timeouts import TimeoutName
 from viewstamp.limits import CATCH_UP_OPS, PIPELINE_PREPARES_MAX
 
 
-def settle(state: State) -> None:
+def settle(state: ReplicaState) -> None:
     """Settle rule: ask for what is lacking, and again as soon as that has come."""
     nothing = state.commit_heard <= state.commit_max
     if not state.may_journal or (nothing and not (state.log.faulty or state.installation)):
@@ -39,23 +39,23 @@ def settle(state: State) -> None:
         begin(state, needed)
 
 
-def stop_asking(state: State) -> None:
+def stop_asking(state: ReplicaState) -> None:
     """Nothing is lacking."""
     state.asked_ops, state.peers_asked = frozenset(), 0
     state.timeouts.stop(TimeoutName.REPAIR)
 
 
-def begin(state: State, needed: frozenset[int]) -> None:
+def begin(state: ReplicaState, needed: frozenset[int]) -> None:
     """Ask at once; but in normal operation a pipeline of entries may well be on its way."""
     small = state.commit_heard - state.commit_max <= PIPELINE_PREPARES_MAX
-    if state.status is Status.NORMAL and small and not state.log.faulty:
+    if state.status is ReplicaStatus.NORMAL and small and not state.log.faulty:
         state.asked_ops = needed
         state.timeouts.arm(TimeoutName.REPAIR, state.now_ticks)
     else:
         ask(state, needed)
 
 
-def on_repair_timeout(state: State) -> None:
+def on_repair_timeout(state: ReplicaState) -> None:
     """There was no answer, or not all of it: ask another peer."""
     state.timeouts.stop(TimeoutName.REPAIR)
     needed = needed_ops(state)
@@ -64,7 +64,7 @@ def on_repair_timeout(state: State) -> None:
         state.peers_asked += 1
 
 
-def ask(state: State, needed: frozenset[int]) -> None:
+def ask(state: ReplicaState, needed: frozenset[int]) -> None:
     """Send the questions for all that is lacking."""
     state.asked_ops = needed
     for peer, question in questions(state):
@@ -72,25 +72,25 @@ def ask(state: State, needed: frozenset[int]) -> None:
     state.timeouts.arm(TimeoutName.REPAIR, state.now_ticks)
 
 
-def needed_ops(state: State) -> frozenset[int]:
+def needed_ops(state: ReplicaState) -> frozenset[int]:
     """The ops of the entries to ask for now."""
     first, last = committed_window(state)
     return frozenset((*range(first, last + 1), *faulty_committed(state), *wanted(state)))
 
 
-def committed_window(state: State) -> tuple[int, int]:
+def committed_window(state: ReplicaState) -> tuple[int, int]:
     """The next committed entries to ask for, by first and last op; empty if none is lacking."""
     first = state.commit_max + 1
     return first, min(state.commit_heard, state.commit_max + CATCH_UP_OPS)
 
 
-def faulty_committed(state: State) -> list[int]:
+def faulty_committed(state: ReplicaState) -> list[int]:
     """The damaged committed entries to ask for."""
     faulty = sorted(op for op in state.log.faulty if op <= state.commit_max)
     return [op for op in faulty[:CATCH_UP_OPS] if not state.log.is_being_written(op)]
 
 
-def wanted(state: State) -> dict[int, bytes]:
+def wanted(state: ReplicaState) -> dict[int, bytes]:
     """The entries to ask for whose checksums are known, by op.
 
     Those are of a log that is being taken over, and own ones that are damaged, some at a time: what
@@ -105,12 +105,12 @@ def wanted(state: State) -> dict[int, bytes]:
         if len(known) == CATCH_UP_OPS:
             break
     if state.installation is not None:
-        lacking = install.lacking(state, state.installation)
+        lacking = log_adoption.lacking(state, state.installation)
         known.update((header.op, header.checksum) for header in lacking)
     return known
 
 
-def questions(state: State) -> Iterator[tuple[int, Message]]:
+def questions(state: ReplicaState) -> Iterator[tuple[int, Message]]:
     """Whom to ask what."""
     cluster_id, replica = state.configuration.cluster_id, state.replica
     first, last = committed_window(state)
@@ -124,7 +124,7 @@ def questions(state: State) -> Iterator[tuple[int, Message]]:
         yield holder, RequestPrepareMessage(cluster_id, replica, op, checksum)
 
 
-def peer_in_turn(state: State, preferred: tuple[int, ...]) -> int:
+def peer_in_turn(state: ReplicaState, preferred: tuple[int, ...]) -> int:
     """The peer to ask: the preferred ones first, then the others, and so on in a circle.
 
     Standbys come last. What they hold is as good as anybody's: entries prove themselves by their
@@ -135,7 +135,7 @@ def peer_in_turn(state: State, preferred: tuple[int, ...]) -> int:
     return peers[state.peers_asked % len(peers)]
 
 
-def on_request_prepare(state: State, message: RequestPrepareMessage) -> None:
+def on_request_prepare(state: ReplicaState, message: RequestPrepareMessage) -> None:
     """Send the very entry asked for, out of memory or out of the journal."""
     entry = state.log.get(message.op)
     if entry is not None and entry.prepare is not None:
@@ -145,7 +145,7 @@ def on_request_prepare(state: State, message: RequestPrepareMessage) -> None:
         state.emit(SendHeld(message.from_replica, message.op, message.checksum))
 
 
-def on_repair(state: State, message: RepairMessage) -> None:
+def on_repair(state: ReplicaState, message: RepairMessage) -> None:
     """Take an entry that was asked for; vouch for one that is here already."""
     header = message.prepare.header
     held = state.log.get(header.op)
@@ -155,7 +155,7 @@ def on_repair(state: State, message: RepairMessage) -> None:
         acknowledge.acknowledge(state, held)
 
 
-def joins(state: State, header: PrepareHeader) -> bool:
+def joins(state: ReplicaState, header: PrepareHeader) -> bool:
     """Whether an entry may take the place of a damaged one of which nothing is known.
 
     What was committed here may. Anything else may be of another log than what is before it, and
@@ -170,7 +170,7 @@ def joins(state: State, header: PrepareHeader) -> bool:
     return is_next and (before is not None or header.op - 1 not in state.log.faulty)
 
 
-def on_record_faulty(state: State, event: RecordFaulty) -> None:
+def on_record_faulty(state: ReplicaState, event: RecordFaulty) -> None:
     """Write the record anew, from memory or from a peer; hand it out once more if it was lost.
 
     A disk without room is not written to: then a peer is asked, as for everything that lacks. What
@@ -180,7 +180,7 @@ def on_record_faulty(state: State, event: RecordFaulty) -> None:
     demand(event.op > 0, "a damaged record is an entry's", event.op)
     if event.op > state.log.op:
         return
-    if state.retired_op < event.op <= state.commit_min:
+    if state.applied_op < event.op <= state.commit_min:
         state.redeliver.add(event.op)
     if state.log.is_being_written(event.op):
         return

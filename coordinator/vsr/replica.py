@@ -8,22 +8,22 @@ from typing import Any, TypeAlias
 from coordinator.vsr import (
     abdication,
     acknowledge,
-    admission,
     backup_reads,
+    bootstrap,
     catch_up,
     commit,
-    drop,
-    founding,
-    install,
+    log_adoption,
+    message_guards,
     normal,
+    pre_votes,
     reads,
+    rejoin,
     repair,
     start_view,
     startup,
     view_change,
-    wishes,
 )
-from coordinator.vsr.effects import Arm, Dropped, DropRule, Effect, RefusalReason, Status
+from coordinator.vsr.effects import Arm, Dropped, DropRule, Effect, RefusalReason, ReplicaStatus
 from coordinator.vsr.errors import CallerError, demand
 from coordinator.vsr.events import (
     Abdicate,
@@ -32,7 +32,7 @@ from coordinator.vsr.events import (
     Event,
     Fit,
     Found,
-    PrepareRetired,
+    PrepareApplied,
     ReadIndexAbandoned,
     ReadIndexRequested,
     Received,
@@ -69,82 +69,107 @@ from coordinator.vsr.messages import (
     StartViewChangeMessage,
     StartViewMessage,
 )
-from coordinator.vsr.state import Configuration, Jitter, ReadFounders, State, no_jitter
+from coordinator.vsr.state import Configuration, Jitter, ReadInitialMembers, ReplicaState, no_jitter
 from coordinator.vsr.timeouts import TimeoutName
 
-Handler: TypeAlias = Callable[[State, Any], None]
+Handler: TypeAlias = Callable[[ReplicaState, Any], None]
 
-Receiver: TypeAlias = tuple[drop.Rules, Handler]
+Receiver: TypeAlias = tuple[message_guards.Rules, Handler]
 
 
-def by_members(rules: drop.Rules, handler: Handler) -> dict[Status, Receiver]:
-    """The same for a member of a founded cluster in whatever status."""
+def by_members(rules: message_guards.Rules, handler: Handler) -> dict[ReplicaStatus, Receiver]:
+    """The same for a member of a bootstrapped cluster in whatever status."""
     return dict.fromkeys(commit.MEMBER_STATUSES, (rules, handler))
 
 
-HEARD_PRIMARY: Receiver = (drop.HEARD_PRIMARY_RULES, start_view.on_primary_at_work)
-COUNT_COPY: Receiver = (drop.PREPARE_OK_RULES, acknowledge.on_prepare_ok)
+HEARD_PRIMARY: Receiver = (message_guards.HEARD_PRIMARY_RULES, start_view.on_primary_at_work)
+COUNT_COPY: Receiver = (message_guards.PREPARE_OK_RULES, acknowledge.on_prepare_ok)
 
 # A message that has no entry for a status is dropped in it, by the rule "status".
-MESSAGE_HANDLERS: dict[type, dict[Status, Receiver]] = {
+MESSAGE_HANDLERS: dict[type, dict[ReplicaStatus, Receiver]] = {
     PrepareMessage: {
-        Status.BLANK: (drop.FOUNDING_PREPARE_RULES, founding.on_founding_prepare),
-        Status.RECOVERING: HEARD_PRIMARY,
-        Status.VIEW_CHANGE: HEARD_PRIMARY,
-        Status.NORMAL: (drop.NORMAL_PREPARE_RULES, normal.on_prepare),
+        ReplicaStatus.BLANK: (
+            message_guards.BOOTSTRAP_PREPARE_RULES,
+            bootstrap.on_bootstrap_prepare,
+        ),
+        ReplicaStatus.RECOVERING: HEARD_PRIMARY,
+        ReplicaStatus.VIEW_CHANGE: HEARD_PRIMARY,
+        ReplicaStatus.NORMAL: (message_guards.NORMAL_PREPARE_RULES, normal.on_prepare),
     },
-    PrepareOkMessage: {Status.VIEW_CHANGE: COUNT_COPY, Status.NORMAL: COUNT_COPY},
+    PrepareOkMessage: {ReplicaStatus.VIEW_CHANGE: COUNT_COPY, ReplicaStatus.NORMAL: COUNT_COPY},
     CommitMessage: {
-        Status.BLANK: (drop.FOUNDED_CLUSTER_RULES, admission.on_founded_cluster),
-        Status.RECOVERING: HEARD_PRIMARY,
-        Status.VIEW_CHANGE: HEARD_PRIMARY,
-        Status.NORMAL: (drop.FROM_PRIMARY_RULES, normal.on_commit),
+        ReplicaStatus.BLANK: (
+            message_guards.BOOTSTRAPPED_CLUSTER_RULES,
+            rejoin.on_bootstrapped_cluster,
+        ),
+        ReplicaStatus.RECOVERING: HEARD_PRIMARY,
+        ReplicaStatus.VIEW_CHANGE: HEARD_PRIMARY,
+        ReplicaStatus.NORMAL: (message_guards.FROM_PRIMARY_RULES, normal.on_commit),
     },
-    CommitOkMessage: {Status.NORMAL: (drop.COMMIT_OK_RULES, reads.on_commit_ok)},
+    CommitOkMessage: {ReplicaStatus.NORMAL: (message_guards.COMMIT_OK_RULES, reads.on_commit_ok)},
     ReadIndexRequestMessage: {
-        Status.NORMAL: (drop.READ_INDEX_REQUEST_RULES, backup_reads.on_read_index_request)
+        ReplicaStatus.NORMAL: (
+            message_guards.READ_INDEX_REQUEST_RULES,
+            backup_reads.on_read_index_request,
+        )
     },
     ReadIndexReplyMessage: {
-        Status.NORMAL: (drop.READ_INDEX_REPLY_RULES, backup_reads.on_read_index_reply)
+        ReplicaStatus.NORMAL: (
+            message_guards.READ_INDEX_REPLY_RULES,
+            backup_reads.on_read_index_reply,
+        )
     },
-    BlankQueryMessage: {Status.BLANK: (drop.BLANK_QUERY_RULES, founding.on_blank_query)},
-    BlankAnswerMessage: {Status.BLANK: (drop.BLANK_ANSWER_RULES, founding.on_blank_answer)},
-    StartViewChangeMessage: by_members(drop.WISH_RULES, wishes.on_start_view_change),
-    DoViewChangeMessage: by_members(drop.VOTE_RULES, view_change.on_do_view_change),
-    StartViewMessage: by_members(drop.START_VIEW_RULES, start_view.on_start_view),
-    RequestStartViewMessage: by_members(
-        drop.REQUEST_START_VIEW_RULES, start_view.on_request_start_view
+    BlankQueryMessage: {
+        ReplicaStatus.BLANK: (message_guards.BLANK_QUERY_RULES, bootstrap.on_blank_query)
+    },
+    BlankAnswerMessage: {
+        ReplicaStatus.BLANK: (message_guards.BLANK_ANSWER_RULES, bootstrap.on_blank_answer)
+    },
+    StartViewChangeMessage: by_members(
+        message_guards.PRE_VOTE_RULES, pre_votes.on_start_view_change
     ),
-    RequestPrepareMessage: by_members(drop.REQUEST_PREPARE_RULES, repair.on_request_prepare),
+    DoViewChangeMessage: by_members(message_guards.VOTE_RULES, view_change.on_do_view_change),
+    StartViewMessage: by_members(message_guards.START_VIEW_RULES, start_view.on_start_view),
+    RequestStartViewMessage: by_members(
+        message_guards.REQUEST_START_VIEW_RULES, start_view.on_request_start_view
+    ),
+    RequestPrepareMessage: by_members(
+        message_guards.REQUEST_PREPARE_RULES, repair.on_request_prepare
+    ),
     RepairMessage: {
-        Status.BLANK: (drop.FOUNDING_REPAIR_RULES, founding.on_founding_prepare),
-        **by_members(drop.REPAIR_RULES, repair.on_repair),
+        ReplicaStatus.BLANK: (
+            message_guards.BOOTSTRAP_REPAIR_RULES,
+            bootstrap.on_bootstrap_prepare,
+        ),
+        **by_members(message_guards.REPAIR_RULES, repair.on_repair),
     },
     RequestCommittedMessage: by_members(
-        drop.REQUEST_COMMITTED_RULES, catch_up.on_request_committed
+        message_guards.REQUEST_COMMITTED_RULES, catch_up.on_request_committed
     ),
-    CommittedMessage: by_members(drop.COMMITTED_RULES, catch_up.on_committed),
-    CommittedGoneMessage: by_members(drop.COMMITTED_GONE_RULES, catch_up.on_committed_gone),
+    CommittedMessage: by_members(message_guards.COMMITTED_RULES, catch_up.on_committed),
+    CommittedGoneMessage: by_members(
+        message_guards.COMMITTED_GONE_RULES, catch_up.on_committed_gone
+    ),
     RequestAdmissionMessage: {
-        Status.NORMAL: (drop.REQUEST_ADMISSION_RULES, admission.on_request_admission)
+        ReplicaStatus.NORMAL: (message_guards.REQUEST_ADMISSION_RULES, rejoin.on_request_admission)
     },
-    AdmissionMessage: {Status.NORMAL: (drop.ADMISSION_RULES, admission.on_admission)},
+    AdmissionMessage: {ReplicaStatus.NORMAL: (message_guards.ADMISSION_RULES, rejoin.on_admission)},
     AdmissionDurableMessage: {
-        Status.NORMAL: (drop.ADMISSION_DURABLE_RULES, admission.on_admission_durable)
+        ReplicaStatus.NORMAL: (message_guards.ADMISSION_DURABLE_RULES, rejoin.on_admission_durable)
     },
 }
 
-TIMEOUT_HANDLERS: dict[TimeoutName, Callable[[State], None]] = {
-    TimeoutName.FOUNDING_QUERY: founding.ask_founders,
+TIMEOUT_HANDLERS: dict[TimeoutName, Callable[[ReplicaState], None]] = {
+    TimeoutName.BOOTSTRAP_QUERY: bootstrap.ask_initial_members,
     TimeoutName.HEARTBEAT: normal.send_heartbeat,
     TimeoutName.PREPARE_RESEND: normal.resend_prepares,
-    TimeoutName.SUSPICION: wishes.on_suspicion_timeout,
-    TimeoutName.WISH_RESEND: wishes.tell_wish,
+    TimeoutName.SUSPICION: pre_votes.on_suspicion_timeout,
+    TimeoutName.PRE_VOTE_RESEND: pre_votes.tell_pre_vote,
     TimeoutName.VOTE_RESEND: view_change.resend_vote,
     TimeoutName.VIEW_CHANGE: view_change.on_view_change_timeout,
     TimeoutName.START_VIEW_REQUEST: start_view.on_request_timeout,
     TimeoutName.REPAIR: repair.on_repair_timeout,
-    TimeoutName.ADMISSION: admission.on_admission_timeout,
+    TimeoutName.ADMISSION: rejoin.on_admission_timeout,
     TimeoutName.READ_INDEX: backup_reads.ask,
     TimeoutName.ABDICATION: abdication.on_abdication_timeout,
 }
@@ -155,12 +180,12 @@ OF_PRIMARY = (PrepareMessage, CommitMessage)
 OF_BACKUPS = (PrepareOkMessage, CommitOkMessage)
 
 
-def on_received(state: State, event: Received) -> None:
+def on_received(state: ReplicaState, event: Received) -> None:
     """Drop the message by a named rule, or hand it to the handler for this status."""
     message = event.message
-    hit = drop.first_hit(drop.ANY_RULES, state, message)
+    hit = message_guards.first_hit(message_guards.ANY_RULES, state, message)
     if hit is None:
-        hit = drop.first_hit(drop.rules_of_view(state, message), state, message)
+        hit = message_guards.first_hit(message_guards.rules_of_view(state, message), state, message)
     receiver = MESSAGE_HANDLERS.get(type(message), {}).get(state.status)
     if hit is None:
         listen(state, message)
@@ -170,14 +195,14 @@ def on_received(state: State, event: Received) -> None:
         hit = DropRule.STATUS
     if hit is None and receiver is not None:
         rules, handler = receiver
-        hit = drop.first_hit(rules, state, message)
+        hit = message_guards.first_hit(rules, state, message)
         if hit is None:
             handler(state, message)
     if hit is not None:
         state.emit(Dropped(hit, message))
 
 
-def listen(state: State, message: Message) -> None:
+def listen(state: ReplicaState, message: Message) -> None:
     """Note that the other side of this view is there, whatever else the message says."""
     if isinstance(message, OF_BACKUPS):
         if state.is_primary:
@@ -187,16 +212,16 @@ def listen(state: State, message: Message) -> None:
         and message.from_replica == state.primary
         and state.status in commit.MEMBER_STATUSES
     ):
-        wishes.heard_primary(state)
+        pre_votes.heard_primary(state)
 
 
-def follow(state: State, message: Message) -> None:
+def follow(state: ReplicaState, message: Message) -> None:
     """A message of normal operation in a later view leads to the question which log that has."""
     if isinstance(message, OF_PRIMARY):
         start_view.on_newer_view(state, message)
 
 
-def on_tick(state: State, event: Tick) -> None:
+def on_tick(state: ReplicaState, event: Tick) -> None:
     """Run the handlers of all timeouts that are due; each arms its own anew."""
     for name in state.timeouts.fired(state.now_ticks):
         # One that fired before it may have moved the replica on, and stopped this one.
@@ -204,25 +229,25 @@ def on_tick(state: State, event: Tick) -> None:
             TIMEOUT_HANDLERS[name](state)
 
 
-def on_records_durable(state: State, event: RecordsDurable) -> None:
-    """While blank, the durable record is the founding one."""
-    if state.status is Status.BLANK:
-        founding.on_records_durable(state, event)
+def on_records_durable(state: ReplicaState, event: RecordsDurable) -> None:
+    """While blank, the durable record is the bootstrap one."""
+    if state.status is ReplicaStatus.BLANK:
+        bootstrap.on_records_durable(state, event)
     else:
         acknowledge.on_records_durable(state, event)
 
 
-def on_found(state: State, event: Found) -> None:
-    """Only a blank replica can be founded."""
-    demand(state.status is Status.BLANK, "Found goes to a blank replica", state.status)
-    founding.on_found(state, event)
+def on_found(state: ReplicaState, event: Found) -> None:
+    """Only a blank replica can be bootstrapped."""
+    demand(state.status is ReplicaStatus.BLANK, "Found goes to a blank replica", state.status)
+    bootstrap.on_found(state, event)
 
 
-def on_suspect(state: State, event: Suspect) -> None:
+def on_suspect(state: ReplicaState, event: Suspect) -> None:
     """Only members who follow that replica have anything to suspect it of."""
     demand(event.replica != state.replica, "nobody suspects itself", event.replica)
     if state.status in commit.MEMBER_STATUSES and event.replica == state.primary:
-        wishes.lost_primary(state)
+        pre_votes.lost_primary(state)
 
 
 EVENT_HANDLERS: dict[type, Handler] = {
@@ -233,7 +258,7 @@ EVENT_HANDLERS: dict[type, Handler] = {
     Found: on_found,
     RecordsDurable: on_records_durable,
     SuperblockDurable: view_change.on_superblock_durable,
-    PrepareRetired: commit.on_prepare_retired,
+    PrepareApplied: commit.on_prepare_applied,
     Discarded: acknowledge.on_discarded,
     RecordFaulty: repair.on_record_faulty,
     Abdicate: abdication.on_abdicate,
@@ -245,37 +270,37 @@ EVENT_HANDLERS: dict[type, Handler] = {
 }
 
 # What follows from the state alone, whatever the event was. In this order, once, is a fixed point:
-# wishes begin a view, votes choose its log, which is taken over; committing lets entries be handed
-# out, that ends a view change, and that lets reads be served.
-SETTLE_RULES: tuple[Callable[[State], None], ...] = (
-    view_change.follow_wishes,
+# pre-votes begin a view, votes choose its log, which is taken over; committing lets entries be
+# handed out, that ends a view change, and that lets reads be served.
+SETTLE_RULES: tuple[Callable[[ReplicaState], None], ...] = (
+    view_change.follow_pre_votes,
     view_change.vote,
     view_change.choose_log,
-    install.advance,
+    log_adoption.advance,
     commit.advance,
     commit.deliver,
     view_change.finish,
     repair.settle,
     reads.settle,
-    admission.recognize_founder,
-    admission.settle,
+    rejoin.recognize_initial_member,
+    rejoin.settle,
 )
 
 # Those that can do something in a replica that is normal. Most steps are of such.
-NORMAL_SETTLE_RULES: tuple[Callable[[State], None], ...] = (
-    view_change.follow_wishes,
+NORMAL_SETTLE_RULES: tuple[Callable[[ReplicaState], None], ...] = (
+    view_change.follow_pre_votes,
     commit.advance,
     commit.deliver,
     repair.settle,
     reads.settle,
-    admission.settle,
+    rejoin.settle,
 )
 
 
 class Replica:
     """One replica of the cluster, as a deterministic function of the events it is given.
 
-    `seal` makes prepares; `read_founders` reads the boot nonces out of a Founded body and is
+    `seal` makes prepares; `read_initial_members` reads the boot nonces out of a Founded body and is
     needed only if there are other replicas. `jitter(limit)` returns a whole number from 0 to
     `limit`, which keeps replicas from acting at the same moment. See the package docstring for the
     caller's duties.
@@ -286,12 +311,12 @@ class Replica:
         configuration: Configuration,
         *,
         seal: Seal,
-        read_founders: ReadFounders | None = None,
+        read_initial_members: ReadInitialMembers | None = None,
         jitter: Jitter = no_jitter,
     ) -> None:
-        if configuration.replica_count > 1 and read_founders is None:
-            raise ValueError("read_founders is needed when replica_count is more than 1")
-        self._state = State(configuration, seal, read_founders, jitter)
+        if configuration.replica_count > 1 and read_initial_members is None:
+            raise ValueError("read_initial_members is needed when replica_count is more than 1")
+        self._state = ReplicaState(configuration, seal, read_initial_members, jitter)
         self._started = False
         self._broken = False
         self._armed_ticks: int | None = None
@@ -310,7 +335,7 @@ class Replica:
         try:
             EVENT_HANDLERS[type(event)](state, event)
             self._started = True
-            is_normal = state.status is Status.NORMAL
+            is_normal = state.status is ReplicaStatus.NORMAL
             for settle in NORMAL_SETTLE_RULES if is_normal else SETTLE_RULES:
                 settle(state)
             self._marks = check_step(self._marks, state)
@@ -357,12 +382,12 @@ class Replica:
         return entry is not None and entry.header.checksum == checksum and op not in log.faulty
 
     @property
-    def unretired_count(self) -> int:
-        """How many entries of the log are not retired yet."""
-        return self._state.log.op - self._state.retired_op
+    def unapplied_count(self) -> int:
+        """How many entries of the log are not applied yet."""
+        return self._state.log.op - self._state.applied_op
 
     @property
-    def status(self) -> Status:
+    def status(self) -> ReplicaStatus:
         """The status after the last step."""
         return self._state.status
 
@@ -393,7 +418,7 @@ class Replica:
 
     @property
     def marks(self) -> Marks:
-        """The numbers that only grow: view, op, commit and retirement."""
+        """The numbers that only grow: view, op, commit and applied op."""
         return Marks.of(self._state)
 
     def __repr__(self) -> str:
@@ -403,5 +428,5 @@ class Replica:
             f"<{role} {self._state.replica} of {self._state.replica_count}"
             f" {self.status.value} view={marks.view} log_view={marks.log_view}"
             f" op={marks.op} durable={marks.durable_op} commit={marks.commit_max}"
-            f" executed={marks.commit_min} retired={marks.retired_op}>"
+            f" executed={marks.commit_min} applied={marks.applied_op}>"
         )

@@ -8,33 +8,33 @@ committed.
 
 from __future__ import annotations
 
-from coordinator.vsr import install, view_change, wishes
-from coordinator.vsr.effects import Status
+from coordinator.vsr import log_adoption, pre_votes, view_change
+from coordinator.vsr.effects import ReplicaStatus
 from coordinator.vsr.messages import (
     CommitMessage,
     PrepareMessage,
     RequestStartViewMessage,
     StartViewMessage,
 )
-from coordinator.vsr.state import Installation, State
+from coordinator.vsr.state import LogAdoption, ReplicaState
 from coordinator.vsr.timeouts import TimeoutName
 
 
-def recover(state: State) -> None:
+def recover(state: ReplicaState) -> None:
     """A restarted member waits for the log of its view, or for the end of that view.
 
     A restarted primary never goes on in its view: entries that it sent may have been committed
     without a copy of its own.
     """
-    state.change_status(Status.RECOVERING)
+    state.change_status(ReplicaStatus.RECOVERING)
     if state.is_primary:
-        wishes.suspect(state, state.view + 1)
+        pre_votes.suspect(state, state.view + 1)
     else:
-        wishes.arm_suspicion(state)
+        pre_votes.arm_suspicion(state)
     ask(state, state.view)
 
 
-def ask(state: State, view: int) -> None:
+def ask(state: ReplicaState, view: int) -> None:
     """Ask the primary of `view` for its log; not more often than now and then."""
     if state.timeouts.is_armed(TimeoutName.START_VIEW_REQUEST) and view <= state.asked_view:
         return
@@ -45,32 +45,32 @@ def ask(state: State, view: int) -> None:
     state.timeouts.arm(TimeoutName.START_VIEW_REQUEST, state.now_ticks)
 
 
-def question(state: State, view: int) -> RequestStartViewMessage:
+def question(state: ReplicaState, view: int) -> RequestStartViewMessage:
     """The request for the log of `view`, recognizable as one of this boot."""
     return RequestStartViewMessage(
         state.configuration.cluster_id, state.replica, view, state.boot_nonce
     )
 
 
-def on_request_timeout(state: State) -> None:
+def on_request_timeout(state: ReplicaState) -> None:
     """Ask again while recovering, now all; anyone else asks when it hears of the view again.
 
     The others may live in an earlier view, in which this replica can take part no more. They learn
     from the question that the later one is due.
     """
     state.timeouts.stop(TimeoutName.START_VIEW_REQUEST)
-    if state.status is Status.RECOVERING and state.installation is None:
+    if state.status is ReplicaStatus.RECOVERING and state.installation is None:
         state.broadcast(question(state, max(state.view, state.asked_view)))
         state.timeouts.arm(TimeoutName.START_VIEW_REQUEST, state.now_ticks)
 
 
-def on_newer_view(state: State, message: PrepareMessage | CommitMessage) -> None:
+def on_newer_view(state: ReplicaState, message: PrepareMessage | CommitMessage) -> None:
     """The primary of a later view is at work: ask it for the log of that view."""
     if message.from_replica == message.view % state.replica_count:
         ask(state, message.view)
 
 
-def on_primary_at_work(state: State, message: PrepareMessage | CommitMessage) -> None:
+def on_primary_at_work(state: ReplicaState, message: PrepareMessage | CommitMessage) -> None:
     """The primary of this view is at work, and its log is not here yet: ask for it."""
     if isinstance(message, CommitMessage):
         state.hear_commit(message.commit, message.from_replica)
@@ -78,27 +78,27 @@ def on_primary_at_work(state: State, message: PrepareMessage | CommitMessage) ->
         ask(state, state.view)
 
 
-def on_request_start_view(state: State, message: RequestStartViewMessage) -> None:
+def on_request_start_view(state: ReplicaState, message: RequestStartViewMessage) -> None:
     """Installed primary: answer with the log of this view.
 
-    If the asker is in a later view, a quorum wished for that once, and the asker can take part in
-    no earlier one: the view is due.
+    If the asker is in a later view, a quorum pre-voted for that once, and the asker can take part
+    in no earlier one: the view is due.
     """
     if message.view > state.view:
         view_change.enter(state, message.view)
         return
-    install.send_start_view(state, message.from_replica, message.nonce)
+    log_adoption.send_start_view(state, message.from_replica, message.nonce)
 
 
-def on_start_view(state: State, message: StartViewMessage) -> None:
+def on_start_view(state: ReplicaState, message: StartViewMessage) -> None:
     """Take over the log of the view, which may be a later one than this replica is in."""
     if message.view > state.view:
         view_change.enter(state, message.view)
-    elif state.status is Status.RECOVERING:
-        state.change_status(Status.VIEW_CHANGE)
-    wishes.heard_primary(state)
+    elif state.status is ReplicaStatus.RECOVERING:
+        state.change_status(ReplicaStatus.VIEW_CHANGE)
+    pre_votes.heard_primary(state)
     holders = (message.from_replica, *(i for i in state.others if i != message.from_replica))
-    state.installation = Installation(
+    state.installation = LogAdoption(
         message.from_replica, holders, message.commit, message.headers, message.head_op
     )
     state.hear_commit(message.commit, message.from_replica)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from enum import Enum
 from itertools import pairwise
 
-from coordinator.vsr import founding, start_view, view_change
-from coordinator.vsr.effects import NOT_ADMITTED, Halted, Status, SuperblockState
+from coordinator.vsr import bootstrap, start_view, view_change
+from coordinator.vsr.effects import NOT_ADMITTED, CoreState, Halted, ReplicaStatus
 from coordinator.vsr.errors import demand
 from coordinator.vsr.events import Start
 from coordinator.vsr.messages import PARENT_OF_FIRST, PrepareHeader
-from coordinator.vsr.state import FOUNDING_VIEW, State
+from coordinator.vsr.state import BOOTSTRAP_VIEW, ReplicaState
 from viewstamp.limits import BOOT_NONCE_BYTES, PIPELINE_PREPARES_MAX
 
 
@@ -19,7 +19,7 @@ class Extent(Enum):
     """How far the journal reaches."""
 
     EMPTY = "empty"
-    FOUNDED = "founded"
+    BOOTSTRAPPED = "bootstrapped"
     LONGER = "longer"
 
 
@@ -27,14 +27,14 @@ def extent(head_op: int) -> Extent:
     """Classify the op of the journal's last entry; 0 is the empty journal."""
     if head_op == 0:
         return Extent.EMPTY
-    return Extent.FOUNDED if head_op == 1 else Extent.LONGER
+    return Extent.BOOTSTRAPPED if head_op == 1 else Extent.LONGER
 
 
-def on_start(state: State, event: Start) -> None:
+def on_start(state: ReplicaState, event: Start) -> None:
     """Take over what the disk holds and go the way that the table names."""
     demand_start(event)
     demand_role(state, event.superblock)
-    superblock = event.superblock or SuperblockState(FOUNDING_VIEW, FOUNDING_VIEW, 0)
+    superblock = event.superblock or CoreState(BOOTSTRAP_VIEW, BOOTSTRAP_VIEW, 0)
     state.boot_nonce = event.boot_nonce
     state.durable = event.superblock
     state.view, state.log_view = superblock.view, superblock.log_view
@@ -44,12 +44,12 @@ def on_start(state: State, event: Start) -> None:
     if alone and event.base_op > state.log.op:
         halt_base_beyond_log(state, event.base_op)
         return
-    state.commit_max = state.commit_min = state.retired_op = event.base_op
+    state.commit_max = state.commit_min = state.applied_op = event.base_op
     action = STARTUP[(alone, event.superblock is not None, extent(state.log.op))]
     action(state, superblock)
 
 
-def inherit(state: State, event: Start) -> None:
+def inherit(state: ReplicaState, event: Start) -> None:
     """Take over the log. What peers sent as a snapshot may reach further than the own journal."""
     log = state.log
     log.inherit(event.suffix, state.log_view)
@@ -84,7 +84,7 @@ def demand_start(event: Start) -> None:
         demand_suffix(event)
 
 
-def demand_role(state: State, superblock: SuperblockState | None) -> None:
+def demand_role(state: ReplicaState, superblock: CoreState | None) -> None:
     """Hold the driver to giving a standby a disk on which nobody ever voted."""
     demand(
         not state.is_standby or superblock is None or superblock.voting_view == NOT_ADMITTED,
@@ -127,17 +127,17 @@ def follows(earlier: PrepareHeader, later: PrepareHeader) -> bool:
     )
 
 
-def begin_blank(state: State, superblock: SuperblockState) -> None:
-    """Nothing was ever written: wait to be founded."""
-    founding.begin(state)
+def begin_blank(state: ReplicaState, superblock: CoreState) -> None:
+    """Nothing was ever written: wait to be bootstrapped."""
+    bootstrap.begin(state)
 
 
-def finish_founding(state: State, superblock: SuperblockState) -> None:
-    """The founding crashed after op 1 was durable: nobody was told, and the lone entry is good."""
+def finish_bootstrap(state: ReplicaState, superblock: CoreState) -> None:
+    """The bootstrap crashed after op 1 was durable: nobody was told, and the lone entry is good."""
     take_over_alone(state)
 
 
-def take_over_alone(state: State) -> None:
+def take_over_alone(state: ReplicaState) -> None:
     """Move to the next view, and let the disk know with it that the whole log is committed.
 
     A lone replica is its own quorum, so what its journal holds durably is committed. Once the
@@ -147,7 +147,7 @@ def take_over_alone(state: State) -> None:
     view_change.enter(state, state.view + 1)
 
 
-def recover_alone(state: State, superblock: SuperblockState) -> None:
+def recover_alone(state: ReplicaState, superblock: CoreState) -> None:
     """Hold a view change with oneself, if the log has all that the superblock knows of."""
     head = state.log.head
     if head is None or head.op < superblock.commit_max:
@@ -163,7 +163,7 @@ def recover_alone(state: State, superblock: SuperblockState) -> None:
         take_over_alone(state)
 
 
-def halt_short_log(state: State, superblock: SuperblockState) -> None:
+def halt_short_log(state: ReplicaState, superblock: CoreState) -> None:
     """Committed entries are gone, and there is no peer to have them from."""
     halt(
         state,
@@ -173,7 +173,7 @@ def halt_short_log(state: State, superblock: SuperblockState) -> None:
     )
 
 
-def halt_base_beyond_log(state: State, base_op: int) -> None:
+def halt_base_beyond_log(state: ReplicaState, base_op: int) -> None:
     """The snapshot covers more than the journal holds, whose last entries were acknowledged."""
     halt(
         state,
@@ -183,7 +183,7 @@ def halt_base_beyond_log(state: State, base_op: int) -> None:
     )
 
 
-def halt_without_superblock(state: State, superblock: SuperblockState) -> None:
+def halt_without_superblock(state: ReplicaState, superblock: CoreState) -> None:
     """A longer journal was acknowledged in a view that nobody remembers."""
     halt(
         state,
@@ -192,7 +192,7 @@ def halt_without_superblock(state: State, superblock: SuperblockState) -> None:
     )
 
 
-def await_peers(state: State, superblock: SuperblockState) -> None:
+def await_peers(state: ReplicaState, superblock: CoreState) -> None:
     """One of several, after a restart: it may not act before its peers brought it up to date.
 
     Every entry says what was committed when it was made, in this very log; and that it was made
@@ -208,45 +208,45 @@ def await_peers(state: State, superblock: SuperblockState) -> None:
     start_view.recover(state)
 
 
-def await_peers_without_journal(state: State, superblock: SuperblockState) -> None:
+def await_peers_without_journal(state: ReplicaState, superblock: CoreState) -> None:
     """The journal is gone, and what was in it was acknowledged: nothing of it may be denied."""
     state.log.head_uncertain = True
     await_peers(state, superblock)
 
 
-def found_anew(state: State, superblock: SuperblockState) -> None:
-    """The founding primary crashed before it told anyone of op 1; the others still are blank.
+def found_anew(state: ReplicaState, superblock: CoreState) -> None:
+    """The bootstrap primary crashed before it told anyone of op 1; the others still are blank.
 
-    Another founder has been told, but did not vouch for op 1 yet. It is a member. A standby has
-    lost its superblock, and notes what it is before anything else.
+    Another initial member has been told, but did not vouch for op 1 yet. It is a member. A standby
+    has lost its superblock, and notes what it is before anything else.
     """
     if state.is_primary:
         state.discard_after(0)
-        founding.begin(state)
+        bootstrap.begin(state)
         return
     await_peers(state, superblock)
     if state.is_standby:
         state.persist_superblock()
 
 
-def halt(state: State, reason: str) -> None:
+def halt(state: ReplicaState, reason: str) -> None:
     """Stop for good, and say what the operator can do."""
-    state.change_status(Status.HALTED)
+    state.change_status(ReplicaStatus.HALTED)
     state.emit(Halted(reason))
 
 
-STARTUP: dict[tuple[bool, bool, Extent], Callable[[State, SuperblockState], None]] = {
+STARTUP: dict[tuple[bool, bool, Extent], Callable[[ReplicaState, CoreState], None]] = {
     # (alone, superblock found, journal)
     (True, False, Extent.EMPTY): begin_blank,
-    (True, False, Extent.FOUNDED): finish_founding,
+    (True, False, Extent.BOOTSTRAPPED): finish_bootstrap,
     (True, False, Extent.LONGER): halt_without_superblock,
     (True, True, Extent.EMPTY): halt_short_log,
-    (True, True, Extent.FOUNDED): recover_alone,
+    (True, True, Extent.BOOTSTRAPPED): recover_alone,
     (True, True, Extent.LONGER): recover_alone,
     (False, False, Extent.EMPTY): begin_blank,
-    (False, False, Extent.FOUNDED): found_anew,
+    (False, False, Extent.BOOTSTRAPPED): found_anew,
     (False, False, Extent.LONGER): halt_without_superblock,
     (False, True, Extent.EMPTY): await_peers_without_journal,
-    (False, True, Extent.FOUNDED): await_peers,
+    (False, True, Extent.BOOTSTRAPPED): await_peers,
     (False, True, Extent.LONGER): await_peers,
 }

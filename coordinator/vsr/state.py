@@ -8,17 +8,17 @@ from typing import TypeAlias
 
 from coordinator.vsr.effects import (
     NOT_ADMITTED,
+    CoreState,
     DiscardAfter,
     Effect,
     PersistPrepares,
     PersistSuperblock,
+    ReplicaStatus,
     Send,
-    Status,
     StatusChanged,
-    SuperblockState,
 )
 from coordinator.vsr.errors import check
-from coordinator.vsr.log import Entry, LogTail
+from coordinator.vsr.log import LogEntry, LogTail
 from coordinator.vsr.messages import (
     DoViewChangeMessage,
     Message,
@@ -31,13 +31,13 @@ from coordinator.vsr.quorum import QUORUMS, Quorums
 from coordinator.vsr.timeouts import Timeouts
 from viewstamp.limits import CLUSTER_ID_BYTES, STANDBYS_MAX
 
-FOUNDING_VIEW = 0
+BOOTSTRAP_VIEW = 0
 """The view in which op 1 is sequenced; its primary is replica 0."""
 
-ACTING = (Status.BLANK, Status.VIEW_CHANGE, Status.NORMAL)
+ACTING = (ReplicaStatus.BLANK, ReplicaStatus.VIEW_CHANGE, ReplicaStatus.NORMAL)
 """Statuses in which an installed log is acted on; the others wait, or have stopped."""
 
-ReadFounders: TypeAlias = Callable[[bytes], Sequence[bytes]]
+ReadInitialMembers: TypeAlias = Callable[[bytes], Sequence[bytes]]
 """Reads the boot nonces, in replica order, out of the body of a Founded entry."""
 
 
@@ -104,15 +104,15 @@ class ReadRounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """A replica's wish to be in `target_view` or a later one, as heard at a tick."""
+class PreVote:
+    """A replica's pre-vote to be in `target_view` or a later one, as heard at a tick."""
 
     target_view: int
     heard_ticks: int
 
 
 @dataclass(frozen=True, slots=True)
-class Installation:
+class LogAdoption:
     """The log that a view begins with, while this replica takes it over.
 
     `headers` are its entries after `commit`, and before them what is known of committed ones, in
@@ -128,7 +128,7 @@ class Installation:
 
 
 @dataclass(slots=True)
-class State:
+class ReplicaState:
     """The state of one replica between two steps.
 
     `view` is the view the replica is in or moving to; `log_view` the last view whose log it took
@@ -139,25 +139,25 @@ class State:
 
     configuration: Configuration
     seal: Seal
-    read_founders: ReadFounders | None
+    read_initial_members: ReadInitialMembers | None
     jitter: Jitter = no_jitter
-    status: Status = Status.RECOVERING
-    view: int = FOUNDING_VIEW
-    log_view: int = FOUNDING_VIEW
+    status: ReplicaStatus = ReplicaStatus.RECOVERING
+    view: int = BOOTSTRAP_VIEW
+    log_view: int = BOOTSTRAP_VIEW
     log: LogTail = field(default_factory=LogTail)
     commit_max: int = 0
     commit_min: int = 0
-    retired_op: int = 0
+    applied_op: int = 0
     inherited_op: int = 0
-    """Primary: that head too; retired before anything is admitted. 0 for a backup."""
+    """Primary: that head too; applied before anything is admitted. 0 for a backup."""
     recorded_view: int = -1
     """The last view whose log this process took over as a whole; the disk may not know yet."""
     began_op: int = 0
     """The head of the log that this view began with, here."""
     vouched_op: int = 0
     """The commit point that this view's log began with: what is above it is vouched for."""
-    durable: SuperblockState | None = None
-    writing: SuperblockState | None = None
+    durable: CoreState | None = None
+    writing: CoreState | None = None
     voting_view: int = 0
     commit_heard: int = 0
     commit_source: int = 0
@@ -168,9 +168,9 @@ class State:
     """The ops of the entries that peers were asked for."""
     asked_view: int = 0
     """The view whose primary was asked for its log, the last time."""
-    wishes: dict[int, Wish] = field(default_factory=dict)
+    pre_votes: dict[int, PreVote] = field(default_factory=dict)
     votes: dict[int, DoViewChangeMessage] = field(default_factory=dict)
-    installation: Installation | None = None
+    installation: LogAdoption | None = None
     stuck_op: int = 0
     """The entry of the last alarm."""
     snapshot_generation: int = 0
@@ -188,7 +188,7 @@ class State:
     redeliver: set[int] = field(default_factory=set)
     """Entries handed out without a body that turned out to be damaged here."""
     boot_nonce: bytes = b""
-    founders: dict[int, bytes] = field(default_factory=dict)
+    initial_members: dict[int, bytes] = field(default_factory=dict)
     reads: ReadRounds = field(default_factory=ReadRounds)
     timeouts: Timeouts = field(default_factory=Timeouts)
     now_ticks: int = 0
@@ -275,7 +275,7 @@ class State:
         """Add to the effects of this step."""
         self.effects.append(effect)
 
-    def change_status(self, status: Status) -> None:
+    def change_status(self, status: ReplicaStatus) -> None:
         """Enter `status` and say so."""
         self.status = status
         self.emit(StatusChanged(status, self.view, self.primary))
@@ -294,9 +294,9 @@ class State:
         if commit > self.commit_heard:
             self.commit_heard, self.commit_source = commit, source
 
-    def write(self, prepare: Prepare, *, fills: bool = False) -> Entry:
+    def write(self, prepare: Prepare, *, fills: bool = False) -> LogEntry:
         """Have `prepare` written, as the head of the log or in place of a damaged record."""
-        entry = Entry(prepare.header, prepare, self.log_view)
+        entry = LogEntry(prepare.header, prepare, self.log_view)
         take = self.log.fill if fills else self.log.append
         take(entry)
         self.emit(PersistPrepares((prepare,)))
@@ -331,7 +331,7 @@ class State:
         commit = self.recordable_commit
         if self.durable is not None:
             commit = max(commit, self.durable.commit_max)
-        state = SuperblockState(self.view, self.log_view, commit, self.voting_view)
+        state = CoreState(self.view, self.log_view, commit, self.voting_view)
         check(
             self.durable is None or state.follows(self.durable),
             "no field of the superblock goes back",

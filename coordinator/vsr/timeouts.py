@@ -10,8 +10,8 @@ from enum import Enum
 
 from viewstamp.limits import (
     ABDICATE_MS,
+    BOOTSTRAP_QUERY_MS,
     DO_VIEW_CHANGE_RESEND_MS,
-    FOUNDING_QUERY_MS,
     HEARTBEAT_MS,
     PREPARE_RESEND_MS,
     READ_INDEX_RESEND_MS,
@@ -32,11 +32,11 @@ def ticks(duration_ms: int) -> int:
 class TimeoutName(Enum):
     """The timeouts of a replica, in the order in which they are looked at."""
 
-    FOUNDING_QUERY = "founding_query"
+    BOOTSTRAP_QUERY = "bootstrap_query"
     HEARTBEAT = "heartbeat"
     PREPARE_RESEND = "prepare_resend"
     SUSPICION = "suspicion"
-    WISH_RESEND = "wish_resend"
+    PRE_VOTE_RESEND = "pre_vote_resend"
     VOTE_RESEND = "vote_resend"
     VIEW_CHANGE = "view_change"
     START_VIEW_REQUEST = "start_view_request"
@@ -47,11 +47,11 @@ class TimeoutName(Enum):
 
 
 AFTER_MS = {
-    TimeoutName.FOUNDING_QUERY: FOUNDING_QUERY_MS,
+    TimeoutName.BOOTSTRAP_QUERY: BOOTSTRAP_QUERY_MS,
     TimeoutName.HEARTBEAT: HEARTBEAT_MS,
     TimeoutName.PREPARE_RESEND: PREPARE_RESEND_MS,
     TimeoutName.SUSPICION: SUSPICION_MS,
-    TimeoutName.WISH_RESEND: START_VIEW_CHANGE_RESEND_MS,
+    TimeoutName.PRE_VOTE_RESEND: START_VIEW_CHANGE_RESEND_MS,
     TimeoutName.VOTE_RESEND: DO_VIEW_CHANGE_RESEND_MS,
     TimeoutName.VIEW_CHANGE: VIEW_CHANGE_MS,
     TimeoutName.START_VIEW_REQUEST: START_VIEW_REQUEST_MS,

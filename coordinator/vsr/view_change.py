@@ -11,55 +11,55 @@ A lone replica holds a view change with itself on every start: its vote is the q
 
 from __future__ import annotations
 
-from coordinator.vsr import abdication, choice, install, normal, reads, wishes
-from coordinator.vsr.effects import RefusalReason, Status, Stuck
+from coordinator.vsr import abdication, log_adoption, log_selection, normal, pre_votes, reads
+from coordinator.vsr.effects import RefusalReason, ReplicaStatus, Stuck
 from coordinator.vsr.errors import check, demand
 from coordinator.vsr.events import SuperblockDurable
 from coordinator.vsr.messages import DoViewChangeMessage
-from coordinator.vsr.state import Installation, State
+from coordinator.vsr.state import LogAdoption, ReplicaState
 from coordinator.vsr.timeouts import TimeoutName, ticks
 from viewstamp.limits import FORFEIT_LAG_OPS, VIEW_CHANGE_MS, VIEW_CHANGE_MS_MAX
 
 
-def enter(state: State, view: int) -> None:
+def enter(state: ReplicaState, view: int) -> None:
     """Move to a later view. It counts for nothing before the disk knows."""
     check(view > state.view, "views only grow", (state.view, view))
     state.view = view
-    state.wishes, state.votes, state.installation = {}, {}, None
+    state.pre_votes, state.votes, state.installation = {}, {}, None
     state.follows_primary = state.is_abdicating = False
     state.timeouts.stop_all()
     state.asked_ops = frozenset()
     reads.refuse_all(state, RefusalReason.VIEW_CHANGE)
-    state.change_status(Status.VIEW_CHANGE)
+    state.change_status(ReplicaStatus.VIEW_CHANGE)
     state.persist_superblock()
     if state.replica_count > 1:
         arm_patience(state)
-        wishes.tell_wish(state)
+        pre_votes.tell_pre_vote(state)
         abdication.decline_if_unfit(state)
 
 
-def follow_wishes(state: State) -> None:
-    """Settle rule: move to the view that a quorum wishes for."""
-    view = wishes.due_view(state)
-    if view is not None and state.status is not Status.HALTED:
+def follow_pre_votes(state: ReplicaState) -> None:
+    """Settle rule: move to the view that a quorum pre-votes for."""
+    view = pre_votes.due_view(state)
+    if view is not None and state.status is not ReplicaStatus.HALTED:
         enter(state, view)
 
 
-def arm_patience(state: State) -> None:
+def arm_patience(state: ReplicaState) -> None:
     """Give this view some time, twice as much as the last one that failed."""
     patience_ms = min(VIEW_CHANGE_MS << min(state.view_changes_failed, 8), VIEW_CHANGE_MS_MAX)
     patience_ms += state.jitter(patience_ms // 2)
     state.timeouts.arm(TimeoutName.VIEW_CHANGE, state.now_ticks, ticks(patience_ms))
 
 
-def on_view_change_timeout(state: State) -> None:
-    """The view did not become normal in time: wish for the next, and go on trying meanwhile."""
+def on_view_change_timeout(state: ReplicaState) -> None:
+    """The view did not become normal in time: pre-vote for the next, and go on trying meanwhile."""
     state.view_changes_failed += 1
     arm_patience(state)
-    wishes.suspect(state, state.view + 1)
+    pre_votes.suspect(state, state.view + 1)
 
 
-def on_superblock_durable(state: State, event: SuperblockDurable) -> None:
+def on_superblock_durable(state: ReplicaState, event: SuperblockDurable) -> None:
     """Note what the disk knows now; the settle rules go on from there."""
     demand(
         event.state == state.writing,
@@ -69,12 +69,12 @@ def on_superblock_durable(state: State, event: SuperblockDurable) -> None:
     was_installed = state.is_installed
     state.superblock_written()
     # A newcomer's first superblock names a view whose log it has still to take over.
-    took_over = state.status is Status.BLANK or state.recorded_view == state.view
+    took_over = state.status is ReplicaStatus.BLANK or state.recorded_view == state.view
     if state.is_installed and not was_installed and took_over:
-        install.take_up(state)
+        log_adoption.take_up(state)
 
 
-def own_vote(state: State) -> DoViewChangeMessage:
+def own_vote(state: ReplicaState) -> DoViewChangeMessage:
     """What this disk holds of a log, from the last entry on that is known to be committed.
 
     That one tells the others' entries apart that follow it from those that follow another one.
@@ -93,13 +93,13 @@ def own_vote(state: State) -> DoViewChangeMessage:
     )
 
 
-def may_vote(state: State) -> bool:
+def may_vote(state: ReplicaState) -> bool:
     """Whether the disk knows of the view, and holds the log just as it is here.
 
     What is under way to the disk could be lost, and then the vote would have told a lie.
     """
     return (
-        state.status is Status.VIEW_CHANGE
+        state.status is ReplicaStatus.VIEW_CHANGE
         and state.is_voter
         and state.durable is not None
         and state.durable.view == state.view
@@ -109,13 +109,13 @@ def may_vote(state: State) -> bool:
     )
 
 
-def vote(state: State) -> None:
+def vote(state: ReplicaState) -> None:
     """Settle rule: vote as soon as that is allowed, once; it is repeated by time."""
     if state.replica not in state.votes and may_vote(state):
         cast(state)
 
 
-def cast(state: State) -> None:
+def cast(state: ReplicaState) -> None:
     """Vote: the primary-elect to itself, the others to it."""
     state.votes[state.replica] = own_vote(state)
     if not state.is_primary:
@@ -124,10 +124,10 @@ def cast(state: State) -> None:
         state.timeouts.arm(TimeoutName.VOTE_RESEND, state.now_ticks)
 
 
-def resend_vote(state: State) -> None:
+def resend_vote(state: ReplicaState) -> None:
     """Repeat the vote until the view's log is known, with what the disk holds now; to all.
 
-    It may be that only some saw the quorum of wishes, while the others went on in the old view,
+    It may be that only some saw the quorum of pre-votes, while the others went on in the old view,
     in which those who left it cannot take part any more. The vote makes all follow.
     """
     state.timeouts.stop(TimeoutName.VOTE_RESEND)
@@ -135,39 +135,39 @@ def resend_vote(state: State) -> None:
         state.votes[state.replica] = own_vote(state)
         state.broadcast(state.votes[state.replica])
         state.timeouts.arm(TimeoutName.VOTE_RESEND, state.now_ticks)
-    elif state.status is Status.VIEW_CHANGE and state.installation is None:
+    elif state.status is ReplicaStatus.VIEW_CHANGE and state.installation is None:
         state.timeouts.arm(TimeoutName.VOTE_RESEND, state.now_ticks)
 
 
-def on_do_view_change(state: State, message: DoViewChangeMessage) -> None:
-    """Primary-elect: count the vote. Its sender saw a quorum of wishes, so the view is due."""
+def on_do_view_change(state: ReplicaState, message: DoViewChangeMessage) -> None:
+    """Primary-elect: count the vote. Its sender saw a quorum of pre-votes, so the view is due."""
     if message.view > state.view:
         enter(state, message.view)
     if not state.is_primary:
         return
     if state.is_installed:
-        install.send_start_view(state, message.from_replica, install.NO_NONCE)
+        log_adoption.send_start_view(state, message.from_replica, log_adoption.NO_NONCE)
     elif state.installation is None:
         state.votes[message.from_replica] = message
 
 
-def choose_log(state: State) -> None:
+def choose_log(state: ReplicaState) -> None:
     """Settle rule: primary-elect: take over the log that the votes determine, once they do."""
     if not elects(state):
         return
     votes = [state.votes[replica] for replica in sorted(state.votes)]
-    chosen = choice.choose(votes, state.replica_count, state.quorums)
-    if isinstance(chosen, choice.Chosen):
+    chosen = log_selection.choose(votes, state.replica_count, state.quorums)
+    if isinstance(chosen, log_selection.Chosen):
         begin_installation(state, chosen)
-    elif isinstance(chosen, choice.Unrecoverable) and state.stuck_op != chosen.op:
+    elif isinstance(chosen, log_selection.Unrecoverable) and state.stuck_op != chosen.op:
         state.stuck_op = chosen.op
         state.emit(Stuck(chosen.op, "all replicas voted, and no vote has this entry intact"))
 
 
-def elects(state: State) -> bool:
+def elects(state: ReplicaState) -> bool:
     """Whether this replica is to choose a log now, its own vote being in."""
     return (
-        state.status is Status.VIEW_CHANGE
+        state.status is ReplicaStatus.VIEW_CHANGE
         and state.is_primary
         and state.installation is None
         and not state.is_installed
@@ -175,10 +175,10 @@ def elects(state: State) -> bool:
     )
 
 
-def begin_installation(state: State, chosen: choice.Chosen) -> None:
+def begin_installation(state: ReplicaState, chosen: log_selection.Chosen) -> None:
     """Take the chosen log over; one who lacks too much of it rather lets another lead."""
     holders = sorted(state.votes, key=lambda replica: -len(state.votes[replica].headers))
-    state.installation = Installation(
+    state.installation = LogAdoption(
         chosen.source,
         tuple(holder for holder in holders if holder != state.replica),
         chosen.commit,
@@ -187,19 +187,22 @@ def begin_installation(state: State, chosen: choice.Chosen) -> None:
     )
     state.hear_commit(chosen.commit, chosen.source)
     if chosen.commit - state.commit_max > FORFEIT_LAG_OPS:
-        wishes.suspect(state, state.view + 1)
+        pre_votes.suspect(state, state.view + 1)
 
 
-def finish(state: State) -> None:
-    """Settle rule: normal as soon as the inherited log is committed and retired, all of it.
+def finish(state: ReplicaState) -> None:
+    """Settle rule: normal as soon as the inherited log is committed and applied, all of it.
 
     Handed out is not enough: until its last entry went through the stages, sessions and replies
     are missing that clients know of. They would be told that their session ended, or never was.
     A backup tells clients nothing, and is normal as soon as it has the log.
     """
-    if state.status not in (Status.BLANK, Status.VIEW_CHANGE) or not state.is_installed:
+    if (
+        state.status not in (ReplicaStatus.BLANK, ReplicaStatus.VIEW_CHANGE)
+        or not state.is_installed
+    ):
         return
-    if state.installation is None and state.retired_op >= state.inherited_op:
-        check(state.log.op > 0, "a view begins with a founded log", state.log.op)
+    if state.installation is None and state.applied_op >= state.inherited_op:
+        check(state.log.op > 0, "a view begins with a bootstrapped log", state.log.op)
         state.view_changes_failed = 0
         normal.enter(state)

@@ -9,7 +9,7 @@ from typing import Final
 
 from services.consumer_groups.assignors import ASSIGNORS
 from services.consumer_groups.membership import propose_revocation
-from services.consumer_groups.model import Group, Member, State
+from services.consumer_groups.model import Group, GroupsState, Member
 from services.runtime.domain import Call
 from viewstamp import limits
 
@@ -17,7 +17,7 @@ from viewstamp import limits
 ASSIGNMENT_NUMBER_BYTES: Final = 8
 
 
-def assign(state: State, group: Group, call: Call) -> None:
+def assign(state: GroupsState, group: Group, call: Call) -> None:
     """Compute the target for the group's epoch; revoke what moves, give what is free.
 
     The group has members.
@@ -77,7 +77,7 @@ def _holders(
 
 
 def _move(
-    state: State, member: Member, owned: tuple[int, ...], target: tuple[int, ...], call: Call
+    state: GroupsState, member: Member, owned: tuple[int, ...], target: tuple[int, ...], call: Call
 ) -> None:
     """Give a member its target and what it owns of it; what else it holds is to be revoked."""
     if target == member.target and owned == member.owned and not member.revoking:

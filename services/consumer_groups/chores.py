@@ -9,8 +9,8 @@ Meanwhile nothing may show that should be gone:
 
 - Groups of a deleted topic cannot be named, since streams resolves the topic first.
 - A session that is over sends nothing. Its places look as they did, as if it had ended later.
-- Deleted partitions are cut off wherever partitions are told (`State.kept_partitions`). One that
-  was created anew under the number of a deleted one is told once its group has a new target.
+- Deleted partitions are cut off wherever partitions are told (`GroupsState.kept_partitions`). One
+  that was created anew under the number of a deleted one is told once its group has a new target.
 
 There is one chore for each session or topic, so there are never more than these. They take turns: a
 Sweep says which chore came first, and the next begins behind it, so that topics which change
@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from services.consumer_groups.membership import end_membership, raise_group_epoch
-from services.consumer_groups.model import Chore, Group, Member, State
+from services.consumer_groups.model import Chore, Group, GroupsState, Member
 from services.runtime.cost import Allowance
 from services.runtime.domain import Call
 from viewstamp import limits
@@ -51,13 +51,13 @@ _COPIED_PER_ROW: Final = 128
 _SORTED_PER_ROW: Final = 16
 
 
-def session_over(state: State, session_id: int, call: Call) -> None:
+def session_over(state: GroupsState, session_id: int, call: Call) -> None:
     """End the memberships of a session, as far as the allowance lasts."""
     if session_id in state.session_groups:
         _begin(state, Chore(entities.CHORE_KIND_SESSION, session_id, 0, call.revision), call)
 
 
-def user_gone(state: State, user_id: int, call: Call) -> None:
+def user_gone(state: GroupsState, user_id: int, call: Call) -> None:
     """End a user's memberships in the sessions that there are, as far as the allowance lasts.
 
     These sessions end with the user; one that begins after a user was activated again is another.
@@ -66,12 +66,12 @@ def user_gone(state: State, user_id: int, call: Call) -> None:
         user_gone_from(state, session_id, user_id, call)
 
 
-def user_gone_from(state: State, session_id: int, user_id: int, call: Call) -> None:
+def user_gone_from(state: GroupsState, session_id: int, user_id: int, call: Call) -> None:
     """End a user's memberships in one session, as far as the allowance lasts."""
     _begin(state, Chore(entities.CHORE_KIND_USER, session_id, user_id, call.revision), call)
 
 
-def topic_gone(state: State, stream_id: int, topic_id: int, call: Call) -> None:
+def topic_gone(state: GroupsState, stream_id: int, topic_id: int, call: Call) -> None:
     """Remove the groups of a topic, as far as the allowance lasts."""
     if (stream_id, topic_id) not in state.topic_groups:
         return
@@ -84,7 +84,7 @@ def topic_gone(state: State, stream_id: int, topic_id: int, call: Call) -> None:
 
 
 def partitions_changed(
-    state: State, stream_id: int, topic_id: int, partitions_count: int, call: Call
+    state: GroupsState, stream_id: int, topic_id: int, partitions_count: int, call: Call
 ) -> None:
     """Let the topic's groups lose what is gone, as far as the allowance lasts."""
     if (stream_id, topic_id) not in state.topic_groups:
@@ -108,7 +108,7 @@ def partitions_changed(
     state.chores.put(united.key, united)
 
 
-def sweep(state: State, request: api.SweepRequest, call: Call) -> bytes:
+def sweep(state: GroupsState, request: api.SweepRequest, call: Call) -> bytes:
     """Work off some of what is left to do, and ask for the next step if more is left.
 
     Several in one prepare share what internal commands may take; beyond, they ask again.
@@ -132,7 +132,7 @@ def propose_sweep(call: Call, after: ChoreKey = _BEFORE_ALL) -> None:
     call.propose(SWEEP_CODE, request)
 
 
-def _in_turn(state: State, after: ChoreKey, feature_level: int) -> list[ChoreKey]:
+def _in_turn(state: GroupsState, after: ChoreKey, feature_level: int) -> list[ChoreKey]:
     """Return what is to be done, first what comes behind a chore, which may be gone by now.
 
     Each comes first in its turn, and is then given half of a step, whatever the others need.
@@ -144,7 +144,7 @@ def _in_turn(state: State, after: ChoreKey, feature_level: int) -> list[ChoreKey
     return keys[begin:] + keys[:begin]
 
 
-def _work_off(state: State, keys: Sequence[ChoreKey], call: Call) -> None:
+def _work_off(state: GroupsState, keys: Sequence[ChoreKey], call: Call) -> None:
     """Do one step of each chore in order, as far as the allowance of a Sweep lasts."""
     allowance = Allowance(limits.SWEEP_ROWS_MAX)
     for key in keys:
@@ -162,7 +162,7 @@ def _work_off(state: State, keys: Sequence[ChoreKey], call: Call) -> None:
             state.chores.put(key, left)
 
 
-def _begin(state: State, chore: Chore, call: Call, is_asked: bool = False) -> None:
+def _begin(state: GroupsState, chore: Chore, call: Call, is_asked: bool = False) -> None:
     """Do what a new chore asks for, or leave the rest of it; the first one left asks for a step.
 
     Unless one is asked for already.
@@ -177,7 +177,9 @@ def _begin(state: State, chore: Chore, call: Call, is_asked: bool = False) -> No
     state.chores.put(left.key, left)
 
 
-def _end_memberships(state: State, chore: Chore, call: Call, allowance: Allowance) -> Chore | None:
+def _end_memberships(
+    state: GroupsState, chore: Chore, call: Call, allowance: Allowance
+) -> Chore | None:
     session_id = chore.first_id
     groups = state.session_groups.rows.get(session_id)
     if groups is None:
@@ -195,7 +197,9 @@ def _end_memberships(state: State, chore: Chore, call: Call, allowance: Allowanc
     return None
 
 
-def _remove_groups(state: State, chore: Chore, call: Call, allowance: Allowance) -> Chore | None:
+def _remove_groups(
+    state: GroupsState, chore: Chore, call: Call, allowance: Allowance
+) -> Chore | None:
     groups = state.topic_groups.rows.get((chore.first_id, chore.second_id))
     if groups is None:
         return None
@@ -207,7 +211,7 @@ def _remove_groups(state: State, chore: Chore, call: Call, allowance: Allowance)
     return None
 
 
-def _remove_group(state: State, group: Group, allowance: Allowance) -> bool:
+def _remove_group(state: GroupsState, group: Group, allowance: Allowance) -> bool:
     """Remove a group with its members, and return whether the allowance lasted."""
     sessions = state.group_members.rows.get(group.id)
     count = 0 if sessions is None else len(sessions)
@@ -221,7 +225,9 @@ def _remove_group(state: State, group: Group, allowance: Allowance) -> bool:
     return True
 
 
-def _change_groups(state: State, chore: Chore, call: Call, allowance: Allowance) -> Chore | None:
+def _change_groups(
+    state: GroupsState, chore: Chore, call: Call, allowance: Allowance
+) -> Chore | None:
     groups = state.topic_groups.rows.get((chore.first_id, chore.second_id))
     if groups is None:
         return None
@@ -247,7 +253,7 @@ def _is_concerned(group: Group, chore: Chore) -> bool:
     return group.created_revision <= chore.revision
 
 
-def _change_partitions(state: State, group: Group, chore: Chore, call: Call) -> int:
+def _change_partitions(state: GroupsState, group: Group, chore: Chore, call: Call) -> int:
     """Let a group lose what is gone, and return the rows that its partitions cost."""
     copied = 0
     if chore.lowest_count < group.partitions_count:
@@ -260,7 +266,7 @@ def _change_partitions(state: State, group: Group, chore: Chore, call: Call) -> 
     return copied // _COPIED_PER_ROW
 
 
-def _truncate(state: State, member: Member, partitions_count: int) -> int:
+def _truncate(state: GroupsState, member: Member, partitions_count: int) -> int:
     """Take partitions from the count on from a member; return how many others were copied."""
     held = (member.owned, member.revoking, member.target)
     owned, revoking, target = kept = [below(partitions, partitions_count) for partitions in held]
@@ -284,7 +290,7 @@ def below(ascending: tuple[int, ...], bound: int) -> tuple[int, ...]:
 
 
 # By kind: do what the allowance lasts for, and return what is left to do, None for nothing.
-_Step = Callable[[State, Chore, Call, Allowance], Chore | None]
+_Step = Callable[[GroupsState, Chore, Call, Allowance], Chore | None]
 _STEPS: Final[Mapping[int, _Step]] = {
     entities.CHORE_KIND_SESSION: _end_memberships,
     entities.CHORE_KIND_TOPIC: _remove_groups,

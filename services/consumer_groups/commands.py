@@ -21,8 +21,8 @@ from services.consumer_groups.model import (
     FIRST_GROUP_EPOCH,
     NEXT_GROUP_ID,
     Group,
+    GroupsState,
     Member,
-    State,
 )
 from services.runtime.domain import Call, CommandHandler
 from viewstamp import limits
@@ -53,7 +53,7 @@ _MEMBER_EPOCH_TAG: Final = b"\x10"
 
 
 def create_consumer_group(
-    state: State, request: api.CreateConsumerGroupRequest, call: Call
+    state: GroupsState, request: api.CreateConsumerGroupRequest, call: Call
 ) -> Message:
     """Create a group without members."""
     _check_name("", request.name, Reason.REASON_INVALID_GROUP_NAME)
@@ -80,7 +80,7 @@ def create_consumer_group(
 
 
 def delete_consumer_group(
-    state: State, request: api.DeleteConsumerGroupRequest, call: Call
+    state: GroupsState, request: api.DeleteConsumerGroupRequest, call: Call
 ) -> bytes:
     """Delete a group with its members."""
     group = find_group(state, request, call)
@@ -91,7 +91,9 @@ def delete_consumer_group(
     return b""
 
 
-def join_consumer_group(state: State, request: api.JoinConsumerGroupRequest, call: Call) -> bytes:
+def join_consumer_group(
+    state: GroupsState, request: api.JoinConsumerGroupRequest, call: Call
+) -> bytes:
     """Make the calling session a member, or let it take over a static member's place."""
     session_id = require_session(call)
     group = find_group(state, request, call)
@@ -103,7 +105,9 @@ def join_consumer_group(state: State, request: api.JoinConsumerGroupRequest, cal
     return _MEMBER_EPOCH_TAG + encode_varint(member.member_epoch)
 
 
-def leave_consumer_group(state: State, request: api.LeaveConsumerGroupRequest, call: Call) -> bytes:
+def leave_consumer_group(
+    state: GroupsState, request: api.LeaveConsumerGroupRequest, call: Call
+) -> bytes:
     """End the calling session's membership, a static one too."""
     session_id = require_session(call)
     group = find_group(state, request, call)
@@ -115,7 +119,7 @@ def leave_consumer_group(state: State, request: api.LeaveConsumerGroupRequest, c
 
 
 def heartbeat_consumer_group(
-    state: State, request: api.HeartbeatConsumerGroupRequest, call: Call
+    state: GroupsState, request: api.HeartbeatConsumerGroupRequest, call: Call
 ) -> Message:
     """Take note of what a member still holds, and tell it what it should hold.
 
@@ -152,7 +156,7 @@ def heartbeat_consumer_group(
 
 
 def _has_heard(
-    state: State, request: api.HeartbeatConsumerGroupRequest, member: Member, call: Call
+    state: GroupsState, request: api.HeartbeatConsumerGroupRequest, member: Member, call: Call
 ) -> bool:
     """Return whether what a member does not name it has given up, and not never heard of."""
     if not call.is_bounded or not request.known_assignment:
@@ -163,7 +167,7 @@ def _has_heard(
 
 
 def _heartbeat_answer(
-    state: State, request: api.HeartbeatConsumerGroupRequest, member: Member, call: Call
+    state: GroupsState, request: api.HeartbeatConsumerGroupRequest, member: Member, call: Call
 ) -> api.HeartbeatConsumerGroupResponse:
     """Tell a member its epoch, and its partitions unless it knows them or they are too many."""
     kept = kept_partitions(state, topic_of(call))
@@ -180,7 +184,7 @@ def _heartbeat_answer(
     return answer
 
 
-def assign_target(state: State, request: api.AssignRequest, call: Call) -> bytes:
+def assign_target(state: GroupsState, request: api.AssignRequest, call: Call) -> bytes:
     """Compute a group's target; a no-op if it is up to date, or if its epoch has moved on."""
     group = state.groups.rows.get(request.group_id)
     if group is None or not membership.is_assign_pending(group):
@@ -196,7 +200,9 @@ def assign_target(state: State, request: api.AssignRequest, call: Call) -> bytes
     return b""
 
 
-def complete_revocation(state: State, request: api.CompleteRevocationRequest, call: Call) -> bytes:
+def complete_revocation(
+    state: GroupsState, request: api.CompleteRevocationRequest, call: Call
+) -> bytes:
     """Take from a member what it should have given up by now; a no-op if the deadline changed."""
     member = state.member(request.group_id, request.session_id)
     deadline = request.revocation_deadline
@@ -213,7 +219,7 @@ def complete_revocation(state: State, request: api.CompleteRevocationRequest, ca
     return b""
 
 
-COMMANDS: Final[Mapping[str, CommandHandler[State]]] = {
+COMMANDS: Final[Mapping[str, CommandHandler[GroupsState]]] = {
     "CreateConsumerGroup": create_consumer_group,
     "DeleteConsumerGroup": delete_consumer_group,
     "JoinConsumerGroup": join_consumer_group,
@@ -226,7 +232,7 @@ COMMANDS: Final[Mapping[str, CommandHandler[State]]] = {
 
 
 def _admit(
-    state: State,
+    state: GroupsState,
     group: Group,
     session_id: int,
     request: api.JoinConsumerGroupRequest,

@@ -6,7 +6,7 @@ from typing import Final
 
 from services.consumer_groups.commands import COMMANDS
 from services.consumer_groups.effects import EFFECTS
-from services.consumer_groups.model import State
+from services.consumer_groups.model import GroupsState
 from services.consumer_groups.proposals import proposals
 from services.consumer_groups.queries import QUERIES
 from services.consumer_groups.section import SECTION
@@ -14,10 +14,10 @@ from services.runtime.domain import Domain
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2
 from viewstamp.api.routing.v1 import routing_pb2
 
-DOMAIN: Final[Domain[State]] = Domain(
+DOMAIN: Final[Domain[GroupsState]] = Domain(
     stage=routing_pb2.STAGE_CONSUMER_GROUPS,
     files=[consumer_groups_service_pb2.DESCRIPTOR],
-    new_state=State,
+    new_state=GroupsState,
     commands=COMMANDS,
     queries=QUERIES,
     effects=EFFECTS,

@@ -9,40 +9,44 @@ from collections.abc import Mapping
 from typing import Final
 
 from services.consumer_groups import chores
-from services.consumer_groups.model import State
+from services.consumer_groups.model import GroupsState
 from services.runtime.domain import Call, EffectHandler
 from viewstamp.api.domain.v1 import effects_pb2
 
 
-def stream_deleted(state: State, effect: effects_pb2.StreamDeleted, call: Call) -> None:
+def stream_deleted(state: GroupsState, effect: effects_pb2.StreamDeleted, call: Call) -> None:
     """Drop the groups of all topics of the stream."""
     for topic_id in effect.topic_ids:
         chores.topic_gone(state, effect.stream_id, topic_id, call)
 
 
-def topic_deleted(state: State, effect: effects_pb2.TopicDeleted, call: Call) -> None:
+def topic_deleted(state: GroupsState, effect: effects_pb2.TopicDeleted, call: Call) -> None:
     """Drop the groups of the topic."""
     chores.topic_gone(state, effect.stream_id, effect.topic_id, call)
 
 
-def partitions_changed(state: State, effect: effects_pb2.PartitionsChanged, call: Call) -> None:
+def partitions_changed(
+    state: GroupsState, effect: effects_pb2.PartitionsChanged, call: Call
+) -> None:
     """Let the topic's groups lose what is gone; their new targets follow by Assign."""
     chores.partitions_changed(
         state, effect.stream_id, effect.topic_id, effect.partitions_count, call
     )
 
 
-def user_deleted(state: State, effect: effects_pb2.UserDeleted, call: Call) -> None:
+def user_deleted(state: GroupsState, effect: effects_pb2.UserDeleted, call: Call) -> None:
     """Let the user's members leave."""
     chores.user_gone(state, effect.user_id, call)
 
 
-def user_deactivated(state: State, effect: effects_pb2.UserDeactivated, call: Call) -> None:
+def user_deactivated(state: GroupsState, effect: effects_pb2.UserDeactivated, call: Call) -> None:
     """Let the user's members leave."""
     chores.user_gone(state, effect.user_id, call)
 
 
-def user_sessions_ended(state: State, effect: effects_pb2.UserSessionsEnded, call: Call) -> None:
+def user_sessions_ended(
+    state: GroupsState, effect: effects_pb2.UserSessionsEnded, call: Call
+) -> None:
     """Let the user's members leave: those of one session, or all."""
     for session_id in state.sessions_of_user(effect.user_id):
         is_meant = not effect.HasField("session_id") or session_id == effect.session_id
@@ -50,12 +54,12 @@ def user_sessions_ended(state: State, effect: effects_pb2.UserSessionsEnded, cal
             chores.user_gone_from(state, session_id, effect.user_id, call)
 
 
-def session_ended(state: State, effect: effects_pb2.SessionEnded, call: Call) -> None:
+def session_ended(state: GroupsState, effect: effects_pb2.SessionEnded, call: Call) -> None:
     """Let the session's members leave."""
     chores.session_over(state, effect.session_id, call)
 
 
-EFFECTS: Final[Mapping[str, EffectHandler[State]]] = {
+EFFECTS: Final[Mapping[str, EffectHandler[GroupsState]]] = {
     "stream_deleted": stream_deleted,
     "topic_deleted": topic_deleted,
     "partitions_changed": partitions_changed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from services.consumer_groups.model import Group, Member, State
+from services.consumer_groups.model import Group, GroupsState, Member
 from services.runtime.domain import Call
 from viewstamp.api.common.v1.common_pb2 import Identifier
 from viewstamp.api.domain.v1.effects_pb2 import TopicContext
@@ -24,7 +24,7 @@ def topic_of(call: Call) -> TopicContext:
     return TopicContext.FromString(call.context)
 
 
-def kept_partitions(state: State, topic: TopicContext) -> int:
+def kept_partitions(state: GroupsState, topic: TopicContext) -> int:
     """Return how many partitions of the topic a group may show."""
     return state.kept_partitions(topic.stream_id, topic.topic_id, topic.partitions_count)
 
@@ -36,7 +36,7 @@ def require_session(call: Call) -> int:
     raise Refusal.of(Reason.REASON_SESSION_REQUIRED, "member")
 
 
-def find_group(state: State, request: NamesGroup, call: Call) -> Group:
+def find_group(state: GroupsState, request: NamesGroup, call: Call) -> Group:
     """Return the group a request names. Raises GROUP_NOT_FOUND or MALFORMED_REQUEST."""
     topic, identifier = topic_of(call), request.group
     kind = identifier.WhichOneof("kind")
@@ -52,7 +52,7 @@ def find_group(state: State, request: NamesGroup, call: Call) -> Group:
     raise _group_not_found(identifier, kind, topic)
 
 
-def find_member(state: State, group: Group, session_id: int) -> Member:
+def find_member(state: GroupsState, group: Group, session_id: int) -> Member:
     """Return the session's place in the group. Raises NOT_A_MEMBER."""
     member = state.member(group.id, session_id)
     if member is not None:

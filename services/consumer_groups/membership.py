@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from services.consumer_groups.model import Group, Member, State, contains
+from services.consumer_groups.model import Group, GroupsState, Member, contains
 from services.runtime.domain import Call
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
 from viewstamp.routing import methods_of_file
@@ -42,7 +42,7 @@ def propose_revocation(member: Member, call: Call, put_off_revision: int = 0) ->
     call.propose(COMPLETE_REVOCATION_CODE, request, due=deadline)
 
 
-def raise_group_epoch(state: State, group: Group, call: Call, by: int = 1) -> None:
+def raise_group_epoch(state: GroupsState, group: Group, call: Call, by: int = 1) -> None:
     """Let the group's epoch follow a change; ask for a target unless one was asked for already.
 
     There may have been several changes, as `by` says. `group` is as it was before, except for
@@ -58,14 +58,14 @@ def raise_group_epoch(state: State, group: Group, call: Call, by: int = 1) -> No
         propose_assign(raised, call)
 
 
-def end_membership(state: State, member: Member, call: Call) -> None:
+def end_membership(state: GroupsState, member: Member, call: Call) -> None:
     """Remove a member; what it held goes to those who wait for it, or is free."""
     state.remove_member(member)
     release(state, member.group_id, (*member.owned, *member.revoking))
     raise_group_epoch(state, state.groups.rows[member.group_id], call)
 
 
-def give_up(state: State, member: Member, partitions: Iterable[int]) -> Member:
+def give_up(state: GroupsState, member: Member, partitions: Iterable[int]) -> Member:
     """Let a member lose revoking partitions, give them to who waits, and return what it is now."""
     lost = set(partitions)
     revoking = tuple(partition for partition in member.revoking if partition not in lost)
@@ -77,7 +77,7 @@ def give_up(state: State, member: Member, partitions: Iterable[int]) -> Member:
     return member
 
 
-def release(state: State, group_id: int, partitions: Iterable[int]) -> None:
+def release(state: GroupsState, group_id: int, partitions: Iterable[int]) -> None:
     """Give partitions that nobody holds any more to the members whose targets name them."""
     waiting = state.waiting.rows.get(group_id)
     if waiting is None:
@@ -91,7 +91,7 @@ def release(state: State, group_id: int, partitions: Iterable[int]) -> None:
         _give(state, state.member(group_id, session_id), gains[session_id])
 
 
-def take_over(state: State, member: Member, successor: Member, call: Call) -> None:
+def take_over(state: GroupsState, member: Member, successor: Member, call: Call) -> None:
     """Replace a static member's session: the place keeps partitions, epochs and age."""
     state.remove_member(member)
     state.insert_member(successor)
@@ -105,7 +105,7 @@ def take_over(state: State, member: Member, successor: Member, call: Call) -> No
         propose_revocation(successor, call)
 
 
-def _give(state: State, member: Member | None, partitions: Iterable[int]) -> None:
+def _give(state: GroupsState, member: Member | None, partitions: Iterable[int]) -> None:
     """Let a member own those of the partitions that its target names."""
     if member is None:
         return

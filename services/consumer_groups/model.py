@@ -73,7 +73,7 @@ class Chore(NamedTuple):
 ChoreKey = tuple[int, int, int]
 
 
-class State:
+class GroupsState:
     """All tables of the domain. Rows of `groups`, `members`, `counters`, `chores` are the section.
 
     What a chore is about may be outdated: whoever reads partitions asks `kept_partitions`.

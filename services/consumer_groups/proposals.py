@@ -10,13 +10,13 @@ from services.consumer_groups.membership import (
     propose_assign,
     propose_revocation,
 )
-from services.consumer_groups.model import State
+from services.consumer_groups.model import GroupsState
 from services.runtime.domain import Call
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2
 
 
-def proposals(state: State) -> Iterable[domain_service_pb2.Proposal]:
+def proposals(state: GroupsState) -> Iterable[domain_service_pb2.Proposal]:
     """Return an Assign for every group behind, and a CompleteRevocation for every deadline.
 
     And a Sweep if effects left anything to do. If one is under way, the primary drops this one, or

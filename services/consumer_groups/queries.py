@@ -17,7 +17,7 @@ from services.consumer_groups.lookup import (
     topic_of,
 )
 from services.consumer_groups.membership import is_assign_pending
-from services.consumer_groups.model import Group, Member, State
+from services.consumer_groups.model import Group, GroupsState, Member
 from services.runtime.domain import Call, QueryHandler
 from viewstamp import limits
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2 as entities
@@ -26,7 +26,9 @@ from viewstamp.api.domain.v1.effects_pb2 import TopicContext
 from viewstamp.paging import PagedList, page_size
 
 
-def get_consumer_group(state: State, request: api.GetConsumerGroupRequest, call: Call) -> Message:
+def get_consumer_group(
+    state: GroupsState, request: api.GetConsumerGroupRequest, call: Call
+) -> Message:
     """Return one group with a page of its members."""
     group, topic = find_group(state, request, call), topic_of(call)
     kept = kept_partitions(state, topic)
@@ -48,7 +50,7 @@ def get_consumer_group(state: State, request: api.GetConsumerGroupRequest, call:
 
 
 def list_consumer_groups(
-    state: State, request: api.ListConsumerGroupsRequest, call: Call
+    state: GroupsState, request: api.ListConsumerGroupsRequest, call: Call
 ) -> Message:
     """Return a page of the topic's groups, without members."""
     size = page_size(request.page_size)
@@ -64,7 +66,9 @@ def list_consumer_groups(
     )
 
 
-def sync_consumer_group(state: State, request: api.SyncConsumerGroupRequest, call: Call) -> Message:
+def sync_consumer_group(
+    state: GroupsState, request: api.SyncConsumerGroupRequest, call: Call
+) -> Message:
     """Return a page of what the calling session owns in the group, and of what it must give up."""
     session_id = require_session(call)
     group = find_group(state, request, call)
@@ -85,7 +89,7 @@ def sync_consumer_group(state: State, request: api.SyncConsumerGroupRequest, cal
     )
 
 
-QUERIES: Final[Mapping[str, QueryHandler[State]]] = {
+QUERIES: Final[Mapping[str, QueryHandler[GroupsState]]] = {
     "GetConsumerGroup": get_consumer_group,
     "ListConsumerGroups": list_consumer_groups,
     "SyncConsumerGroup": sync_consumer_group,
@@ -115,7 +119,7 @@ def member_state(member: Member) -> entities.MemberState.ValueType:
     return entities.MEMBER_STATE_STABLE
 
 
-def group_view(state: State, group: Group, topic: TopicContext) -> entities.ConsumerGroup:
+def group_view(state: GroupsState, group: Group, topic: TopicContext) -> entities.ConsumerGroup:
     """Return a group as callers see it, without members."""
     members = state.members_of(group.id)
     return entities.ConsumerGroup(

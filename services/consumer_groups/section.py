@@ -18,7 +18,7 @@ from services.consumer_groups.assignment import waiting_of
 from services.consumer_groups.assignors import ASSIGNORS
 from services.consumer_groups.chores import KINDS_OF_CHORES
 from services.consumer_groups.membership import is_assign_pending
-from services.consumer_groups.model import NEXT_GROUP_ID, Chore, Group, Member, State
+from services.consumer_groups.model import NEXT_GROUP_ID, Chore, Group, GroupsState, Member
 from services.runtime.section import (
     WHOLE_TABLE_KEY,
     EntityKind,
@@ -134,7 +134,7 @@ def _group_order(group_id: int, group: Group) -> tuple[int, int, int]:
     return group.stream_id, group.topic_id, group_id
 
 
-def _load_group(state: State, canonical: bytes) -> Projected:
+def _load_group(state: GroupsState, canonical: bytes) -> Projected:
     group = decode_group(canonical)
     if group.id in state.groups:
         raise SectionError(f"group {group.id} is there twice")
@@ -146,7 +146,7 @@ def _load_group(state: State, canonical: bytes) -> Projected:
     return _GROUP_KEY.pack(*_group_order(group.id, group)), encode_group(group)
 
 
-def _load_member(state: State, canonical: bytes) -> Projected:
+def _load_member(state: GroupsState, canonical: bytes) -> Projected:
     member = decode_member(canonical)
     place = f"member {member.session_id} of group {member.group_id}"
     if member.group_id not in state.groups:
@@ -161,13 +161,13 @@ def _load_member(state: State, canonical: bytes) -> Projected:
     return _MEMBER_KEY.pack(member.group_id, member.session_id), encode_member(member)
 
 
-def _load_counters(state: State, canonical: bytes) -> Projected:
+def _load_counters(state: GroupsState, canonical: bytes) -> Projected:
     entity = entities_pb2.ConsumerGroupsCountersEntity.FromString(canonical)
     state.counters.put(NEXT_GROUP_ID, entity.next_group_id)
     return WHOLE_TABLE_KEY, encode_counters(state.counters.rows)
 
 
-def _load_chore(state: State, canonical: bytes) -> Projected:
+def _load_chore(state: GroupsState, canonical: bytes) -> Projected:
     entity = entities_pb2.ChoreEntity.FromString(canonical)
     chore = Chore(*(getattr(entity, name) for name in Chore._fields))
     if chore.kind not in KINDS_OF_CHORES:
@@ -180,7 +180,7 @@ def _load_chore(state: State, canonical: bytes) -> Projected:
     return _CHORE_KEY.pack(*chore.key), encode_chore(chore)
 
 
-def _check_whole(state: State) -> Iterator[None]:
+def _check_whole(state: GroupsState) -> Iterator[None]:
     """Raise SectionError if entities are at odds with each other; then find out who waits."""
     if any(group_id >= state.next_group_id() for group_id in state.groups.sorted_keys()):
         raise SectionError(f"the next group id {state.next_group_id()} is in use already")
@@ -217,7 +217,7 @@ def _mark(member: Member, partitions: Sequence[int], marks: bytearray) -> None:
         marks[partition] = 1
 
 
-SECTION: Final[Section[State]] = Section(
+SECTION: Final[Section[GroupsState]] = Section(
     version=SECTION_VERSION,
     kinds=(
         EntityKind(

@@ -19,7 +19,7 @@ from viewstamp.format.section import SectionTally
 from viewstamp.limits import DIGESTS_WAITING_MAX, READ_RETRY_DELAY_MS
 
 
-class Digests:
+class DigestWalks:
     """The walks over one machine's states. Used by one stream, on the event loop."""
 
     def __init__(self, machine: Machine[Any]) -> None:

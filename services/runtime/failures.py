@@ -10,7 +10,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 
 
-class ProtocolError(Exception):
+class ApplyError(Exception):
     """The coordinator and this service disagree on the protocol: nothing may be applied any more.
 
     Going on would fork the replicas, so the shell ends the process.
@@ -18,7 +18,7 @@ class ProtocolError(Exception):
 
 
 # What other replicas do not share, and so must not be answered like a defect of the code.
-LOCAL_FAILURES: Final = (OSError, MemoryError, RecursionError, ProtocolError)
+LOCAL_FAILURES: Final = (OSError, MemoryError, RecursionError, ApplyError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from services.runtime.domain import BulkHandler, Call, Domain, State
-from services.runtime.failures import ProtocolError
+from services.runtime.failures import ApplyError
 from viewstamp import routing
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.domain.v1 import effects_pb2
@@ -109,5 +109,5 @@ def resolver_of(
         return resolve_grants
     if item.grants or resolve is None:
         what = "permissions" if item.grants else "streams and topics"
-        raise ProtocolError(f"this service does not resolve {what}")
+        raise ApplyError(f"this service does not resolve {what}")
     return lambda state, request, call: resolve(state, request, call, gate)

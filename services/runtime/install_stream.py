@@ -9,10 +9,10 @@ from typing import Any, Final
 import grpc
 
 from services.runtime.installing import (
-    Installation,
     InstallOrderError,
     NewerSectionError,
     SectionContentsError,
+    SectionInstallation,
 )
 from services.runtime.machine import Machine
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
@@ -45,7 +45,7 @@ class InstallSteps:
         """Expect the beginning."""
         self.is_over = False
         self._machine = machine
-        self._installation: Installation[Any] | None = None
+        self._installation: SectionInstallation[Any] | None = None
         self._expected = {"begin"}
 
     async def handle(self, message: pb.Install) -> pb.Installed | None:
@@ -68,12 +68,12 @@ class InstallSteps:
         return None
 
     @property
-    def _started(self) -> Installation[Any]:
+    def _started(self) -> SectionInstallation[Any]:
         assert self._installation is not None, "nothing but begin is expected before it"
         return self._installation
 
     def _begin(self, begin: pb.InstallBegin) -> None:
-        self._installation = Installation(self._machine.domain, begin)
+        self._installation = SectionInstallation(self._machine.domain, begin)
         self._expected = {"block", "end"}
 
     async def _load(self) -> pb.Installed:

@@ -18,7 +18,7 @@ from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.block import decode_block
 from viewstamp.format.digest import DIGEST_BYTES, StateDigest
 from viewstamp.format.merge import merge
-from viewstamp.format.section import Entry, SectionTally
+from viewstamp.format.section import SectionEntry, SectionTally
 
 # Layers of one chain; compaction begins long before.
 INSTALL_LAYERS_MAX: Final = 1024
@@ -55,7 +55,7 @@ class Installed(Generic[State]):
         return pb.Installed(generation=self.begin.generation, projections=digests)
 
 
-class Installation(Generic[State]):
+class SectionInstallation(Generic[State]):
     """One section on its way in: `add` its blocks, then run `loading` to its end."""
 
     def __init__(self, domain: Domain[State], begin: pb.InstallBegin) -> None:
@@ -103,7 +103,7 @@ class Installation(Generic[State]):
             projections=self._domain.section.projection_digests(state),
         )
 
-    def _merged(self) -> Iterator[Entry]:
+    def _merged(self) -> Iterator[SectionEntry]:
         return merge([_entries(blocks) for blocks in self._layers], keep_tombstones=False)
 
     def _migrated(self, entities: Iterator[Entity]) -> Iterator[Entity]:
@@ -162,14 +162,14 @@ def _check_version(section: Section[State], version: int) -> None:
         )
 
 
-def _entries(blocks: list[bytes]) -> Iterator[Entry]:
+def _entries(blocks: list[bytes]) -> Iterator[SectionEntry]:
     """Yield the entries of a layer's blocks, and let go of each block."""
     blocks.reverse()
     while blocks:
         yield from decode_block(blocks.pop())
 
 
-def _counted(entries: Iterable[Entry], tally: SectionTally) -> Iterator[Entity]:
+def _counted(entries: Iterable[SectionEntry], tally: SectionTally) -> Iterator[Entity]:
     """Yield entities, counted as they are before any migration."""
     for kind, key, canonical in entries:
         assert canonical is not None, "tombstones were left out"

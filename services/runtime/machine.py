@@ -26,16 +26,16 @@ from google.protobuf.message import DecodeError
 from services.runtime import cost
 from services.runtime.answers import Answers
 from services.runtime.domain import BulkHandler, Call, Deferred, Domain, State
-from services.runtime.failures import LOCAL_FAILURES, Alarm, ProtocolError, internal_error
+from services.runtime.failures import LOCAL_FAILURES, Alarm, ApplyError, internal_error
 from services.runtime.freezing import CutError, Freezer
 from services.runtime.handlers import Record, handlers_of, resolver_of
 from services.runtime.installing import Installed
 from services.runtime.isolation import Isolation
 from services.runtime.normalization import NormalizePlan, plan_normalization
-from services.runtime.queries import ENDLESS, Applied, BatchReads, Patience, answers_of
+from services.runtime.queries import ENDLESS, AnsweredQueries, BatchReads, Patience, answers_of
 from services.runtime.spans import (
     BULK_ITEMS_MIN,
-    Span,
+    DecodedSpan,
     decode,
     decode_contexts,
     decode_raw,
@@ -51,7 +51,7 @@ from viewstamp.limits import ANSWER_FREE_BYTES, FEATURE_LEVEL_MAX, GATEWAY_SESSI
 # Items that a batch outside the log may hold: they change nothing.
 _READ_KINDS: Final = frozenset({"resolve", "query", "proposals"})
 
-__all__ = ["Machine", "Applied", "Alarm", "ProtocolError"]
+__all__ = ["Machine", "AnsweredQueries", "Alarm", "ApplyError"]
 
 
 class Machine(Generic[State]):
@@ -86,7 +86,7 @@ class Machine(Generic[State]):
         batch: pb.Batch,
         patience: Patience = ENDLESS,
         isolation: Isolation | None = None,
-    ) -> Applied:
+    ) -> AnsweredQueries:
         """Handle a batch and return an outcome per item; only reads may run out of `patience`.
 
         A batch that some process has not survived is handled in `isolation`.
@@ -102,15 +102,15 @@ class Machine(Generic[State]):
         for item in batch.items:
             kind = item.WhichOneof("kind")
             if kind is None:
-                raise ProtocolError(f"an item of batch {batch.sequence} has no kind known here")
+                raise ApplyError(f"an item of batch {batch.sequence} has no kind known here")
             if not batch.sequence and kind not in _READ_KINDS:
-                raise ProtocolError(f"a batch outside the log (sequence 0) holds a {kind}")
+                raise ApplyError(f"a batch outside the log (sequence 0) holds a {kind}")
             if isolation is not None:
                 isolation.begin_item()
             _ITEMS[kind](self, getattr(item, kind), outcomes.add())
         reply.proposals.extend(self._proposals)
         self._proposals.clear()
-        return Applied(reply, reads.deferred, reads.digests)
+        return AnsweredQueries(reply, reads.deferred, reads.digests)
 
     def activate(self, installed: Installed[State]) -> None:
         """Go on from an installed section instead of the empty state.
@@ -118,7 +118,7 @@ class Machine(Generic[State]):
         Raises ProtocolError once a batch of the log was applied.
         """
         if self.sequence:
-            raise ProtocolError(f"a section comes before a batch, not after batch {self.sequence}")
+            raise ApplyError(f"a section comes before a batch, not after batch {self.sequence}")
         self.state, self.undo, self.freezer = installed.state, installed.undo, installed.freezer
         self.revision, self.sequence = installed.begin.revision, installed.begin.sequence
         self._known_digest = None
@@ -130,7 +130,7 @@ class Machine(Generic[State]):
         """
         record = self._handlers.commands.get(request.code)
         if record is None or record.normalizer is None:
-            raise ProtocolError(f"method code {request.code} is not normalized by this service")
+            raise ApplyError(f"method code {request.code} is not normalized by this service")
         return plan_normalization(record, self.state, self.revision, request, self.alarms)
 
     def state_digest(self) -> bytes:
@@ -149,14 +149,14 @@ class Machine(Generic[State]):
 
     def _admit(self, batch: pb.Batch) -> None:
         if batch.feature_level > FEATURE_LEVEL_MAX:
-            raise ProtocolError(
+            raise ApplyError(
                 f"feature level {batch.feature_level} is in force and this build knows "
                 f"{FEATURE_LEVEL_MAX}: upgrade it"
             )
         if batch.sequence:
             self._known_digest = None
             if batch.sequence != self.sequence + 1:
-                raise ProtocolError(
+                raise ApplyError(
                     f"batch {batch.sequence} follows batch {self.sequence}; "
                     f"{self.sequence + 1} is due"
                 )
@@ -167,7 +167,7 @@ class Machine(Generic[State]):
     def _command(self, item: pb.CommandItem, outcome: pb.Outcome) -> None:
         record = self._handlers.commands.get(item.code)
         if record is None:
-            raise ProtocolError(f"command code {item.code} is not claimed by this service")
+            raise ApplyError(f"command code {item.code} is not claimed by this service")
         call = Call(
             revision=item.first_revision,
             timestamp=item.timestamp,
@@ -244,7 +244,7 @@ class Machine(Generic[State]):
     def _run(
         self,
         record: Record,
-        span: Span,
+        span: DecodedSpan,
         contexts: Sequence[bytes],
         call: Call,
         answer: pb.CommandOutcome,
@@ -329,12 +329,12 @@ class Machine(Generic[State]):
         try:
             payload = effects_pb2.EffectPayload.FromString(item.payload)
         except DecodeError as error:
-            raise ProtocolError(f"the effect of revision {item.revision} is malformed") from error
+            raise ApplyError(f"the effect of revision {item.revision} is malformed") from error
         kind = payload.WhichOneof("kind")
         handler = self.domain.effects.get(kind or "")
         if kind is None or handler is None:
             # To go on without it would leave this replica different from one that knows it.
-            raise ProtocolError(f"effect {kind} of revision {item.revision} has no handler here")
+            raise ApplyError(f"effect {kind} of revision {item.revision} has no handler here")
         call = Call(
             item.revision, item.timestamp, None, 0, 0, self._feature_level, budget=self._budget
         )
@@ -393,7 +393,7 @@ class Machine(Generic[State]):
             return
         record = self._handlers.queries.get(item.code)
         if record is None:
-            raise ProtocolError(f"query code {item.code} is not claimed by this service")
+            raise ApplyError(f"query code {item.code} is not claimed by this service")
         if self._reads.postpones(item):
             answer.postponed = True
             return
@@ -449,7 +449,7 @@ class Machine(Generic[State]):
     def _savepoint(self, item: pb.SavepointItem, outcome: pb.Outcome) -> None:
         outcome.done.SetInParent()
         if self.undo.savepoint is not None:
-            raise ProtocolError("a savepoint is open already: keep or revert it first")
+            raise ApplyError("a savepoint is open already: keep or revert it first")
         self.undo.open_savepoint()
 
     def _keep(self, item: pb.KeepItem, outcome: pb.Outcome) -> None:
@@ -467,7 +467,7 @@ class Machine(Generic[State]):
 
     def _demand_savepoint(self, done: str) -> None:
         if self.undo.savepoint is None:
-            raise ProtocolError(f"no savepoint is open that could be {done}")
+            raise ApplyError(f"no savepoint is open that could be {done}")
 
     def _all_proposals(self, item: pb.ProposalsItem, outcome: pb.Outcome) -> None:
         outcome.done.SetInParent()
@@ -476,11 +476,11 @@ class Machine(Generic[State]):
     def _cut(self, item: pb.CutItem, outcome: pb.Outcome) -> None:
         outcome.done.SetInParent()
         if self.undo.savepoint is not None:
-            raise ProtocolError(f"cut {item.generation} comes while a savepoint is open")
+            raise ApplyError(f"cut {item.generation} comes while a savepoint is open")
         try:
             self.freezer.freeze(item.generation, self.revision)
         except CutError as error:
-            raise ProtocolError(str(error)) from error
+            raise ApplyError(str(error)) from error
 
 
 # By the item's kind. Not bound to a machine: one that is dropped must go at once, with its state,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from services.runtime.domain import Costly, NormalizeCall, Normalized
-from services.runtime.failures import LOCAL_FAILURES, Alarm, ProtocolError, internal_error
+from services.runtime.failures import LOCAL_FAILURES, Alarm, ApplyError, internal_error
 from services.runtime.handlers import Record
 from services.runtime.spans import decode, join
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
@@ -104,7 +104,7 @@ def _origin(request: pb.NormalizeRequest) -> bytes:
     if request.session_id:
         return _SESSION_AND_NUMBER.pack(request.session_id, request.number)
     if len(request.nonce) != NONCE_BYTES:
-        raise ProtocolError(
+        raise ApplyError(
             f"a nonce of {len(request.nonce)} bytes; without a session {NONCE_BYTES} are due"
         )
     return request.nonce

@@ -52,7 +52,7 @@ ENDLESS: Final = Endless()
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AnsweredQueries:
     """The answer to a batch, and the reads in it whose own answers follow.
 
     `digests` are those that ask for the digest of the state as it is now.

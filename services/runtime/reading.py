@@ -16,7 +16,7 @@ from typing import Any, Final
 from services.runtime.freezing import Freezer, Frozen
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.format.block import Block, BlockBuilder, RawBlock, compress
-from viewstamp.format.section import Entry, SectionTally
+from viewstamp.format.section import SectionEntry, SectionTally
 from viewstamp.limits import ENCODE_SLICE_US
 
 # Changes between two looks at the clock.
@@ -121,7 +121,7 @@ def _raw_blocks(frozen: Frozen[Any], tally: SectionTally) -> Iterator[RawBlock |
         yield builder.take_raw()
 
 
-def entries_in_slices(frozen: Frozen[Any], tally: SectionTally) -> Iterator[Entry | None]:
+def entries_in_slices(frozen: Frozen[Any], tally: SectionTally) -> Iterator[SectionEntry | None]:
     """Count the changes of a cut; yield their entries, and None whenever a slice is over."""
     clock, slice_ns = time.perf_counter_ns, ENCODE_SLICE_US * _NS_PER_US
     until = clock() + slice_ns

@@ -18,7 +18,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from services.runtime.domain import Domain
-from services.runtime.failures import ProtocolError
+from services.runtime.failures import ApplyError
 from services.runtime.fair_threads import FairThreads
 from services.runtime.machine import Machine
 from services.runtime.reading import ReadingOvertaken, SectionReading
@@ -190,7 +190,7 @@ class DomainServer(domain_service_pb2_grpc.DomainServiceServicer):
         assert stream is not None  # abort raises
         try:
             return await self._normalize(stream.machine, request)
-        except ProtocolError as error:
+        except ApplyError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise
         except Refusal as refusal:  # as a whole: too much waits already

@@ -13,7 +13,7 @@ from typing import Any, Final
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
-from services.runtime.failures import ProtocolError
+from services.runtime.failures import ApplyError
 from viewstamp import framing
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -25,7 +25,7 @@ BULK_ITEMS_MIN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class DecodedSpan:
     """The decoded requests of a span, one per index; the first has index `start`.
 
     `skipped` holds the indexes that must not be handled: None for those refused by an earlier
@@ -36,10 +36,10 @@ class Span:
     skipped: dict[int, errors_pb2.Error | None]
     start: int = 0
 
-    def moved(self, by: int) -> Span:
+    def moved(self, by: int) -> DecodedSpan:
         """Return the requests as a later part of a span, from index `start` + `by` on."""
         skipped = {index + by: error for index, error in self.skipped.items()}
-        return Span(self.requests, skipped, self.start + by)
+        return DecodedSpan(self.requests, skipped, self.start + by)
 
 
 def _frames_class() -> type[Any]:
@@ -74,7 +74,7 @@ def split(blob: bytes) -> list[bytes]:
 
 def decode(
     request: type[Message], batch: type[Any], items: bytes, count: int, refused: Iterable[int]
-) -> Span:
+) -> DecodedSpan:
     """Return the requests of a span, `batch` being the typed batch class of `request`.
 
     Raises ProtocolError where `count` or `refused` cannot come from a correct coordinator.
@@ -86,10 +86,10 @@ def decode(
         return _decode_each(request, items, count, skipped)
     if len(requests) != count:
         return _refused_whole(count, len(requests), skipped)
-    return Span(requests, skipped)
+    return DecodedSpan(requests, skipped)
 
 
-def decode_raw(items: bytes, count: int, refused: Iterable[int]) -> Span:
+def decode_raw(items: bytes, count: int, refused: Iterable[int]) -> DecodedSpan:
     """Return the encoded requests of a span, for a stage that does not know their type."""
     skipped = _skipped(count, refused)
     try:
@@ -98,7 +98,7 @@ def decode_raw(items: bytes, count: int, refused: Iterable[int]) -> Span:
         return _refused_whole(count, None, skipped)
     if len(requests) != count:
         return _refused_whole(count, len(requests), skipped)
-    return Span(requests, skipped)
+    return DecodedSpan(requests, skipped)
 
 
 def decode_contexts(contexts: bytes, count: int) -> list[bytes]:
@@ -111,9 +111,9 @@ def decode_contexts(contexts: bytes, count: int) -> list[bytes]:
     try:
         split_contexts = split(contexts)
     except DecodeError as error:
-        raise ProtocolError("the contexts of a span are not framed") from error
+        raise ApplyError("the contexts of a span are not framed") from error
     if len(split_contexts) != count:
-        raise ProtocolError(f"a span of {count} has {len(split_contexts)} contexts; one per index")
+        raise ApplyError(f"a span of {count} has {len(split_contexts)} contexts; one per index")
     return split_contexts
 
 
@@ -124,16 +124,16 @@ def malformed(case: str, /, **details: object) -> errors_pb2.Error:
 
 def _skipped(count: int, refused: Iterable[int]) -> dict[int, errors_pb2.Error | None]:
     if count > PREPARE_COMMANDS_MAX:
-        raise ProtocolError(f"a span of {count} items; the gateway admits {PREPARE_COMMANDS_MAX}")
+        raise ApplyError(f"a span of {count} items; the gateway admits {PREPARE_COMMANDS_MAX}")
     skipped: dict[int, errors_pb2.Error | None] = dict.fromkeys(refused)
     if skipped and max(skipped) >= count:
-        raise ProtocolError(f"index {max(skipped)} is refused in a span of {count} items")
+        raise ApplyError(f"index {max(skipped)} is refused in a span of {count} items")
     return skipped
 
 
 def _decode_each(
     request: type[Message], items: bytes, count: int, skipped: dict[int, errors_pb2.Error | None]
-) -> Span:
+) -> DecodedSpan:
     """Find the malformed ones among the items, and keep the others."""
     try:
         encoded = split(items)
@@ -148,7 +148,7 @@ def _decode_each(
         except DecodeError:
             requests.append(None)
             skipped.setdefault(index, _not_a(request))
-    return Span(requests, skipped)
+    return DecodedSpan(requests, skipped)
 
 
 def _not_a(request: type[Message]) -> errors_pb2.Error:
@@ -157,7 +157,7 @@ def _not_a(request: type[Message]) -> errors_pb2.Error:
 
 def _refused_whole(
     count: int, found: int | None, skipped: dict[int, errors_pb2.Error | None]
-) -> Span:
+) -> DecodedSpan:
     """Refuse every index that an earlier stage did not refuse already."""
     if found is None:
         error = malformed("unframed")
@@ -165,4 +165,4 @@ def _refused_whole(
         error = malformed("span_count", claimed=count, found=found)
     for index in range(count):
         skipped.setdefault(index, error)
-    return Span((None,) * count, skipped)
+    return DecodedSpan((None,) * count, skipped)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import grpc
 
 from services.runtime.answers import DeferredQuery
-from services.runtime.digesting import Digests
+from services.runtime.digesting import DigestWalks
 from services.runtime.failures import Alarm
 from services.runtime.fair_threads import FairThreads
 from services.runtime.install_stream import InstallRefused, InstallSteps
@@ -83,7 +83,7 @@ class ApplyStream:
             APPLY_REPLIES_WAITING_MAX
         )
         self._deferred: set[asyncio.Task[None]] = set()
-        self._digests = Digests(machine)
+        self._digests = DigestWalks(machine)
         self._work: asyncio.Task[None] | None = None
         self._installing: InstallSteps | None = None
         self._is_installed = False

@@ -28,7 +28,7 @@ from viewstamp.telemetry.sampling import (
     trace_ids_in,
 )
 from viewstamp.telemetry.settings import Telemetry
-from viewstamp.telemetry.spans import AttributeValue, Kind, Span
+from viewstamp.telemetry.spans import AttributeValue, SpanRole, TraceSpan
 
 
 class ApplyWatch:
@@ -106,21 +106,21 @@ class _Applied(NamedTuple):
             return ()
         trace_id, parent_id, span_id = otlp.COLUMNS[:3]
         attributes = otlp.attributes_of(self._attributes())
-        head = otlp.shared(trace_id, parent_id, Kind.SERVER, attributes)
+        head = otlp.shared(trace_id, parent_id, SpanRole.SERVER, attributes)
         pattern = otlp.pattern_of(f"apply {self.stage}")
         text = pattern % (head, span_id, self.begun_ns, self.ended_ns)
         first = self.id_base + 1
         ids = [f"{id_:016x}" for id_ in range(first, first + len(parents))]
         return otlp.rows_of(text, trace_ids_in(parents), span_ids_in(parents), ids)
 
-    def spans(self) -> Iterable[Span]:
+    def spans(self) -> Iterable[TraceSpan]:
         """Yield the spans."""
         attributes, name = self._attributes(), f"apply {self.stage}"
         for number, text in enumerate(self._parents(), 1):
             parent = context_in(text)
-            yield Span(
+            yield TraceSpan(
                 name,
-                Kind.SERVER,
+                SpanRole.SERVER,
                 TraceContext(parent.trace_id, numbered_id(self.id_base, number)),
                 parent.span_id,
                 self.begun_ns,

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from services.runtime.domain import Call
 from services.streams import access as gates
 from services.streams.lookup import authenticate, find_stream_by_key
-from services.streams.model import NEXT_TOPIC_ID, State, Topic
+from services.streams.model import NEXT_TOPIC_ID, StreamsState, Topic
 from services.streams.options import DEFAULT_OPTIONS, Options
 from viewstamp import limits
 from viewstamp.api.common.v1 import common_pb2
@@ -77,7 +77,7 @@ _Place: TypeAlias = tuple[int, dict[str, Topic], dict[str, Topic], int]
 class _Places(dict[bytes, _Place]):
     """The places by the bytes that name them, looked up at first sight."""
 
-    def __init__(self, state: State, call: Call) -> None:
+    def __init__(self, state: StreamsState, call: Call) -> None:
         super().__init__()
         self.made: dict[int, dict[str, Topic]] = {}  # by stream id and name
         self._state = state
@@ -97,7 +97,7 @@ class _Places(dict[bytes, _Place]):
 class _Rests(dict[bytes, tuple[int, Options]]):
     """Counts of partitions and options by the bytes that stand for them."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: StreamsState) -> None:
         super().__init__()
         self._pool = state.options_pool
 
@@ -109,7 +109,7 @@ class _Rests(dict[bytes, tuple[int, Options]]):
         return self[piece]
 
 
-def create_topics(state: State, encoded: Sequence[bytes], call: Call) -> tuple[int, bytes]:
+def create_topics(state: StreamsState, encoded: Sequence[bytes], call: Call) -> tuple[int, bytes]:
     """Create topics up to the first request that is not plain.
 
     Returns how many were created, and their answers framed. `call` has the first one's revision.

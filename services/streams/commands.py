@@ -18,8 +18,8 @@ from services.streams.model import (
     NEXT_STREAM_ID,
     NEXT_TOPIC_ID,
     Children,
-    State,
     Stream,
+    StreamsState,
     Topic,
 )
 from services.streams.options import DEFAULT_OPTIONS
@@ -55,7 +55,7 @@ _ChangesTopic: TypeAlias = (
 )
 
 
-def create_stream(state: State, request: api.CreateStreamRequest, call: Call) -> bytes:
+def create_stream(state: StreamsState, request: api.CreateStreamRequest, call: Call) -> bytes:
     """Create a stream."""
     demand_everywhere(authenticate(state, call), gates.CREATE_STREAM)
     name = request.name
@@ -69,7 +69,7 @@ def create_stream(state: State, request: api.CreateStreamRequest, call: Call) ->
     return _FIELD_2 + encode_varint(stream_id)
 
 
-def update_stream(state: State, request: api.UpdateStreamRequest, call: Call) -> bytes:
+def update_stream(state: StreamsState, request: api.UpdateStreamRequest, call: Call) -> bytes:
     """Rename a stream."""
     stream = find_stream(state, authenticate(state, call), gates.CHANGE_STREAM, request.stream)
     _check_revision(request, stream, refusals.stream_revision_mismatch)
@@ -82,7 +82,7 @@ def update_stream(state: State, request: api.UpdateStreamRequest, call: Call) ->
     return _EMPTY
 
 
-def delete_stream(state: State, request: api.DeleteStreamRequest, call: Call) -> bytes:
+def delete_stream(state: StreamsState, request: api.DeleteStreamRequest, call: Call) -> bytes:
     """Delete a stream with its topics and the grants on them; tell groups and users."""
     stream = find_stream(state, authenticate(state, call), gates.CHANGE_STREAM, request.stream)
     _check_revision(request, stream, refusals.stream_revision_mismatch)
@@ -102,7 +102,7 @@ def delete_stream(state: State, request: api.DeleteStreamRequest, call: Call) ->
     return _EMPTY
 
 
-def purge_stream(state: State, request: api.PurgeStreamRequest, call: Call) -> bytes:
+def purge_stream(state: StreamsState, request: api.PurgeStreamRequest, call: Call) -> bytes:
     """Count one more purge of a stream."""
     stream = find_stream(state, authenticate(state, call), gates.CHANGE_STREAM, request.stream)
     _check_revision(request, stream, refusals.stream_revision_mismatch)
@@ -113,7 +113,7 @@ def purge_stream(state: State, request: api.PurgeStreamRequest, call: Call) -> b
     return _EMPTY
 
 
-def create_topic(state: State, request: api.CreateTopicRequest, call: Call) -> bytes:
+def create_topic(state: StreamsState, request: api.CreateTopicRequest, call: Call) -> bytes:
     """Create a topic with its partitions. Many at once are made by `services.streams.bulk`."""
     stream = find_stream(state, authenticate(state, call), gates.CREATE_TOPIC, request.stream)
     stream_id = stream.id
@@ -135,7 +135,7 @@ def create_topic(state: State, request: api.CreateTopicRequest, call: Call) -> b
     return _FIELD_2 + encode_varint(id_)
 
 
-def update_topic(state: State, request: api.UpdateTopicRequest, call: Call) -> bytes:
+def update_topic(state: StreamsState, request: api.UpdateTopicRequest, call: Call) -> bytes:
     """Rename a topic or change its options."""
     topic = _changing_topic(state, request, call)
     changed = topic
@@ -151,7 +151,7 @@ def update_topic(state: State, request: api.UpdateTopicRequest, call: Call) -> b
     return _EMPTY
 
 
-def delete_topic(state: State, request: api.DeleteTopicRequest, call: Call) -> bytes:
+def delete_topic(state: StreamsState, request: api.DeleteTopicRequest, call: Call) -> bytes:
     """Delete a topic and the grants on it; tell groups and users."""
     topic = _changing_topic(state, request, call)
     look_rows = grants.look_rows(state, topic.stream_id)
@@ -166,7 +166,7 @@ def delete_topic(state: State, request: api.DeleteTopicRequest, call: Call) -> b
     return _EMPTY
 
 
-def purge_topic(state: State, request: api.PurgeTopicRequest, call: Call) -> bytes:
+def purge_topic(state: StreamsState, request: api.PurgeTopicRequest, call: Call) -> bytes:
     """Count one more purge of a topic."""
     topic = _changing_topic(state, request, call)
     generation = topic.purge_generation + 1
@@ -174,7 +174,9 @@ def purge_topic(state: State, request: api.PurgeTopicRequest, call: Call) -> byt
     return _EMPTY
 
 
-def create_partitions(state: State, request: api.CreatePartitionsRequest, call: Call) -> bytes:
+def create_partitions(
+    state: StreamsState, request: api.CreatePartitionsRequest, call: Call
+) -> bytes:
     """Add partitions at the end of a topic; tell its groups."""
     topic = _changing_topic(state, request, call)
     count = _requested_partitions(request.partitions_count)
@@ -189,7 +191,9 @@ def create_partitions(state: State, request: api.CreatePartitionsRequest, call: 
     return _repartition(state, topic, runs, existing + count, call)
 
 
-def delete_partitions(state: State, request: api.DeletePartitionsRequest, call: Call) -> bytes:
+def delete_partitions(
+    state: StreamsState, request: api.DeletePartitionsRequest, call: Call
+) -> bytes:
     """Remove partitions from the end of a topic; tell its groups."""
     topic = _changing_topic(state, request, call)
     count = _requested_partitions(request.partitions_count)
@@ -202,7 +206,7 @@ def delete_partitions(state: State, request: api.DeletePartitionsRequest, call: 
     return _repartition(state, topic, runs, existing - count, call)
 
 
-COMMANDS: Final[Mapping[str, CommandHandler[State]]] = {
+COMMANDS: Final[Mapping[str, CommandHandler[StreamsState]]] = {
     "CreateStream": create_stream,
     "UpdateStream": update_stream,
     "DeleteStream": delete_stream,
@@ -216,7 +220,7 @@ COMMANDS: Final[Mapping[str, CommandHandler[State]]] = {
 }
 
 
-def _changing_topic(state: State, request: _ChangesTopic, call: Call) -> Topic:
+def _changing_topic(state: StreamsState, request: _ChangesTopic, call: Call) -> Topic:
     caller = authenticate(state, call)
     topic = find_topic(state, caller, gates.CHANGE_TOPIC, request.stream, request.topic)
     _check_revision(request, topic, refusals.topic_revision_mismatch)
@@ -234,7 +238,7 @@ def _check_revision(
             raise mismatch(row.name, expected, row.modified_revision)
 
 
-def _check_stream_name(state: State, name: str) -> None:
+def _check_stream_name(state: StreamsState, name: str) -> None:
     if not _is_plain(name):
         _check_name(name, Reason.REASON_INVALID_STREAM_NAME)
     if name in state.stream_ids:
@@ -270,7 +274,7 @@ def _requested_partitions(count: int) -> int:
 
 
 def _repartition(
-    state: State, topic: Topic, runs: partitions.Runs, count: int, call: Call
+    state: StreamsState, topic: Topic, runs: partitions.Runs, count: int, call: Call
 ) -> bytes:
     changed = topic._replace(
         partitions_count=count,
@@ -288,5 +292,5 @@ def _repartition(
     return _FIELD_2 + encode_varint(count)
 
 
-def _put(state: State, topic: Topic) -> None:
+def _put(state: StreamsState, topic: Topic) -> None:
     state.topics.put((topic.stream_id, topic.id), topic)

@@ -8,7 +8,7 @@ from services.runtime.domain import Domain
 from services.streams.bulk import create_topics
 from services.streams.commands import COMMANDS
 from services.streams.effects import EFFECTS
-from services.streams.model import State
+from services.streams.model import StreamsState
 from services.streams.queries import QUERIES
 from services.streams.resolve import resolve, resolve_grants
 from services.streams.section import SECTION
@@ -18,7 +18,7 @@ from viewstamp.api.streams.v1 import streams_service_pb2
 DOMAIN: Final = Domain(
     stage=routing_pb2.STAGE_STREAMS,
     files=(streams_service_pb2.DESCRIPTOR,),
-    new_state=State,
+    new_state=StreamsState,
     commands=COMMANDS,
     queries=QUERIES,
     effects=EFFECTS,

@@ -8,11 +8,11 @@ from typing import Final
 from services.runtime.domain import Call, EffectHandler
 from services.streams import grants
 from services.streams.access import new_access
-from services.streams.model import State
+from services.streams.model import StreamsState
 from viewstamp.api.domain.v1 import effects_pb2
 
 
-def grants_changed(state: State, effect: effects_pb2.GrantsChanged, call: Call) -> None:
+def grants_changed(state: StreamsState, effect: effects_pb2.GrantsChanged, call: Call) -> None:
     """Replace the grants of a user; the first ones make the user known.
 
     Credentials of a new user begin at the revision of the creating command, which is this one.
@@ -23,7 +23,9 @@ def grants_changed(state: State, effect: effects_pb2.GrantsChanged, call: Call) 
     grants.put(state, access.with_permissions(effect.permissions))
 
 
-def credentials_changed(state: State, effect: effects_pb2.CredentialsChanged, call: Call) -> None:
+def credentials_changed(
+    state: StreamsState, effect: effects_pb2.CredentialsChanged, call: Call
+) -> None:
     """Refuse older credentials of a user from here on. Of no concern where the user is gone."""
     access = state.access.rows.get(effect.user_id)
     if access is not None:
@@ -34,23 +36,23 @@ def credentials_changed(state: State, effect: effects_pb2.CredentialsChanged, ca
         grants.put(state, changed)
 
 
-def user_deleted(state: State, effect: effects_pb2.UserDeleted, call: Call) -> None:
+def user_deleted(state: StreamsState, effect: effects_pb2.UserDeleted, call: Call) -> None:
     """Forget a user."""
     if effect.user_id in state.access:
         grants.delete(state, effect.user_id)
 
 
-def user_deactivated(state: State, effect: effects_pb2.UserDeactivated, call: Call) -> None:
+def user_deactivated(state: StreamsState, effect: effects_pb2.UserDeactivated, call: Call) -> None:
     """Refuse whatever a user asks for."""
     _set_active(state, effect.user_id, False)
 
 
-def user_activated(state: State, effect: effects_pb2.UserActivated, call: Call) -> None:
+def user_activated(state: StreamsState, effect: effects_pb2.UserActivated, call: Call) -> None:
     """Let a user act again."""
     _set_active(state, effect.user_id, True)
 
 
-EFFECTS: Final[Mapping[str, EffectHandler[State]]] = {
+EFFECTS: Final[Mapping[str, EffectHandler[StreamsState]]] = {
     "grants_changed": grants_changed,
     "credentials_changed": credentials_changed,
     "user_deleted": user_deleted,
@@ -59,5 +61,5 @@ EFFECTS: Final[Mapping[str, EffectHandler[State]]] = {
 }
 
 
-def _set_active(state: State, user_id: int, active: bool) -> None:
+def _set_active(state: StreamsState, user_id: int, active: bool) -> None:
     grants.put(state, state.access.rows[user_id]._replace(active=active))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from services.streams.access import Access
-from services.streams.model import State
+from services.streams.model import StreamsState
 
 # Of one user who loses a grant: rows, and how many grants are copied for one more.
 _ROWS_PER_USER = 8
@@ -18,7 +18,7 @@ _GRANTS_PER_ROW = 32
 _LOOKS_PER_ROW = 4
 
 
-def put(state: State, access: Access) -> None:
+def put(state: StreamsState, access: Access) -> None:
     """Insert or replace what is known of a user."""
     before = state.access.rows.get(access.user_id)
     state.access.put(access.user_id, access)
@@ -31,31 +31,31 @@ def put(state: State, access: Access) -> None:
         _add_grantee(state, stream_id, access.user_id)
 
 
-def delete(state: State, user_id: int) -> None:
+def delete(state: StreamsState, user_id: int) -> None:
     """Forget a user."""
     access = state.access.delete(user_id)
     for stream_id in sorted(access.streams):
         _remove_grantee(state, stream_id, user_id)
 
 
-def grantees_of(state: State, stream_id: int) -> Iterable[int]:
+def grantees_of(state: StreamsState, stream_id: int) -> Iterable[int]:
     """Return the users with a grant in a stream, ascending."""
     users = state.grantees.rows.get(stream_id)
     return () if users is None else users.sorted_keys()
 
 
-def stream_rows(state: State, stream_id: int) -> int:
+def stream_rows(state: StreamsState, stream_id: int) -> int:
     """Return what it costs one of the two domains to drop all grants in a stream."""
     return sum(_rows(state.access.rows[user_id]) for user_id in grantees_of(state, stream_id))
 
 
-def look_rows(state: State, stream_id: int) -> int:
+def look_rows(state: StreamsState, stream_id: int) -> int:
     """Return what it costs to find out who has a grant in a topic of a stream."""
     users = state.grantees.rows.get(stream_id)
     return 0 if users is None else len(users) // _LOOKS_PER_ROW
 
 
-def topic_rows(state: State, stream_id: int, topic_id: int) -> int:
+def topic_rows(state: StreamsState, stream_id: int, topic_id: int) -> int:
     """Return what it costs one of the two domains to drop all grants in a topic."""
     return sum(
         _rows(access) + len(access.streams[stream_id].topics) // _GRANTS_PER_ROW
@@ -63,7 +63,7 @@ def topic_rows(state: State, stream_id: int, topic_id: int) -> int:
     )
 
 
-def drop_stream(state: State, stream_id: int) -> None:
+def drop_stream(state: StreamsState, stream_id: int) -> None:
     """Take back every grant in a stream that is gone."""
     users = grantees_of(state, stream_id)
     if users:
@@ -72,7 +72,7 @@ def drop_stream(state: State, stream_id: int) -> None:
         state.access.put(user_id, state.access.rows[user_id].without_stream(stream_id))
 
 
-def drop_topic(state: State, stream_id: int, topic_id: int) -> None:
+def drop_topic(state: StreamsState, stream_id: int, topic_id: int) -> None:
     """Take back every grant in a topic that is gone."""
     for access in _with_topic(state, stream_id, topic_id):
         left = access.without_topic(stream_id, topic_id)
@@ -81,7 +81,7 @@ def drop_topic(state: State, stream_id: int, topic_id: int) -> None:
             _remove_grantee(state, stream_id, left.user_id)
 
 
-def _with_topic(state: State, stream_id: int, topic_id: int) -> list[Access]:
+def _with_topic(state: StreamsState, stream_id: int, topic_id: int) -> list[Access]:
     rows = state.access.rows
     users = map(rows.__getitem__, grantees_of(state, stream_id))
     return [access for access in users if topic_id in access.streams[stream_id].topics]
@@ -91,7 +91,7 @@ def _rows(access: Access) -> int:
     return _ROWS_PER_USER + len(access.streams) // _GRANTS_PER_ROW
 
 
-def _add_grantee(state: State, stream_id: int, user_id: int) -> None:
+def _add_grantee(state: StreamsState, stream_id: int, user_id: int) -> None:
     users = state.grantees.rows.get(stream_id)
     if users is None:
         users = state.grantees.nested()
@@ -99,7 +99,7 @@ def _add_grantee(state: State, stream_id: int, user_id: int) -> None:
     users.put(user_id, None)
 
 
-def _remove_grantee(state: State, stream_id: int, user_id: int) -> None:
+def _remove_grantee(state: StreamsState, stream_id: int, user_id: int) -> None:
     users = state.grantees.rows[stream_id]
     users.delete(user_id)
     if not users:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from services.runtime.domain import Call
 from services.streams import refusals
 from services.streams.access import Access, Gate
-from services.streams.model import State, Stream, Topic
+from services.streams.model import Stream, StreamsState, Topic
 from viewstamp.api.common.v1 import common_pb2
 
 
-def authenticate(state: State, call: Call) -> Access:
+def authenticate(state: StreamsState, call: Call) -> Access:
     """Return what is known of the caller. Raises Refusal UNAUTHENTICATED."""
     access = None if call.user_id is None else state.access.rows.get(call.user_id)
     if access is None or not access.active or not access.is_current(call.credential_revision):
@@ -27,14 +27,14 @@ def demand_everywhere(access: Access, gate: Gate) -> None:
 
 
 def find_stream(
-    state: State, access: Access, gate: Gate, identifier: common_pb2.Identifier
+    state: StreamsState, access: Access, gate: Gate, identifier: common_pb2.Identifier
 ) -> Stream:
     """Return the stream that is named, if the gate lets the caller pass. Raises Refusal."""
     key = identifier.id or identifier.name or key_of(identifier, "stream")
     return find_stream_by_key(state, access, gate, key)
 
 
-def find_stream_by_key(state: State, access: Access, gate: Gate, key: int | str) -> Stream:
+def find_stream_by_key(state: StreamsState, access: Access, gate: Gate, key: int | str) -> Stream:
     """Return the stream with this id or name, if the gate lets the caller pass. Raises Refusal."""
     stream = state.find_stream(key)
     if stream is not None and access.everywhere & gate.sees & gate.mask:
@@ -48,7 +48,7 @@ def find_stream_by_key(state: State, access: Access, gate: Gate, key: int | str)
 
 
 def find_topic(
-    state: State,
+    state: StreamsState,
     access: Access,
     gate: Gate,
     stream_identifier: common_pb2.Identifier,

@@ -184,7 +184,7 @@ class TopicTable(Table[TopicKey, Topic]):
             del self._streams[stream_id]
 
 
-class State:
+class StreamsState:
     """All that the streams domain knows."""
 
     __slots__ = (

@@ -11,7 +11,7 @@ from services.runtime.domain import Call, QueryHandler
 from services.streams import access as gates
 from services.streams.access import Access, Gate
 from services.streams.lookup import authenticate, demand_everywhere, find_stream, find_topic
-from services.streams.model import State, Stream, Topic
+from services.streams.model import Stream, StreamsState, Topic
 from services.streams.options import to_message as options_message
 from services.streams.partitions import PartitionRun, expanded
 from viewstamp.api.streams.v1 import streams_pb2
@@ -19,14 +19,16 @@ from viewstamp.api.streams.v1 import streams_service_pb2 as api
 from viewstamp.paging import PagedList, page_size
 
 
-def get_stream(state: State, request: api.GetStreamRequest, call: Call) -> api.GetStreamResponse:
+def get_stream(
+    state: StreamsState, request: api.GetStreamRequest, call: Call
+) -> api.GetStreamResponse:
     """Return one stream."""
     stream = find_stream(state, authenticate(state, call), gates.READ_STREAM, request.stream)
     return api.GetStreamResponse(stream=_stream_message(state, stream))
 
 
 def list_streams(
-    state: State, request: api.ListStreamsRequest, call: Call
+    state: StreamsState, request: api.ListStreamsRequest, call: Call
 ) -> api.ListStreamsResponse:
     """Return a page of the streams."""
     demand_everywhere(authenticate(state, call), gates.LIST_STREAMS)
@@ -37,14 +39,18 @@ def list_streams(
     return api.ListStreamsResponse(streams=streams, next_page_token=pages.next_id_token(ids, size))
 
 
-def get_topic(state: State, request: api.GetTopicRequest, call: Call) -> api.GetTopicResponse:
+def get_topic(
+    state: StreamsState, request: api.GetTopicRequest, call: Call
+) -> api.GetTopicResponse:
     """Return one topic."""
     caller = authenticate(state, call)
     topic = find_topic(state, caller, gates.READ_TOPIC, request.stream, request.topic)
     return api.GetTopicResponse(topic=_topic_message(topic))
 
 
-def list_topics(state: State, request: api.ListTopicsRequest, call: Call) -> api.ListTopicsResponse:
+def list_topics(
+    state: StreamsState, request: api.ListTopicsRequest, call: Call
+) -> api.ListTopicsResponse:
     """Return a page of a stream's topics."""
     stream = find_stream(state, authenticate(state, call), gates.LIST_TOPICS, request.stream)
     size, pages = page_size(request.page_size), PagedList("ListTopics", stream.id)
@@ -55,7 +61,7 @@ def list_topics(state: State, request: api.ListTopicsRequest, call: Call) -> api
 
 
 def list_partitions(
-    state: State, request: api.ListPartitionsRequest, call: Call
+    state: StreamsState, request: api.ListPartitionsRequest, call: Call
 ) -> api.ListPartitionsResponse:
     """Return the partitions of a topic, as runs."""
     caller = authenticate(state, call)
@@ -66,7 +72,7 @@ def list_partitions(
 
 
 def check_access(
-    state: State, request: api.CheckAccessRequest, call: Call
+    state: StreamsState, request: api.CheckAccessRequest, call: Call
 ) -> api.CheckAccessResponse:
     """Return whether a user may send to and poll from a topic.
 
@@ -90,7 +96,7 @@ def check_access(
     )
 
 
-QUERIES: Final[Mapping[str, QueryHandler[State]]] = {
+QUERIES: Final[Mapping[str, QueryHandler[StreamsState]]] = {
     "GetStream": get_stream,
     "ListStreams": list_streams,
     "GetTopic": get_topic,
@@ -109,7 +115,7 @@ def add_ranges(ranges: Any, topic: Topic) -> None:
         first += run.length
 
 
-def _stream_message(state: State, stream: Stream) -> streams_pb2.Stream:
+def _stream_message(state: StreamsState, stream: Stream) -> streams_pb2.Stream:
     return streams_pb2.Stream(**stream._asdict(), topics_count=state.topics.count(stream.id))
 
 

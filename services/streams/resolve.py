@@ -17,7 +17,7 @@ from services.streams import access as gates
 from services.streams import refusals
 from services.streams.access import Gate
 from services.streams.lookup import authenticate, demand_everywhere, find_topic
-from services.streams.model import State, Topic
+from services.streams.model import StreamsState, Topic
 from viewstamp.api.common.v1 import common_pb2
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.api.routing.v1 import routing_pb2
@@ -40,7 +40,7 @@ SERVER_GATES: Final[Mapping[int, Gate]] = {
 }
 
 
-def resolve(state: State, item: bytes, call: Call, gate: int) -> bytes:
+def resolve(state: StreamsState, item: bytes, call: Call, gate: int) -> bytes:
     """Return the encoded TopicContext of the topic that a request names; empty for servers.
 
     Raises Refusal if the caller does not pass the gate, and ValueError for a gate unknown here.
@@ -59,7 +59,7 @@ def resolve(state: State, item: bytes, call: Call, gate: int) -> bytes:
     raise ValueError(f"gate {gate} is unknown to this build")
 
 
-def resolve_grants(state: State, item: bytes, call: Call) -> bytes:
+def resolve_grants(state: StreamsState, item: bytes, call: Call) -> bytes:
     """Return the encoded GrantsContext of the permissions in a request.
 
     Authorizes nothing: users may have let the caller in by a command that streams hears of later.
@@ -72,7 +72,7 @@ def resolve_grants(state: State, item: bytes, call: Call) -> bytes:
     return effects_pb2.GrantsContext(streams=streams).SerializeToString(deterministic=True)
 
 
-def _context(state: State, topic: Topic) -> bytes:
+def _context(state: StreamsState, topic: Topic) -> bytes:
     cached = state.contexts.get(topic.id)
     if cached is not None and cached[0] is topic:
         return cached[1]
@@ -89,7 +89,7 @@ def _context(state: State, topic: Topic) -> bytes:
 
 
 def _resolved_stream(
-    state: State, entry: users_pb2.StreamPermissions
+    state: StreamsState, entry: users_pb2.StreamPermissions
 ) -> effects_pb2.ResolvedStream:
     key = _optional_key(entry.stream)
     stream = None if key is None else state.find_stream(key)

@@ -23,7 +23,14 @@ from services.runtime.section import (
 )
 from services.streams import grants, partitions
 from services.streams.access import Access, new_access
-from services.streams.model import FIRST_ID, NEXT_STREAM_ID, NEXT_TOPIC_ID, State, Stream, Topic
+from services.streams.model import (
+    FIRST_ID,
+    NEXT_STREAM_ID,
+    NEXT_TOPIC_ID,
+    Stream,
+    StreamsState,
+    Topic,
+)
 from services.streams.options import to_message as options_message
 from services.streams.partitions import PartitionRun
 from services.streams.queries import add_ranges
@@ -82,7 +89,7 @@ def encode_counters(counters: Mapping[str, int]) -> bytes:
     ).SerializeToString(deterministic=True)
 
 
-def _load_stream(state: State, canonical: bytes) -> Projected:
+def _load_stream(state: StreamsState, canonical: bytes) -> Projected:
     entity = streams_pb2.StreamEntity.FromString(canonical)
     stream = Stream(
         entity.id,
@@ -99,7 +106,7 @@ def _load_stream(state: State, canonical: bytes) -> Projected:
     return id_key(stream.id), encode_stream(stream)
 
 
-def _load_topic(state: State, canonical: bytes) -> Projected:
+def _load_topic(state: StreamsState, canonical: bytes) -> Projected:
     """Insert a topic. A restart is as long as this is slow, for millions of topics.
 
     So the row is not encoded again. It is made of all fields of the message, and of parts that are
@@ -133,7 +140,7 @@ def _load_topic(state: State, canonical: bytes) -> Projected:
     return _TOPIC_KEY.pack(stream_id, id_), entity.SerializeToString(deterministic=True)
 
 
-def _load_access(state: State, canonical: bytes) -> Projected:
+def _load_access(state: StreamsState, canonical: bytes) -> Projected:
     entity = streams_pb2.AccessEntity.FromString(canonical)
     access = new_access(entity.user_id, entity.minimum_credential_revision)
     try:
@@ -147,7 +154,7 @@ def _load_access(state: State, canonical: bytes) -> Projected:
     return id_key(entity.user_id), encode_access(access)
 
 
-def _load_counters(state: State, canonical: bytes) -> Projected:
+def _load_counters(state: StreamsState, canonical: bytes) -> Projected:
     entity = streams_pb2.StreamsCountersEntity.FromString(canonical)
     state.counters.put(NEXT_STREAM_ID, entity.next_stream_id)
     state.counters.put(NEXT_TOPIC_ID, entity.next_topic_id)
@@ -170,7 +177,7 @@ def _runs(ranges: Any, created_revision: int) -> tuple[int, partitions.Runs]:
     return total, partitions.compact(tuple(runs), created_revision)
 
 
-def _check_whole(state: State) -> Iterable[None]:
+def _check_whole(state: StreamsState) -> Iterable[None]:
     """Raise SectionError if entities are at odds with each other."""
     next_stream, next_topic = state.peek_id(NEXT_STREAM_ID), state.peek_id(NEXT_TOPIC_ID)
     for stream_id in state.streams.rows:
@@ -184,19 +191,19 @@ def _check_whole(state: State) -> Iterable[None]:
     return ()
 
 
-def _access_of_all(state: State) -> Iterator[Projected]:
+def _access_of_all(state: StreamsState) -> Iterator[Projected]:
     """Yield what streams knows of users: exactly its entities of that kind."""
     return ((key, canonical) for _, key, canonical in _ACCESS.entities(state))
 
 
-_ACCESS: Final[EntityKind[State]] = EntityKind(
+_ACCESS: Final[EntityKind[StreamsState]] = EntityKind(
     ACCESS_KIND,
     table=lambda state: state.access,
     encode=encode_access,
     load=_load_access,
     encode_key=lambda user_id, access: id_key(user_id),
 )
-SECTION: Final[Section[State]] = Section(
+SECTION: Final[Section[StreamsState]] = Section(
     version=SECTION_VERSION,
     kinds=(
         EntityKind(

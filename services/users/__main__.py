@@ -10,7 +10,7 @@ from pathlib import Path
 from services.runtime.domain import Domain
 from services.runtime.process import run
 from services.users.domain import build_domain
-from services.users.model import State
+from services.users.model import UsersState
 from viewstamp.tokens import read_cluster_key
 
 
@@ -29,7 +29,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _build(options: argparse.Namespace) -> Domain[State]:
+def _build(options: argparse.Namespace) -> Domain[UsersState]:
     return build_domain(read_cluster_key(options.cluster_key), _clock_us)
 
 

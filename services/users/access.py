@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from services.runtime.domain import Call
-from services.users.model import State, User
+from services.users.model import User, UsersState
 from services.users.permissions import GLOBAL_BITS
 from viewstamp import limits
 from viewstamp.api.common.v1 import common_pb2
@@ -24,7 +24,7 @@ STATUSES: Final[dict[int, bool | None]] = {
 }
 
 
-def authenticate(state: State, call: Call) -> User:
+def authenticate(state: UsersState, call: Call) -> User:
     """Return the caller. Raises Refusal UNAUTHENTICATED unless they may act as of now."""
     user = None if call.user_id is None else state.users.rows.get(call.user_id)
     if user is None or not user.active or not is_current(user, call.credential_revision):
@@ -64,7 +64,7 @@ def authorize(caller: User, permissions: tuple[str, ...]) -> None:
         )
 
 
-def find_user(state: State, identifier: common_pb2.Identifier) -> User | None:
+def find_user(state: UsersState, identifier: common_pb2.Identifier) -> User | None:
     """Return the user that a request names, or None. Raises Refusal MALFORMED_REQUEST."""
     kind = identifier.WhichOneof("kind")
     if kind is None:
@@ -82,7 +82,7 @@ def existing(user: User | None, identifier: common_pb2.Identifier) -> User:
     return user
 
 
-def whose(state: State, request: Any, caller: User) -> User:
+def whose(state: UsersState, request: Any, caller: User) -> User:
     """Return whom a request is about: the caller, or another user if the caller manages users.
 
     Raises Refusal PERMISSION_DENIED, USER_NOT_FOUND.
@@ -90,7 +90,7 @@ def whose(state: State, request: Any, caller: User) -> User:
     return whose_with(state, request, caller, MANAGE_USERS)
 
 
-def whose_with(state: State, request: Any, caller: User, permissions: tuple[str, ...]) -> User:
+def whose_with(state: UsersState, request: Any, caller: User, permissions: tuple[str, ...]) -> User:
     """Return whom a request is about; for another user the caller needs one of the permissions."""
     if not request.HasField("user"):
         return caller

@@ -24,7 +24,7 @@ from services.users.ending import (
     tell_credentials,
     tell_sessions_ended,
 )
-from services.users.model import State, User
+from services.users.model import User, UsersState
 from services.users.token_commands import TOKEN_COMMANDS
 from viewstamp import limits
 from viewstamp.api.domain.v1 import effects_pb2
@@ -50,7 +50,7 @@ _ROWS_PER_TOKEN: Final = 8
 
 
 def found(
-    state: State, request: users_service_pb2.FoundRequest, call: Call
+    state: UsersState, request: users_service_pb2.FoundRequest, call: Call
 ) -> users_service_pb2.FoundResponse:
     """Create the root user, who may do everything; nothing if there is one."""
     if limits.ROOT_USER_ID not in state.users:
@@ -73,7 +73,7 @@ def found(
 
 
 def create_user(
-    state: State, request: users_service_pb2.CreateUserRequest, call: Call
+    state: UsersState, request: users_service_pb2.CreateUserRequest, call: Call
 ) -> users_service_pb2.CreateUserResponse:
     """Create a user with the permissions that streams resolved."""
     authorize(authenticate(state, call), MANAGE_USERS)
@@ -96,7 +96,7 @@ def create_user(
 
 
 def update_user(
-    state: State, request: users_service_pb2.UpdateUserRequest, call: Call
+    state: UsersState, request: users_service_pb2.UpdateUserRequest, call: Call
 ) -> users_service_pb2.UpdateUserResponse:
     """Rename a user, or change whether they may act. What is as wanted already stays as it is."""
     caller = authenticate(state, call)
@@ -122,7 +122,7 @@ def update_user(
 
 
 def delete_user(
-    state: State, request: users_service_pb2.DeleteUserRequest, call: Call
+    state: UsersState, request: users_service_pb2.DeleteUserRequest, call: Call
 ) -> users_service_pb2.DeleteUserResponse:
     """Delete a user with all tokens."""
     authorize(authenticate(state, call), MANAGE_USERS)
@@ -141,7 +141,7 @@ def delete_user(
 
 
 def change_password(
-    state: State, request: users_service_pb2.ChangePasswordRequest, call: Call
+    state: UsersState, request: users_service_pb2.ChangePasswordRequest, call: Call
 ) -> users_service_pb2.ChangePasswordResponse:
     """Put a new password hash in place; every access token of the user ends.
 
@@ -168,7 +168,7 @@ def change_password(
 
 
 def _revoke(
-    state: State, user_id: int, request: users_service_pb2.ChangePasswordRequest, call: Call
+    state: UsersState, user_id: int, request: users_service_pb2.ChangePasswordRequest, call: Call
 ) -> None:
     """End what somebody who knew the old password may have left behind."""
     if not request.keep_tokens:
@@ -179,7 +179,7 @@ def _revoke(
 
 
 def update_permissions(
-    state: State, request: users_service_pb2.UpdatePermissionsRequest, call: Call
+    state: UsersState, request: users_service_pb2.UpdatePermissionsRequest, call: Call
 ) -> users_service_pb2.UpdatePermissionsResponse:
     """Replace all permissions of a user by those that streams resolved."""
     authorize(authenticate(state, call), MANAGE_USERS)
@@ -195,7 +195,7 @@ def update_permissions(
     return users_service_pb2.UpdatePermissionsResponse()
 
 
-COMMANDS: Final[Mapping[str, CommandHandler[State]]] = {
+COMMANDS: Final[Mapping[str, CommandHandler[UsersState]]] = {
     "CreateUser": create_user,
     "UpdateUser": update_user,
     "DeleteUser": delete_user,
@@ -249,7 +249,7 @@ def _check_normalized(clear_text: str, password_hash: str) -> None:
         )
 
 
-def _check_username(state: State, username: str) -> None:
+def _check_username(state: UsersState, username: str) -> None:
     _check_username_form(username)
     _check_username_free(state, username)
 
@@ -263,7 +263,7 @@ def _check_username_form(username: str) -> None:
     )
 
 
-def _check_username_free(state: State, username: str) -> None:
+def _check_username_free(state: UsersState, username: str) -> None:
     if username in state.user_ids:
         raise Refusal.of(Reason.REASON_USER_EXISTS, username=username)
 

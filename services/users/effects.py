@@ -11,30 +11,30 @@ from dataclasses import replace
 from typing import Final
 
 from services.runtime.domain import Call, EffectHandler
-from services.users.model import State
+from services.users.model import UsersState
 from services.users.permissions import Permissions, without_stream, without_topic
 from viewstamp.api.domain.v1 import effects_pb2
 
 
-def stream_deleted(state: State, effect: effects_pb2.StreamDeleted, call: Call) -> None:
+def stream_deleted(state: UsersState, effect: effects_pb2.StreamDeleted, call: Call) -> None:
     """Drop all grants in a stream."""
     _change_grantees(state, effect.stream_id, call, lambda p: without_stream(p, effect.stream_id))
 
 
-def topic_deleted(state: State, effect: effects_pb2.TopicDeleted, call: Call) -> None:
+def topic_deleted(state: UsersState, effect: effects_pb2.TopicDeleted, call: Call) -> None:
     """Drop all grants for a topic."""
     stream_id, topic_id = effect.stream_id, effect.topic_id
     _change_grantees(state, stream_id, call, lambda p: without_topic(p, stream_id, topic_id))
 
 
-EFFECTS: Final[Mapping[str, EffectHandler[State]]] = {
+EFFECTS: Final[Mapping[str, EffectHandler[UsersState]]] = {
     "stream_deleted": stream_deleted,
     "topic_deleted": topic_deleted,
 }
 
 
 def _change_grantees(
-    state: State, stream_id: int, call: Call, change: Callable[[Permissions], Permissions]
+    state: UsersState, stream_id: int, call: Call, change: Callable[[Permissions], Permissions]
 ) -> None:
     for user_id in state.grantees_of(stream_id):
         user = state.users.rows[user_id]

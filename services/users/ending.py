@@ -13,7 +13,7 @@ from typing import Final
 
 from services.runtime.domain import Call, CommandHandler
 from services.users.access import authenticate, check_root, whose
-from services.users.model import State, User
+from services.users.model import User, UsersState
 from viewstamp import limits
 from viewstamp.api.domain.v1 import effects_pb2
 from viewstamp.api.routing.v1 import routing_pb2
@@ -27,7 +27,7 @@ TO_MEMBERSHIPS: Final[tuple[int, ...]] = (
 
 
 def logout(
-    state: State, request: users_service_pb2.LogoutRequest, call: Call
+    state: UsersState, request: users_service_pb2.LogoutRequest, call: Call
 ) -> users_service_pb2.LogoutResponse:
     """End the access tokens that were got as the caller's was."""
     caller = authenticate(state, call)
@@ -41,7 +41,7 @@ def logout(
 
 
 def end_user_sessions(
-    state: State, request: users_service_pb2.EndUserSessionsRequest, call: Call
+    state: UsersState, request: users_service_pb2.EndUserSessionsRequest, call: Call
 ) -> users_service_pb2.EndUserSessionsResponse:
     """End one session of a user, or all."""
     caller = authenticate(state, call)
@@ -52,13 +52,13 @@ def end_user_sessions(
     return users_service_pb2.EndUserSessionsResponse()
 
 
-ENDING_COMMANDS: Final[Mapping[str, CommandHandler[State]]] = {
+ENDING_COMMANDS: Final[Mapping[str, CommandHandler[UsersState]]] = {
     "Logout": logout,
     "EndUserSessions": end_user_sessions,
 }
 
 
-def end_minted(state: State, user: User, call: Call) -> None:
+def end_minted(state: UsersState, user: User, call: Call) -> None:
     """Refuse from here on every access token that a personal access token of the user got."""
     changed = replace(user, minimum_token_revision=call.revision)
     state.replace_user(changed)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from services.runtime.domain import Call, Deferred, QueryHandler
 from services.runtime.login_guard import Attempt
-from services.users.model import State, Token, User
+from services.users.model import Token, User, UsersState
 from services.users.raw_tokens import token_hash
 from services.users.shell import Shell
 from viewstamp import limits, tokens
@@ -21,10 +21,10 @@ from viewstamp.errors import Refusal
 from viewstamp.passwords import UNKNOWN_USER_HASH, verify_password
 
 
-def login_queries(shell: Shell) -> Mapping[str, QueryHandler[State]]:
+def login_queries(shell: Shell) -> Mapping[str, QueryHandler[UsersState]]:
     """Return the handlers of Login and LoginWithToken in these surroundings."""
 
-    def login(state: State, request: users_service_pb2.LoginRequest, call: Call) -> Deferred:
+    def login(state: UsersState, request: users_service_pb2.LoginRequest, call: Call) -> Deferred:
         user = state.user_named(request.username)
         password = request.password
         attempt = Attempt(call.caller_address, request.username, None if user is None else user.id)
@@ -36,7 +36,7 @@ def login_queries(shell: Shell) -> Mapping[str, QueryHandler[State]]:
         )
 
     def login_with_token(
-        state: State, request: users_service_pb2.LoginWithTokenRequest, call: Call
+        state: UsersState, request: users_service_pb2.LoginWithTokenRequest, call: Call
     ) -> Deferred:
         key = state.token_keys.rows.get(token_hash(request.token))
         if key is None:

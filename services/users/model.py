@@ -43,7 +43,7 @@ class Token:
     created_revision: int
 
 
-class State:
+class UsersState:
     """All users and their tokens, with the indexes by which they are found.
 
     Tables may be read directly; they change through the methods alone, which keep the indexes.

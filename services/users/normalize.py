@@ -20,7 +20,7 @@ from services.users.access import (
     unauthenticated,
     whose,
 )
-from services.users.model import State, User
+from services.users.model import User, UsersState
 from services.users.raw_tokens import raw_token, token_hash
 from services.users.shell import Shell
 from viewstamp import limits
@@ -36,11 +36,11 @@ _USER_ID_BYTES: Final = 8
 _THROTTLE_LABEL: Final = b"current password\x00"
 
 
-def normalizers(shell: Shell) -> Mapping[str, Normalizer[State]]:
+def normalizers(shell: Shell) -> Mapping[str, Normalizer[UsersState]]:
     """Return the normalizers in these surroundings, by RPC name."""
 
     def change_password(
-        state: State, request: users_service_pb2.ChangePasswordRequest, call: NormalizeCall
+        state: UsersState, request: users_service_pb2.ChangePasswordRequest, call: NormalizeCall
     ) -> Costly:
         user = _whose_password(state, request, call)
         _refuse_field(
@@ -52,7 +52,7 @@ def normalizers(shell: Shell) -> Mapping[str, Normalizer[State]]:
         return Costly(lambda: _changed_password(shell, request, own))
 
     def create_token(
-        state: State,
+        state: UsersState,
         request: users_service_pb2.CreatePersonalAccessTokenRequest,
         call: NormalizeCall,
     ) -> Callable[[], Normalized]:
@@ -78,7 +78,7 @@ def suffixes(shell: Shell) -> Mapping[str, SuffixFunction]:
 
 
 def create_user(
-    state: State, request: users_service_pb2.CreateUserRequest, call: NormalizeCall
+    state: UsersState, request: users_service_pb2.CreateUserRequest, call: NormalizeCall
 ) -> Costly:
     """Replace the password by its hash, once the caller is known to be allowed to ask for it."""
     authorize(_caller(state, call), MANAGE_USERS)
@@ -95,7 +95,7 @@ def create_user(
 
 
 def _whose_password(
-    state: State, request: users_service_pb2.ChangePasswordRequest, call: NormalizeCall
+    state: UsersState, request: users_service_pb2.ChangePasswordRequest, call: NormalizeCall
 ) -> User:
     """Return whose password is to be changed, by a caller who may. Raises Refusal."""
     caller = _caller(state, call)
@@ -104,7 +104,7 @@ def _whose_password(
     return user
 
 
-def _caller(state: State, call: NormalizeCall) -> User:
+def _caller(state: UsersState, call: NormalizeCall) -> User:
     """Return the caller. Raises Refusal UNAUTHENTICATED.
 
     Nothing is hashed for somebody who could not use it. What is decided here is decided again in

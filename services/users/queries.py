@@ -16,13 +16,13 @@ from services.users.access import (
     find_user,
     whose_with,
 )
-from services.users.model import State, Token, User
+from services.users.model import Token, User, UsersState
 from viewstamp.api.users.v1 import users_pb2, users_service_pb2
 from viewstamp.paging import PagedList, page_size
 
 
 def get_user(
-    state: State, request: users_service_pb2.GetUserRequest, call: Call
+    state: UsersState, request: users_service_pb2.GetUserRequest, call: Call
 ) -> users_service_pb2.GetUserResponse:
     """Return one user with permissions."""
     caller = authenticate(state, call)
@@ -34,7 +34,7 @@ def get_user(
 
 
 def list_users(
-    state: State, request: users_service_pb2.ListUsersRequest, call: Call
+    state: UsersState, request: users_service_pb2.ListUsersRequest, call: Call
 ) -> users_service_pb2.ListUsersResponse:
     """Return a page of users by ascending id."""
     authorize(authenticate(state, call), READ_USERS)
@@ -49,7 +49,7 @@ def list_users(
 
 
 def list_tokens(
-    state: State, request: users_service_pb2.ListPersonalAccessTokensRequest, call: Call
+    state: UsersState, request: users_service_pb2.ListPersonalAccessTokensRequest, call: Call
 ) -> users_service_pb2.ListPersonalAccessTokensResponse:
     """Return a page of a user's tokens by name."""
     user = whose_with(state, request, authenticate(state, call), READ_USERS)
@@ -64,13 +64,13 @@ def list_tokens(
 
 
 def who_am_i(
-    state: State, request: users_service_pb2.WhoAmIRequest, call: Call
+    state: UsersState, request: users_service_pb2.WhoAmIRequest, call: Call
 ) -> users_service_pb2.WhoAmIResponse:
     """Return the caller with permissions."""
     return users_service_pb2.WhoAmIResponse(user=_with_permissions(authenticate(state, call)))
 
 
-QUERIES: Final[Mapping[str, QueryHandler[State]]] = {
+QUERIES: Final[Mapping[str, QueryHandler[UsersState]]] = {
     "GetUser": get_user,
     "ListUsers": list_users,
     "ListPersonalAccessTokens": list_tokens,

@@ -19,7 +19,7 @@ from services.runtime.section import (
     id_key,
 )
 from services.users import permissions
-from services.users.model import NEXT_USER_ID, State, Token, User
+from services.users.model import NEXT_USER_ID, Token, User, UsersState
 from services.users.queries import status_of
 from viewstamp import limits
 from viewstamp.api.streams.v1 import streams_pb2
@@ -82,7 +82,7 @@ def encode_access(user: User) -> bytes:
     )
 
 
-def _load_user(state: State, canonical: bytes) -> Projected:
+def _load_user(state: UsersState, canonical: bytes) -> Projected:
     entity = users_pb2.UserEntity.FromString(canonical)
     if entity.id in state.users or entity.username in state.user_ids:
         raise SectionError(f"user {entity.id} is in the section twice, or its name is")
@@ -102,7 +102,7 @@ def _load_user(state: State, canonical: bytes) -> Projected:
     return id_key(user.id), encode_user(user)
 
 
-def _load_token(state: State, canonical: bytes) -> Projected:
+def _load_token(state: UsersState, canonical: bytes) -> Projected:
     entity = users_pb2.PersonalAccessTokenEntity.FromString(canonical)
     key = (entity.user_id, entity.name)
     if key in state.tokens or entity.token_hash in state.token_keys:
@@ -121,13 +121,13 @@ def _load_token(state: State, canonical: bytes) -> Projected:
     return _token_key(key, token), encode_token(token)
 
 
-def _load_counters(state: State, canonical: bytes) -> Projected:
+def _load_counters(state: UsersState, canonical: bytes) -> Projected:
     entity = users_pb2.UsersCountersEntity.FromString(canonical)
     state.set_next_user_id(entity.next_user_id)
     return WHOLE_TABLE_KEY, encode_counters(state.counters.rows)
 
 
-def _check_whole(state: State) -> Iterable[None]:
+def _check_whole(state: UsersState) -> Iterable[None]:
     """Raise SectionError unless the entities loaded make a whole section."""
     for user_id in state.token_names.sorted_keys():
         if user_id not in state.users:
@@ -142,7 +142,7 @@ def _check_whole(state: State) -> Iterable[None]:
     return ()
 
 
-def _access_of_all(state: State) -> Iterator[Projected]:
+def _access_of_all(state: UsersState) -> Iterator[Projected]:
     """Yield what streams must know of every user, ascending."""
     for user_id in state.users.sorted_keys():
         yield id_key(user_id), encode_access(state.users.rows[user_id])
@@ -157,7 +157,7 @@ def _token_key(key: tuple[int, str], token: Token) -> bytes:
     return id_key(user_id) + name.encode("utf-8")
 
 
-SECTION: Final[Section[State]] = Section(
+SECTION: Final[Section[UsersState]] = Section(
     version=SECTION_VERSION,
     kinds=(
         EntityKind(

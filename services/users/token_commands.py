@@ -8,7 +8,7 @@ from typing import Final
 from services.runtime.domain import Call, CommandHandler
 from services.users.access import authenticate, check_root, whose
 from services.users.ending import end_minted
-from services.users.model import State, Token, User
+from services.users.model import Token, User, UsersState
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -27,7 +27,7 @@ EXPIRE_CODE: Final = next(
 
 
 def create_token(
-    state: State, request: users_service_pb2.CreatePersonalAccessTokenRequest, call: Call
+    state: UsersState, request: users_service_pb2.CreatePersonalAccessTokenRequest, call: Call
 ) -> users_service_pb2.CreatePersonalAccessTokenResponse:
     """Create a token for the caller. The raw token is not known here: normalization made it."""
     caller = authenticate(state, call)
@@ -55,7 +55,7 @@ def create_token(
 
 
 def delete_token(
-    state: State, request: users_service_pb2.DeletePersonalAccessTokenRequest, call: Call
+    state: UsersState, request: users_service_pb2.DeletePersonalAccessTokenRequest, call: Call
 ) -> users_service_pb2.DeletePersonalAccessTokenResponse:
     """Delete a token of the caller, and end what the caller's tokens got."""
     _delete(state, authenticate(state, call), request.name, call)
@@ -63,7 +63,7 @@ def delete_token(
 
 
 def delete_user_token(
-    state: State, request: users_service_pb2.DeleteUserTokenRequest, call: Call
+    state: UsersState, request: users_service_pb2.DeleteUserTokenRequest, call: Call
 ) -> users_service_pb2.DeleteUserTokenResponse:
     """Delete a token of any user, and end what that user's tokens got."""
     caller = authenticate(state, call)
@@ -74,7 +74,7 @@ def delete_user_token(
 
 
 def expire_token(
-    state: State, request: users_service_pb2.ExpirePersonalAccessTokenRequest, call: Call
+    state: UsersState, request: users_service_pb2.ExpirePersonalAccessTokenRequest, call: Call
 ) -> users_service_pb2.ExpirePersonalAccessTokenResponse:
     """Delete a token whose time has come; nothing if it is gone already."""
     key = (request.user_id, request.name)
@@ -88,7 +88,7 @@ def expire_token(
     return users_service_pb2.ExpirePersonalAccessTokenResponse()
 
 
-def expiry_proposals(state: State) -> Iterator[domain_service_pb2.Proposal]:
+def expiry_proposals(state: UsersState) -> Iterator[domain_service_pb2.Proposal]:
     """Yield one proposal per token that will expire, by owner and name."""
     for key in state.tokens.sorted_keys():
         token = state.tokens.rows[key]
@@ -99,7 +99,7 @@ def expiry_proposals(state: State) -> Iterator[domain_service_pb2.Proposal]:
             )
 
 
-TOKEN_COMMANDS: Final[Mapping[str, CommandHandler[State]]] = {
+TOKEN_COMMANDS: Final[Mapping[str, CommandHandler[UsersState]]] = {
     "CreatePersonalAccessToken": create_token,
     "DeletePersonalAccessToken": delete_token,
     "DeleteUserToken": delete_user_token,
@@ -107,7 +107,7 @@ TOKEN_COMMANDS: Final[Mapping[str, CommandHandler[State]]] = {
 }
 
 
-def _delete(state: State, owner: User, name: str, call: Call) -> None:
+def _delete(state: UsersState, owner: User, name: str, call: Call) -> None:
     key = (owner.id, name)
     if key not in state.tokens:
         raise Refusal.of(Reason.REASON_TOKEN_NOT_FOUND, token=name)
@@ -122,7 +122,7 @@ def _expire_request(token: Token) -> users_service_pb2.ExpirePersonalAccessToken
     )
 
 
-def _check_token_hash(state: State, token_hash: bytes) -> None:
+def _check_token_hash(state: UsersState, token_hash: bytes) -> None:
     if len(token_hash) != TOKEN_HASH_BYTES:
         raise Refusal.of(
             Reason.REASON_MALFORMED_REQUEST,
@@ -142,7 +142,7 @@ def _check_expiry(expires_at: int, timestamp: int) -> None:
         )
 
 
-def _check_room(state: State, user_id: int, name: str) -> None:
+def _check_room(state: UsersState, user_id: int, name: str) -> None:
     if (user_id, name) in state.tokens:
         raise Refusal.of(Reason.REASON_TOKEN_EXISTS, token=name)
     count = len(state.tokens_of(user_id))

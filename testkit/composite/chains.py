@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from coordinator.mux import types as mux
-from coordinator.mux.types import CatalogCommand, Change, CutTaken, Entity, Retention, Stage
+from coordinator.mux.types import CatalogCommand, Change, CutTaken, Entity, RetentionClass, Stage
 
 # (kind, key) -> canonical bytes.
 Section = dict[tuple[int, bytes], bytes]
@@ -14,10 +14,10 @@ ROOT = bytes(range(32))
 TASKS = tuple(mux.TaskSnapshot(stage, 1, bytes([stage]) * 32, 1, 1) for stage in Stage)
 
 _COMMANDS: dict[int, Callable[..., CatalogCommand]] = {
-    401: lambda retention: mux.CreateSnapshot(Retention(retention)),
+    401: lambda retention: mux.CreateSnapshot(RetentionClass(retention)),
     402: mux.DeleteSnapshot,
     403: lambda last, daily=0, only=0: mux.PruneSnapshots(last, daily, bool(only)),
-    404: lambda generation, retention: mux.SetRetention(generation, Retention(retention)),
+    404: lambda generation, retention: mux.SetRetention(generation, RetentionClass(retention)),
     405: lambda generation, last=5, daily=0: mux.BeginSnapshot(generation, last, daily),
     406: lambda generation: mux.CompleteSnapshot(generation, ROOT, TASKS),
     407: lambda generation: mux.FailSnapshot(generation, "late"),

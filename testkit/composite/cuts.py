@@ -9,14 +9,14 @@ from coordinator.mux import types as mux
 from coordinator.mux.types import CutTaken, Restored, Stage
 from coordinator.stages import catalog_codec
 from services.runtime.domain import Domain
-from services.runtime.installing import Installation
+from services.runtime.installing import SectionInstallation
 from services.runtime.machine import Machine
 from testkit.composite.chains import ROOT, TASKS, Section, applied, entities_of
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.format.block import BlockBuilder, compress
-from viewstamp.format.section import Entry, SectionTally
+from viewstamp.format.section import SectionEntry, SectionTally
 from viewstamp.framing import frame
 
 # The internal commands that no service describes.
@@ -69,7 +69,7 @@ class Cuts:
         blocks = []
         for kind, key, canonical in entities:
             tally.add((kind, key, None, canonical))
-            builder.add(Entry(kind, key, canonical))
+            builder.add(SectionEntry(kind, key, canonical))
             while builder.is_full:
                 blocks.append(compress(builder.take_raw()).data)
         while builder.size_bytes:
@@ -82,7 +82,7 @@ class Cuts:
             entities=len(entities),
             layers=1,
         )
-        installation = Installation(domain, begin)
+        installation = SectionInstallation(domain, begin)
         for block in blocks:
             installation.add(pb.InstallBlock(layer=0, data=block))
         for _ in installation.loading():

@@ -16,13 +16,13 @@ from coordinator.gateway.request_runs import mux_route
 from coordinator.gateway.routes import Routes
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import (
+    Applied,
+    CommittedPrepare,
     CutTaken,
     MuxEffect,
-    Prepare,
     Read,
     ReadAnswered,
     RequestReply,
-    Retired,
     SendBatch,
     Stage,
 )
@@ -161,7 +161,7 @@ class Replica:
         """Take in the next log entry."""
         timestamp, body = entry
         requests = codec.decode_requests(body)
-        prepare = Prepare(
+        prepare = CommittedPrepare(
             op=self.mux.op + 1,
             view=1,
             first_revision=self.mux.revision + 1,
@@ -183,7 +183,7 @@ class Replica:
     @property
     def has_room(self) -> bool:
         """Whether one more prepare may be in flight."""
-        return self.mux.unretired < limits.UNRETIRED_PREPARES_MAX
+        return self.mux.unapplied < limits.UNAPPLIED_PREPARES_MAX
 
     # --- Time ---
 
@@ -206,7 +206,7 @@ class Replica:
         """Go on until nothing is on its way."""
         while self.step():
             pass
-        assert self.mux.unretired == 0, f"{self.mux.unretired} prepares are stuck"
+        assert self.mux.unapplied == 0, f"{self.mux.unapplied} prepares are stuck"
 
     def restart(self, stage: Stage) -> None:
         """Let a service die and come back; its reads on their way are lost."""
@@ -224,9 +224,9 @@ class Replica:
                 case CutTaken():
                     machines = {stage: s.machine for stage, s in self.services.items()}
                     self.cuts.take(effect, machines)
-                case Retired():
+                case Applied():
                     last = max(self.replies, default=effect.op - 1)
-                    assert effect.op == last + 1, f"op {effect.op} retired out of turn"
+                    assert effect.op == last + 1, f"op {effect.op} applied out of turn"
                     self.replies[effect.op] = effect.replies
                     self.ended.extend(effect.ended_sessions)
                 case ReadAnswered():

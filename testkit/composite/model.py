@@ -2,7 +2,7 @@
 
 No stages, no effects, no undo lists: a transaction works on a copy of the world. The model is told
 where prepares begin and end, because two things depend on it: log time, and which replies a
-duplicate finds (they are kept when the prepare retires). A request's header and its principals
+duplicate finds (they are kept when the prepare is applied). A request's header and its principals
 are checked once, at its first command; after that the owner of each command decides.
 """
 
@@ -78,7 +78,7 @@ class Window:
     """The replies that a client may ask for again."""
 
     acked: int = 0
-    last_retired: int = 0
+    last_applied: int = 0
     replies: dict[int, Answer] = field(default_factory=dict)
 
 
@@ -86,12 +86,12 @@ class Model:
     """The system as its users may think of it."""
 
     def __init__(self) -> None:
-        """Begin before the founding."""
+        """Begin before the bootstrap."""
         self.world = World()
         self.windows: dict[int, Window] = {}
         self.revision = 0
         self.op = 0
-        # Sessions registered in the prepare under way: their windows open when it retires.
+        # Sessions registered in the prepare under way: their windows open when it is applied.
         self._begun: list[int] = []
         # Principals (user, stamp) of the request under way that were refused with its header.
         self._outdated: set[tuple[int, int]] = set()
@@ -109,7 +109,7 @@ class Model:
         for session_id in self._begun:
             self.windows[session_id] = Window()
         answers = [
-            self._retired(request, answer, is_duplicate)
+            self._applied(request, answer, is_duplicate)
             for request, (answer, is_duplicate) in zip(requests, checked, strict=True)
         ]
         alive = self.world.sessions
@@ -164,7 +164,7 @@ class Model:
         session.last_number = request.number
         return False
 
-    def _retired(
+    def _applied(
         self, request: log_pb2.LoggedRequest, answer: Answer, is_duplicate: bool
     ) -> Answer:
         """Let `acked` take effect, then keep the answer, or give the one that was kept."""
@@ -173,14 +173,14 @@ class Model:
             if request.session_id and not request.spans:
                 answer.error = Refused("SESSION_EVICTED", session=request.session_id)
             return answer
-        window.acked = max(window.acked, min(request.acked, window.last_retired))
+        window.acked = max(window.acked, min(request.acked, window.last_applied))
         window.replies = {n: kept for n, kept in window.replies.items() if n > window.acked}
         if is_duplicate:
             if request.number in window.replies:
                 return window.replies[request.number]
             answer.error = Refused("REQUEST_TOO_OLD")
         elif request.spans and answer.error is None:
-            window.last_retired = request.number
+            window.last_applied = request.number
             window.replies[request.number] = answer
         return answer
 

@@ -66,7 +66,7 @@ class Workload:
     """Draws prepares for a model; `proposals` are those that the machines made so far."""
 
     def __init__(self, random: Random, model: Model) -> None:
-        """Begin with the founding still to come."""
+        """Begin with the bootstrap still to come."""
         self.random = random
         self.model = model
         self.writer = CommandWriter(random, model)
@@ -80,7 +80,7 @@ class Workload:
         self._sessions_in_30 = self._pick((1, 3, 6))
         self._transactions_in_30 = self._pick((2, 5, 12))
 
-    def founding(self) -> log_pb2.LoggedRequest:
+    def bootstrap(self) -> log_pb2.LoggedRequest:
         """Return the one request of op 1."""
         return _request(0, 0, 0, [self._internal("Found", {"root_password_hash": "root"})])
 

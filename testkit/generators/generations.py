@@ -24,7 +24,7 @@ from viewstamp.format.manifest import (
     root_of,
     section_of,
 )
-from viewstamp.format.section import Entry, Position, SectionTally
+from viewstamp.format.section import Position, SectionEntry, SectionTally
 from viewstamp.limits import COMPACT_DELTAS_PERCENT, COMPACT_LAYERS_MAX, FEATURE_LEVEL_MAX
 
 CLUSTER_ID: Final = bytes(range(16))
@@ -116,7 +116,7 @@ class SnapshotWriter:
 
     def _base(self, stage: int, generation: int) -> list[LayerReference]:
         state = sorted(self.states[stage].items())
-        entries = [Entry(*position, value) for position, value in state]
+        entries = [SectionEntry(*position, value) for position, value in state]
         return [self._layer(stage, generation, 0, entries)] if entries else []
 
     def _change(self, stage: int, generation: int, changes: Changes) -> None:
@@ -126,7 +126,7 @@ class SnapshotWriter:
             old = state.get((kind, key))
             tally.add((kind, key, old, new))
             if old != new or new is None:
-                entries.append(Entry(kind, key, new))
+                entries.append(SectionEntry(kind, key, new))
             if new is not None:
                 state[kind, key] = new
             else:
@@ -139,7 +139,7 @@ class SnapshotWriter:
             chain.append(self._layer(stage, generation, base, entries))
 
     def _layer(
-        self, stage: int, generation: int, base: int, entries: Iterable[Entry]
+        self, stage: int, generation: int, base: int, entries: Iterable[SectionEntry]
     ) -> LayerReference:
         header = LayerHeader(
             CLUSTER_ID, stage, SECTION_VERSION, generation, base, FEATURE_LEVEL_MAX

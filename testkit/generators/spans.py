@@ -66,7 +66,7 @@ MEAN_NS: Final = {
     "users": 150_000,
     "streams": 250_000,
     "consumer_groups": 400_000,
-    "retire": 50_000,
+    "apply": 50_000,
 }
 
 
@@ -163,10 +163,10 @@ class _Writer:
         start_ns = self._now_ns + network_ns
         at_ns = self._logged(trace, base, start_ns, common)
         at_ns = self._stages(trace, base, method, at_ns, common, is_failed)
-        end_ns = at_ns + self._draw("retire")
+        end_ns = at_ns + self._draw("apply")
         number = 6 + 2 * len(method.stages)
         self._resource(COORDINATOR).append(
-            _span(trace, base, number, 1, "retire", INTERNAL_KIND, at_ns, end_ns, common)
+            _span(trace, base, number, 1, "apply", INTERNAL_KIND, at_ns, end_ns, common)
         )
         self._entry(trace, base, method, (start_ns, end_ns, network_ns), common, is_failed)
         return f'{{"traceId":"{trace}","spanId":"{base}0001"}}'

@@ -15,7 +15,7 @@ from viewstamp.snapshots.copies import Copies, copy_directories
 from viewstamp.snapshots.entities import SECTION_NAMES
 from viewstamp.snapshots.errors import SnapshotFilesError
 from viewstamp.snapshots.generation import Generation
-from viewstamp.snapshots.verify import Verdict, verify
+from viewstamp.snapshots.verify import GenerationVerdict, verify
 
 COMPLETED: Final = "COMPLETED"
 # Sessions and the catalog go on after the last cut: whoever asked for it leaves, it is decided.
@@ -93,5 +93,5 @@ def _problems(data_directory: Path, generation: int) -> Sequence[str]:
     except SnapshotFilesError as error:
         return (error.message,)
     verdict = found[-1]
-    assert isinstance(verdict, Verdict), "a verification ends with a verdict on the whole"
+    assert isinstance(verdict, GenerationVerdict), "a verification ends with a verdict on the whole"
     return verdict.problems

@@ -31,7 +31,8 @@ GENERATION: Final = struct.Struct("<Q")
 GENERATION_OFFSET: Final = 112
 
 
-# The message of the coordinator that says what it goes on from (coordinator/replica/bootstrap.py).
+# The message of the coordinator that says what it goes on from
+# (coordinator/replica/data_directory.py).
 OPENED: Final = "directory opened"
 # After the last snapshot come its decision, the ends of sessions, and a coordinator's own entries.
 REPLAY_OPS_MAX: Final = 32

@@ -22,7 +22,7 @@ from viewstamp.client.methods import method_of
 from viewstamp.client.packing import encode, read_results, spans_of
 from viewstamp.client.session import RawReply, RawSession
 from viewstamp.client.transport import Endpoint
-from viewstamp.client.verdicts import Backoff, Verdict, verdict_on
+from viewstamp.client.verdicts import Backoff, RetryVerdict, verdict_on
 from viewstamp.errors import Refusal
 from viewstamp.routing import Method
 
@@ -31,7 +31,7 @@ REQUESTS_IN_FLIGHT: Final = 4
 # Answered requests that are sent again for comparison, though nothing happened, out of 100.
 DUPLICATES_PERCENT: Final = 5
 
-_PASSING: Final = frozenset({Verdict.RETRY, Verdict.RECONNECT})
+_PASSING: Final = frozenset({RetryVerdict.RETRY, RetryVerdict.RECONNECT})
 
 
 class LoadFailed(Exception):  # noqa: N818 - reads as the sentence it is

@@ -110,5 +110,5 @@ class ApplicationKind:
     model: Callable[[], Model]
     load: Callable[[Any, Random], Load]
     encode: Callable[[Sequence[Any]], bytes]
-    founding_body: Callable[[Sequence[bytes]], bytes]
-    read_founders: Callable[[bytes], Sequence[bytes]]
+    bootstrap_body: Callable[[Sequence[bytes]], bytes]
+    read_initial_members: Callable[[bytes], Sequence[bytes]]

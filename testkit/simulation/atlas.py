@@ -21,7 +21,7 @@ class Atlas:
 
     def __init__(self, options: Options, random: Random) -> None:
         first = random.randrange(options.replica_count)
-        # A lone replica can only lose what nobody was told of: its process, in the founding.
+        # A lone replica can only lose what nobody was told of: its process, in the bootstrap.
         count = max(1, options.damaged_copies_max)
         self.voters = tuple((first + n) % options.replica_count for n in range(count))
         standbys = range(options.replica_count, options.machine_count)

@@ -14,17 +14,17 @@ from unittest.mock import patch
 from coordinator.vsr import (
     abdication,
     catch_up,
-    choice,
     commit,
-    install,
+    log_adoption,
+    log_selection,
+    pre_votes,
     repair,
     replica,
     startup,
     view_change,
-    wishes,
 )
 from coordinator.vsr.log import LogTail
-from coordinator.vsr.state import State
+from coordinator.vsr.state import ReplicaState
 from testkit.simulation.marks import Marks
 
 
@@ -46,21 +46,21 @@ class After(NamedTuple):
     is_taken: Callable[[Any], bool]
 
 
-def _is_forfeited(state: State, chosen: choice.Chosen) -> bool:
+def _is_forfeited(state: ReplicaState, chosen: log_selection.Chosen) -> bool:
     return chosen.commit - state.commit_max > int(vars(view_change)["FORFEIT_LAG_OPS"])
 
 
-def _replaces(state: State, prepare: Any) -> bool:
+def _replaces(state: ReplicaState, prepare: Any) -> bool:
     held = state.log.get(prepare.op)
     return held is not None and held.header.checksum != prepare.checksum
 
 
-def _resigned(state: State, target_view: int) -> bool:
+def _resigned(state: ReplicaState, target_view: int) -> bool:
     return state.is_primary and state.is_abdicating
 
 
 BEFORE: Final = (
-    Before(install, "discard_from", "a conflicting entry is discarded"),
+    Before(log_adoption, "discard_from", "a conflicting entry is discarded"),
     Before(view_change, "begin_installation", "a view is forfeited", _is_forfeited),
     Before(abdication, "give_up", "a primary gives up"),
     Before(catch_up, "hold", "a committed entry replaces another", _replaces),
@@ -71,7 +71,7 @@ BEFORE: Final = (
         lambda state, op: op in state.redeliver and op not in state.log.faulty,
     ),
     Before(LogTail, "begin_after", "a log begins behind a snapshot"),
-    Before(wishes, "suspect", "a primary wishes to be followed", _resigned),
+    Before(pre_votes, "suspect", "a primary pre-votes to be followed", _resigned),
     Before(
         view_change,
         "enter",
@@ -87,18 +87,23 @@ BEFORE: Final = (
 )
 
 AFTER: Final = (
-    After(choice, "choose", "more votes are awaited", lambda r: r == choice.AwaitingVotes()),
     After(
-        choice,
+        log_selection,
         "choose",
-        "votes cannot tell yet",
-        lambda found: isinstance(found, choice.AwaitingRepair),
+        "more votes are awaited",
+        lambda r: r == log_selection.AwaitingVotes(),
     ),
     After(
-        choice,
+        log_selection,
+        "choose",
+        "votes cannot tell yet",
+        lambda found: isinstance(found, log_selection.AwaitingRepair),
+    ),
+    After(
+        log_selection,
         "eliminate",
         "an entry is kept as nothing else is left",
-        lambda found: found not in (None, choice.UNKNOWN),
+        lambda found: found not in (None, log_selection.UNKNOWN),
     ),
     After(catch_up, "belongs", "a damaged entry is of another log", lambda found: not found),
 )

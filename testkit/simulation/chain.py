@@ -70,19 +70,19 @@ def encode_requests(requests: Sequence[ChainRequest]) -> bytes:
 
 
 def decode_requests(prepare: Prepare) -> list[ChainRequest]:
-    """The requests of an entry; the founding one has none."""
+    """The requests of an entry; the bootstrap one has none."""
     return [
         ChainRequest(client, number, tuple((counter, amount) for counter, amount in additions))
         for client, number, additions in (json.loads(prepare.body) if prepare.op > 1 else ())
     ]
 
 
-def founding_body(nonces: Sequence[bytes]) -> bytes:
+def bootstrap_body(nonces: Sequence[bytes]) -> bytes:
     """The body of op 1."""
     return b"".join(nonces)
 
 
-def read_founders(body: bytes) -> Sequence[bytes]:
+def read_initial_members(body: bytes) -> Sequence[bytes]:
     """The nonces of op 1."""
     return [body[at : at + BOOT_NONCE_BYTES] for at in range(0, len(body), BOOT_NONCE_BYTES)]
 
@@ -233,6 +233,6 @@ CHAIN: Final = ApplicationKind(
     model=ChainModel,
     load=ChainLoad,
     encode=encode_requests,
-    founding_body=founding_body,
-    read_founders=read_founders,
+    bootstrap_body=bootstrap_body,
+    read_initial_members=read_initial_members,
 )

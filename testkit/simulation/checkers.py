@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from coordinator import vsr
 from coordinator.journal import Recovery
 from coordinator.journal.segment import segment_path
-from coordinator.replica.bootstrap import JOURNAL_DIRECTORY, ReplicaFiles
+from coordinator.replica.data_directory import JOURNAL_DIRECTORY, ReplicaFiles
 from coordinator.vsr import Prepare, messages
-from coordinator.vsr.drop import AMONG_VOTERS
+from coordinator.vsr.message_guards import AMONG_VOTERS
 from testkit.simulation.application import Executed, Model, Request
 from testkit.simulation.clients import Answer, Read
 from testkit.simulation.history import History

@@ -31,7 +31,7 @@ class SimulatedDisk(MemoryStorage):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sectors_astray = 0
+        self.sectors_misdirected = 0
         """By how many sectors the next write to a segment misses its place."""
 
     def create(self, path: str) -> SimulatedFile:
@@ -77,7 +77,7 @@ class SimulatedDisk(MemoryStorage):
 
 
 class SimulatedFile(MemoryFile):
-    """A file whose writes may go astray, within the file, also over its header."""
+    """A file whose writes may be misdirected, within the file, also over its header."""
 
     def __init__(self, disk: SimulatedDisk, path: str, inode: Inode) -> None:
         super().__init__(disk, path, inode)
@@ -85,10 +85,10 @@ class SimulatedFile(MemoryFile):
 
     def write(self, offset: int, data: bytes) -> None:
         """Put the data there, or elsewhere."""
-        sectors = self._disk.sectors_astray
+        sectors = self._disk.sectors_misdirected
         is_record = SEGMENT_NAME.search(self.path) is not None and offset > 0
         if sectors and is_record:
-            self._disk.sectors_astray = 0
+            self._disk.sectors_misdirected = 0
             places = self.size() // SECTOR_BYTES
             at = (offset // SECTOR_BYTES + sectors) % places
             offset = min(at * SECTOR_BYTES, self.size() - len(data))

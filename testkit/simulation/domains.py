@@ -29,7 +29,7 @@ from viewstamp.framing import frame, unframe
 from viewstamp.limits import (
     FEATURE_LEVEL_BOUNDED,
     GATEWAY_SESSION_ID,
-    UNRETIRED_PREPARES_MAX,
+    UNAPPLIED_PREPARES_MAX,
 )
 
 DIGEST_OPS: Final = 8
@@ -57,41 +57,41 @@ class DomainApplication(Replica):
         assert state is None, "snapshots are of the compact application alone"
         self._random = random
         self._waiting: deque[Prepare] = deque()
-        self._retired_op = 0
+        self._applied_op = 0
 
     @property
     def op(self) -> int:
-        """The last entry that retired."""
-        return self._retired_op
+        """the last entry that was applied."""
+        return self._applied_op
 
     @property
     def is_busy(self) -> bool:
         """Whether an entry waits or is on its way."""
-        return bool(self._waiting or self.mux.unretired)
+        return bool(self._waiting or self.mux.unapplied)
 
     def start(self, prepare: Prepare) -> None:
         """Take in the next committed entry."""
         self._waiting.append(prepare)
 
     def step(self) -> list[Executed]:  # type: ignore[override]  # it says more than the base's
-        """Let services go on by a few steps; return what retired."""
+        """Let services go on by a few steps; return what applied."""
         while self._waiting and self._may_enter():
             self._enter(self._waiting.popleft())
         for _ in range(self._random.randint(1, STEPS_AT_ONCE_MAX)):
             if not super().step():
                 break
-        return self._retired()
+        return self._applied()
 
     def _may_enter(self) -> bool:
-        is_resting = self.mux.op % DIGEST_OPS == 0 and self.mux.unretired > 0
-        is_looked_at = self.mux.op > self._retired_op and self.mux.op % DIGEST_OPS == 0
-        return not (is_resting or is_looked_at) and self.mux.unretired < UNRETIRED_PREPARES_MAX
+        is_resting = self.mux.op % DIGEST_OPS == 0 and self.mux.unapplied > 0
+        is_looked_at = self.mux.op > self._applied_op and self.mux.op % DIGEST_OPS == 0
+        return not (is_resting or is_looked_at) and self.mux.unapplied < UNAPPLIED_PREPARES_MAX
 
     def _enter(self, prepare: Prepare) -> None:
         header = prepare.header
         self._carry_out(
             self.mux.commit(
-                mux.Prepare(
+                mux.CommittedPrepare(
                     op=header.op,
                     view=header.view,
                     first_revision=header.first_revision,
@@ -102,17 +102,17 @@ class DomainApplication(Replica):
             )
         )
 
-    def _retired(self) -> list[Executed]:
+    def _applied(self) -> list[Executed]:
         executed = []
-        while self._retired_op + 1 in self.replies:
-            self._retired_op += 1
-            replies = self.replies[self._retired_op]
+        while self._applied_op + 1 in self.replies:
+            self._applied_op += 1
+            replies = self.replies[self._applied_op]
             effective = tuple(
-                filter(None, (_effective(each, self._retired_op) for each in replies))
+                filter(None, (_effective(each, self._applied_op) for each in replies))
             )
-            is_resting = self._retired_op % DIGEST_OPS == 0 and self.mux.unretired == 0
+            is_resting = self._applied_op % DIGEST_OPS == 0 and self.mux.unapplied == 0
             digest = checksum_of(b"".join(self.digests().values())) if is_resting else None
-            executed.append(Executed(self._retired_op, replies, effective, digest))
+            executed.append(Executed(self._applied_op, replies, effective, digest))
         return executed
 
     def crash_stage(self) -> bool:
@@ -252,7 +252,7 @@ def encode_requests(requests: Sequence[DomainRequest]) -> bytes:
     return body.SerializeToString(deterministic=True)
 
 
-def founding_body(nonces: Sequence[bytes]) -> bytes:
+def bootstrap_body(nonces: Sequence[bytes]) -> bytes:
     """The body of op 1."""
     found = users_service_pb2.FoundRequest(root_password_hash="root", boot_nonces=nonces)
     span = log_pb2.LoggedSpan(
@@ -265,7 +265,7 @@ def founding_body(nonces: Sequence[bytes]) -> bytes:
     return log_pb2.PrepareBody(requests=[request]).SerializeToString(deterministic=True)
 
 
-def read_founders(body: bytes) -> Sequence[bytes]:
+def read_initial_members(body: bytes) -> Sequence[bytes]:
     """The nonces of op 1."""
     span = log_pb2.PrepareBody.FromString(body).requests[0].spans[0]
     found = users_service_pb2.FoundRequest.FromString(unframe(span.items)[0])
@@ -277,6 +277,6 @@ DOMAINS: Final = ApplicationKind(
     model=DomainModel,
     load=DomainLoad,
     encode=encode_requests,
-    founding_body=founding_body,
-    read_founders=read_founders,
+    bootstrap_body=bootstrap_body,
+    read_initial_members=read_initial_members,
 )

@@ -38,7 +38,7 @@ EXCUSED: Final = {
     "dropped not_from_primary": _FORGED,
     "dropped prepare_of_other_view": _FORGED,
     "dropped log_replaced": "as good as never among voters; `tests/replication` has it",
-    "refused founders_changed": "drivers answer the last question; `tests/replication` has it",
+    "refused initial_members_changed": "drivers answer the last one; `tests/replication` has it",
     "dropped broken_chain": "a backup in the view has its log; the last line before the journal",
 }
 
@@ -80,7 +80,7 @@ def required() -> dict[str, int]:
     counts[TRANSFERS] = TRANSFERS_MIN
     names = [sent_mark(message) for message in replica.MESSAGE_HANDLERS]
     names += [f"dropped {rule.value}" for rule in vsr.DropRule]
-    names += [f"status {status.value}" for status in vsr.Status]
+    names += [f"status {status.value}" for status in vsr.ReplicaStatus]
     names += [f"refused {reason.value}" for reason in vsr.RefusalReason]
     names += [f"partition {shape}" for shape in SHAPES]
     names += [*all_branches(), *OWN_MARKS]

@@ -10,10 +10,10 @@ from typing import Final
 
 from viewstamp.limits import FEATURE_LEVEL_MAX
 
-FOUNDING_LEVEL: Final = 1
+BOOTSTRAP_LEVEL: Final = 1
 OPS_PER_LEVEL: Final = 10
 
 
 def level_behind(op: int) -> int:
     """Return the level that the entries up to `op` have decided."""
-    return min(FEATURE_LEVEL_MAX, FOUNDING_LEVEL + op // OPS_PER_LEVEL)
+    return min(FEATURE_LEVEL_MAX, BOOTSTRAP_LEVEL + op // OPS_PER_LEVEL)

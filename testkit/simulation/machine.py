@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coordinator import vsr
 from coordinator.journal import CorruptRecord, Journal
-from coordinator.replica.bootstrap import DirectoryOptions, open_replica
+from coordinator.replica.data_directory import DirectoryOptions, open_replica
 from testkit.memory_storage import SimulatedCrash
 from testkit.simulation.application import Application
 from testkit.simulation.clients import Read
 from testkit.simulation.disk import DISK_REFUSES, STEPS_BEFORE_CRASH_MAX, SimulatedDisk
-from testkit.simulation.levels import FOUNDING_LEVEL
+from testkit.simulation.levels import BOOTSTRAP_LEVEL
 from testkit.simulation.process import EPOCH_US, Process, ProcessEnded
-from viewstamp.format.prepare import Prepare, seal
+from viewstamp.format.prepare import SealedPrepare, seal
 from viewstamp.format.record import SECTOR_BYTES
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ SUPERBLOCK: Final = f"{DIRECTORY}/superblock"
 # A process comes back at once, or after a while.
 REBOOT_MS_MAX: Final = (30, 1_500)
 CLOCK_SKEW_US_MAX: Final = 2_000_000
-FOUNDING_MS_MAX: Final = 300
+BOOTSTRAP_MS_MAX: Final = 300
 SLOW_DISK_TIMES: Final = 30
 SLOW_STAGE_TIMES: Final = 50
 
@@ -60,7 +60,7 @@ class Machine:
         self.damaged_ops: set[int] = set()
         """Entries of which a copy on this disk was damaged, now or earlier."""
         self.is_untrusted = False
-        """Whether writes went astray on this disk, which may have hit any entry."""
+        """Whether writes was misdirected on this disk, which may have hit any entry."""
         self.doom: Doom | None = None
         self._random = random
         self._is_paused = False
@@ -111,9 +111,9 @@ class Machine:
         stalled_ms = max(0, self.stalled_until_ms - self.world.schedule.now_ms)
         return stalled_ms + self._random.randint(0, 2 * most)
 
-    def founding_ms(self) -> int:
+    def bootstrap_ms(self) -> int:
         """How long it takes to make the first entry."""
-        return self._random.randint(0, FOUNDING_MS_MAX)
+        return self._random.randint(0, BOOTSTRAP_MS_MAX)
 
     def stage_ms(self) -> int:
         """How long the stages take for the next entry."""
@@ -131,7 +131,11 @@ class Machine:
     def is_leading(self) -> bool:
         """Whether a process runs here that is primary, as far as it knows."""
         core = None if self.process is None else self.process.core
-        return core is not None and core.status is vsr.Status.NORMAL and core.primary == self.index
+        return (
+            core is not None
+            and core.status is vsr.ReplicaStatus.NORMAL
+            and core.primary == self.index
+        )
 
     def boot(self) -> None:
         """Start a process on what the disk holds."""
@@ -156,13 +160,13 @@ class Machine:
             self.world.cluster_id,
             self.index,
             options.replica_count,
-            FOUNDING_LEVEL,
+            BOOTSTRAP_LEVEL,
             options.standby_count,
         )
         core = vsr.Replica(
             configuration,
             seal=seal,
-            read_founders=self.world.kind.read_founders,
+            read_initial_members=self.world.kind.read_initial_members,
             jitter=lambda limit: self._random.randint(0, limit),
         )
         self.process = process = Process(self, files, core)
@@ -249,7 +253,7 @@ class Machine:
         """Whether this disk need not give back an entry that it took."""
         return self.is_untrusted or op in self.damaged_ops
 
-    def read(self, journal: Journal, op: int) -> tuple[Prepare | None, bool]:
+    def read(self, journal: Journal, op: int) -> tuple[SealedPrepare | None, bool]:
         """Read an entry; the second value says that it is held, and damaged."""
         try:
             return journal.read(op), False

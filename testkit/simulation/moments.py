@@ -29,7 +29,7 @@ RUSH_MS: Final = 1_000
 SWING_WITHIN_MS: Final = 60
 RETURN_WITHIN_MS: Final = 400
 DOWN_MS: Final = (300, 3_000)
-LONE_FOUNDER_SHARE: Final = 0.6
+LONE_INITIAL_MEMBER_SHARE: Final = 0.6
 ALONE_SHARE: Final = 0.5
 FORGOTTEN_SHARE: Final = 0.25
 # How soon a process hears that its connections to another one broke, and how often that is wrong.
@@ -77,7 +77,7 @@ class Moments:
     # --- Life ---
 
     def start(self) -> None:
-        """The cluster is founded: trouble may begin."""
+        """The cluster is bootstrapped: trouble may begin."""
         self._is_awake = True
         if self._strikes:
             self._world.schedule.after(self._pause_ms(), self._strike_again)
@@ -216,13 +216,14 @@ class Moments:
     def booted(self, machine: Machine) -> None:
         """A process began: what was sent to the one before it comes once more, and late.
 
-        A lone founder dies where its first entry is durable, and nothing else says that it is one.
+        A lone initial member dies where its first entry is durable, and nothing else says that it
+        is one.
         """
         options = self._world.options
         if self._is_awake and self._leans(Leaning.ECHOES, FaultKind.DUPLICATION):
             self._world.network.echo(machine.index)
         is_lone = options.replica_count == 1 and FaultKind.CRASH in options.faults
-        if is_lone and machine.boots == 1 and self._random.random() < LONE_FOUNDER_SHARE:
+        if is_lone and machine.boots == 1 and self._random.random() < LONE_INITIAL_MEMBER_SHARE:
             assert machine.process is not None
             machine.process.fate = lambda effect: isinstance(effect, vsr.PersistSuperblock)
 
@@ -282,7 +283,7 @@ class Moments:
 
         def fate(effect: Any) -> bool:
             is_told = isinstance(effect, vsr.Send) and isinstance(effect.message, StartViewMessage)
-            is_new = core.status is vsr.Status.VIEW_CHANGE
+            is_new = core.status is vsr.ReplicaStatus.VIEW_CHANGE
             if not (is_told and is_new) or core.marks.op <= core.marks.commit_max:
                 return False
             self._world.marks.hit("moment alone with its log")
@@ -291,7 +292,7 @@ class Moments:
 
         process.fate = fate
 
-    def remembered(self, machine: Machine, state: vsr.SuperblockState) -> None:
+    def remembered(self, machine: Machine, state: vsr.CoreState) -> None:
         """A view is durable on a disk. It may be the only one that ever remembers it.
 
         The others who are in that view die before they remember, and whom they missed is heard

@@ -19,7 +19,7 @@ from testkit.simulation.options import APART, OF_THE_NETWORK, FaultKind
 if TYPE_CHECKING:
     from testkit.simulation.simulation import Simulation
 
-FOUNDING_LOOK_MS: Final = 50
+BOOTSTRAP_LOOK_MS: Final = 50
 FAULT_MS: Final = (20, 100, 500, 2_000, 5_000)
 EFFECTS_BEFORE_CRASH_MAX: Final = 12
 DOWN_FOR_LONG_ONE_IN: Final = 3
@@ -62,26 +62,26 @@ class Nemesis:
         self.moments = Moments(world, self)
 
     def start(self) -> None:
-        """Begin to make trouble once every founder has the first entry."""
-        self._wait_for_founding()
+        """Begin to make trouble once every initial member has the first entry."""
+        self._wait_for_bootstrap()
 
     def booted(self, machine: Machine) -> None:
-        """Let one founder die while the cluster is founded, if the seed has that.
+        """Let one initial member die while the cluster is bootstrapped, if the seed has that.
 
         It may come back as one that forgot what it said, like a lost disk. If more did, the
-        founding would have to begin anew, on empty disks, by people.
+        bootstrap would have to begin anew, on empty disks, by people.
         """
-        is_struck = self._world.options.is_founding_struck and machine.index == self._doomed
+        is_struck = self._world.options.is_bootstrap_struck and machine.index == self._doomed
         if is_struck and machine.boots == 1 and machine.process is not None:
-            self._world.marks.hit("founding struck")
+            self._world.marks.hit("bootstrap struck")
             machine.process.crash_after_effects = self._random.randrange(EFFECTS_BEFORE_CRASH_MAX)
         self.moments.booted(machine)
 
-    def _wait_for_founding(self) -> None:
+    def _wait_for_bootstrap(self) -> None:
         if not (self._kinds or self.moments.has_strikes):
             return
-        if not self._world.is_founded_everywhere:
-            self._world.schedule.after(FOUNDING_LOOK_MS, self._wait_for_founding)
+        if not self._world.is_bootstrapped_everywhere:
+            self._world.schedule.after(BOOTSTRAP_LOOK_MS, self._wait_for_bootstrap)
             return
         self._has_started = True
         self.moments.start()
@@ -107,7 +107,7 @@ class Nemesis:
             machine.is_disk_slow = machine.is_stage_slow = False
             machine.disk.capacity_bytes = 1 << 40
             machine.disk.failing_syncs.clear()
-            machine.disk.sectors_astray = 0
+            machine.disk.sectors_misdirected = 0
             if machine.process is not None:
                 machine.process.crash_after_effects = None
             machine.resume()
@@ -326,8 +326,10 @@ class Nemesis:
     def _misdirected(self) -> bool:
         machine = self._victim()
         machine.is_untrusted = True
-        machine.disk.sectors_astray = self._random.randint(1, self._world.options.segment_sectors)
-        self._note(machine, "next write goes astray")
+        machine.disk.sectors_misdirected = self._random.randint(
+            1, self._world.options.segment_sectors
+        )
+        self._note(machine, "next write is misdirected")
         return True
 
     def _full_disk(self) -> bool:

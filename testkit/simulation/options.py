@@ -79,7 +79,7 @@ SOUND_DISKS_PERCENT: Final = 30
 # One seed in so many is crowded, one in so many is hurried: limits are met there.
 CROWDED_ONE_IN: Final = 5
 HURRIED_ONE_IN: Final = 6
-FOUNDING_STRUCK_ONE_IN: Final = 2
+BOOTSTRAP_STRUCK_ONE_IN: Final = 2
 REPLICA_COUNTS: Final = (3, 3, 3, 3, 5, 5, 4, 6, 2, 1)
 # Of the seeds with several replicas, half have standbys.
 STANDBY_COUNTS: Final = (0, 0, 1, 2)
@@ -132,8 +132,8 @@ class Options:
     snapshot_ops: int
     is_ambushed: bool
     """Whether trouble likes to come when a view changes, and not alone."""
-    is_founding_struck: bool
-    """Whether a process dies while the cluster is founded."""
+    is_bootstrap_struck: bool
+    """Whether a process dies while the cluster is bootstrapped."""
     reads_waiting_max: int
     """How many reads a replica lets wait, in place of the product's limit."""
     standby_count: int = 0
@@ -193,7 +193,7 @@ def draw(seed: int, scale: Scale = Scale.QUICK, kinds: tuple[FaultKind, ...] = (
         snapshot_ops=random.choice((0, 16, 32, 64)) if application == "chain" else 0,
         reads_percent=READS_PERCENT if application == "chain" else 0,
         is_ambushed=random.random() < 0.5,
-        is_founding_struck=_is_founding_struck(random, replica_count, faults),
+        is_bootstrap_struck=_is_bootstrap_struck(random, replica_count, faults),
         reads_waiting_max=random.choice((2, READ_INDEXES_WAITING_MAX)),
         standby_count=_standbys(seed, replica_count),
         leanings=_leanings(apart, seed),
@@ -204,9 +204,9 @@ def draw(seed: int, scale: Scale = Scale.QUICK, kinds: tuple[FaultKind, ...] = (
     )
 
 
-def _is_founding_struck(random: Random, count: int, faults: frozenset[FaultKind]) -> bool:
+def _is_bootstrap_struck(random: Random, count: int, faults: frozenset[FaultKind]) -> bool:
     """Two replicas cannot go on without one that may have forgotten what it said."""
-    is_drawn = random.randrange(FOUNDING_STRUCK_ONE_IN) == 0
+    is_drawn = random.randrange(BOOTSTRAP_STRUCK_ONE_IN) == 0
     return is_drawn and FaultKind.CRASH in faults and count != 2
 
 

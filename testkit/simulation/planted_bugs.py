@@ -13,9 +13,9 @@ import pytest
 
 from coordinator import vsr
 from coordinator.journal import Journal
-from coordinator.replica.bootstrap import SuperblockFile
-from coordinator.vsr import backup_reads, commit, drop, founding, normal, reads, replica
-from coordinator.vsr.state import State
+from coordinator.replica.data_directory import SuperblockFile
+from coordinator.vsr import backup_reads, bootstrap, commit, message_guards, normal, reads, replica
+from coordinator.vsr.state import ReplicaState
 from testkit.simulation.chain import ChainApplication
 from testkit.simulation.clients import Answer
 from testkit.simulation.options import Options
@@ -32,8 +32,8 @@ def commit_without_quorum(patch: pytest.MonkeyPatch) -> None:
 
 def let_standbys_vouch(patch: pytest.MonkeyPatch) -> None:
     """Standbys acknowledge entries, and primaries count that; what would notice is taken out."""
-    patch.setattr(State, "is_voter_in", lambda self, view: True)
-    patch.setattr(drop, "ANY_RULES", drop.ANY_RULES[:2])
+    patch.setattr(ReplicaState, "is_voter_in", lambda self, view: True)
+    patch.setattr(message_guards, "ANY_RULES", message_guards.ANY_RULES[:2])
     patch.setattr(replica, "check_step", lambda before, state: None)
 
 
@@ -75,7 +75,7 @@ def keep_the_first_superblock(patch: pytest.MonkeyPatch) -> None:
     """Views are reported as durable, and never reach the disk."""
     real = SuperblockFile.write_core
 
-    def write(self: SuperblockFile, state: vsr.SuperblockState) -> None:
+    def write(self: SuperblockFile, state: vsr.CoreState) -> None:
         if not self.exists:
             real(self, state)
 
@@ -86,7 +86,7 @@ def sequence_anew(patch: pytest.MonkeyPatch) -> None:
     """A primary that repeats an entry makes another one of it."""
     real = normal.send_prepare
 
-    def send(state: State, entry: Any, to_replicas: tuple[int, ...]) -> None:
+    def send(state: ReplicaState, entry: Any, to_replicas: tuple[int, ...]) -> None:
         header = entry.header
         if header.op % 7 == 0 and state.log.op > header.op:
             again = state.seal(
@@ -109,13 +109,13 @@ def sequence_anew(patch: pytest.MonkeyPatch) -> None:
 
 def discard_too_much(patch: pytest.MonkeyPatch) -> None:
     """What a chosen log does not have is discarded, and the entry before it."""
-    real = State.discard_after
+    real = ReplicaState.discard_after
 
-    def discard(self: State, op: int) -> None:
+    def discard(self: ReplicaState, op: int) -> None:
         real(self, op)
         self.effects[-1] = vsr.DiscardAfter(max(1, op - 3))
 
-    patch.setattr(State, "discard_after", discard)
+    patch.setattr(ReplicaState, "discard_after", discard)
 
 
 def differ_between_processes(patch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def answer_early(patch: pytest.MonkeyPatch) -> None:
 def read_without_asking(patch: pytest.MonkeyPatch) -> None:
     """A primary grants reads without asking whether it still is one."""
 
-    def finish(state: State) -> None:
+    def finish(state: ReplicaState) -> None:
         for token in state.reads.running:
             state.emit(vsr.ReadIndexGranted(token, state.reads.index_op))
         state.reads.running = {}
@@ -183,7 +183,7 @@ def read_without_asking(patch: pytest.MonkeyPatch) -> None:
 def read_behind_the_primary(patch: pytest.MonkeyPatch) -> None:
     """A backup takes what it knows to be committed for all that is."""
 
-    def ask(state: State) -> None:
+    def ask(state: ReplicaState) -> None:
         for token in state.reads.running:
             state.emit(vsr.ReadIndexGranted(token, state.commit_max))
         state.reads.running = {}
@@ -194,7 +194,10 @@ def read_behind_the_primary(patch: pytest.MonkeyPatch) -> None:
 def never_repeat(patch: pytest.MonkeyPatch) -> None:
     """A primary sends each entry once, nobody asks for what was lost, and nobody suspects it."""
     for name in list(replica.TIMEOUT_HANDLERS):
-        if replica.TIMEOUT_HANDLERS[name] not in (founding.ask_founders, normal.send_heartbeat):
+        if replica.TIMEOUT_HANDLERS[name] not in (
+            bootstrap.ask_initial_members,
+            normal.send_heartbeat,
+        ):
             patch.setitem(replica.TIMEOUT_HANDLERS, name, lambda state: None)
 
 

@@ -20,19 +20,19 @@ from coordinator.mux.entities import Session
 from coordinator.mux.sessions import SessionsMachine
 from coordinator.vsr import (
     acknowledge,
-    choice,
-    drop,
-    install,
+    log_adoption,
+    log_selection,
+    message_guards,
     messages,
+    pre_votes,
     repair,
     replica,
     start_view,
     view_change,
-    wishes,
 )
-from coordinator.vsr.effects import DropRule, Status
-from coordinator.vsr.log import Entry
-from coordinator.vsr.state import State
+from coordinator.vsr.effects import DropRule, ReplicaStatus
+from coordinator.vsr.log import LogEntry
+from coordinator.vsr.state import ReplicaState
 from coordinator.vsr.timeouts import TimeoutName
 from testkit.simulation.disk import SimulatedDisk
 from testkit.simulation.figures import WHOLE_SEEDS
@@ -50,10 +50,12 @@ def unseen(patch: Patch) -> None:
     patch.setattr(replica, "check_step", lambda before, state: None)
 
 
-def receive(patch: Patch, message: type, rules: drop.Rules, handler: Callable[..., None]) -> None:
+def receive(
+    patch: Patch, message: type, rules: message_guards.Rules, handler: Callable[..., None]
+) -> None:
     """Give every member another way to take a kind of message."""
     known = replica.MESSAGE_HANDLERS[message]
-    members = {status: (rules, handler) for status in known if status is not Status.BLANK}
+    members = {status: (rules, handler) for status in known if status is not ReplicaStatus.BLANK}
     patch.setitem(replica.MESSAGE_HANDLERS, message, {**known, **members})
 
 
@@ -66,7 +68,7 @@ def truncate_when_behind(patch: Patch) -> None:
     """Who hears of a later view discards what it does not know to be committed, and asks."""
     real = start_view.on_newer_view
 
-    def truncate(state: State, message: Any) -> None:
+    def truncate(state: ReplicaState, message: Any) -> None:
         if state.log.op > state.commit_max:
             state.discard_after(state.commit_max)
         real(state, message)
@@ -81,13 +83,13 @@ def ignore_later_views(patch: Patch) -> None:
         messages.StartViewMessage,
         messages.RequestStartViewMessage,
     ):
-        rules, handler = replica.MESSAGE_HANDLERS[message][Status.NORMAL]
-        receive(patch, message, ((DropRule.NEWER_VIEW, drop.newer_view), *rules), handler)
+        rules, handler = replica.MESSAGE_HANDLERS[message][ReplicaStatus.NORMAL]
+        receive(patch, message, ((DropRule.NEWER_VIEW, message_guards.newer_view), *rules), handler)
 
 
-def wish_once(patch: Patch) -> None:
-    """A wish for the next view is said once."""
-    never(patch, TimeoutName.WISH_RESEND)
+def pre_vote_once(patch: Patch) -> None:
+    """A pre-vote for the next view is said once."""
+    never(patch, TimeoutName.PRE_VOTE_RESEND)
 
 
 def vote_once(patch: Patch) -> None:
@@ -100,8 +102,8 @@ def ask_once(patch: Patch) -> None:
     real = start_view.ask
     asked: dict[bytes, int] = {}
 
-    def ask(state: State, view: int) -> None:
-        is_restarted = state.status is Status.RECOVERING
+    def ask(state: ReplicaState, view: int) -> None:
+        is_restarted = state.status is ReplicaStatus.RECOVERING
         if not is_restarted or asked.get(state.boot_nonce, -1) < view:
             asked[state.boot_nonce] = view
             real(state, view)
@@ -112,35 +114,39 @@ def ask_once(patch: Patch) -> None:
 
 def take_any_log(patch: Patch) -> None:
     """A log of the own view counts though it is older than what was vouched for since."""
-    rules = tuple(r for r in drop.START_VIEW_RULES if r[0] is not DropRule.STALE_START_VIEW)
-    _, handler = replica.MESSAGE_HANDLERS[messages.StartViewMessage][Status.NORMAL]
+    rules = tuple(
+        r for r in message_guards.START_VIEW_RULES if r[0] is not DropRule.STALE_START_VIEW
+    )
+    _, handler = replica.MESSAGE_HANDLERS[messages.StartViewMessage][ReplicaStatus.NORMAL]
     receive(patch, messages.StartViewMessage, rules, handler)
 
 
 def wait_for_a_primary(patch: Patch) -> None:
     """A restarted replica takes no part in view changes until a primary told it the log."""
-    real = wishes.due_view
+    real = pre_votes.due_view
     patch.setattr(
-        wishes,
+        pre_votes,
         "due_view",
-        lambda state: None if state.status is Status.RECOVERING else real(state),
+        lambda state: None if state.status is ReplicaStatus.RECOVERING else real(state),
     )
     for message in (messages.DoViewChangeMessage, messages.RequestStartViewMessage):
         known = replica.MESSAGE_HANDLERS[message]
-        others = {status: known[status] for status in known if status is not Status.RECOVERING}
+        others = {
+            status: known[status] for status in known if status is not ReplicaStatus.RECOVERING
+        }
         patch.setitem(replica.MESSAGE_HANDLERS, message, others)
 
 
 def vouch_before_durable(patch: Patch) -> None:
     """A backup acknowledges an entry when its write begins."""
-    real = State.write
+    real = ReplicaState.write
 
-    def write(self: State, prepare: Any, *, fills: bool = False) -> Entry:
+    def write(self: ReplicaState, prepare: Any, *, fills: bool = False) -> LogEntry:
         entry = real(self, prepare, fills=fills)
         entry.durable = True
         return entry
 
-    patch.setattr(State, "write", write)
+    patch.setattr(ReplicaState, "write", write)
 
 
 def go_on_counting(patch: Patch) -> None:
@@ -173,8 +179,8 @@ def keep_numbers_in_hand(patch: Patch) -> None:
 def vote_before_durable(patch: Patch) -> None:
     """A replica votes in a view before its disk knows of the view."""
 
-    def may_vote(state: State) -> bool:
-        in_change = state.status is Status.VIEW_CHANGE and state.installation is None
+    def may_vote(state: ReplicaState) -> bool:
+        in_change = state.status is ReplicaStatus.VIEW_CHANGE and state.installation is None
         return in_change and state.is_voter and not state.is_installed and state.log.is_quiet
 
     unseen(patch)
@@ -183,34 +189,34 @@ def vote_before_durable(patch: Patch) -> None:
 
 def act_before_log_view_is_durable(patch: Patch) -> None:
     """A replica is in a view, vouches and is normal, before its disk knows that it has the log."""
-    real = install.record
+    real = log_adoption.record
     patch.setattr(
-        State,
+        ReplicaState,
         "is_installed",
         property(lambda self: self.durable is not None and self.log_view == self.view),
     )
 
-    def record(state: State, installation: Any) -> None:
+    def record(state: ReplicaState, installation: Any) -> None:
         was_installed = state.is_installed
         real(state, installation)
         if state.is_installed and not was_installed:
-            install.take_up(state)
+            log_adoption.take_up(state)
 
-    patch.setattr(install, "record", record)
+    patch.setattr(log_adoption, "record", record)
 
 
 def vouch_after_voting(patch: Patch) -> None:
     """Who voted goes on journaling the old primary's entries, and vouches for them to it."""
-    real_rules, real_acknowledge = drop.rules_of_view, acknowledge.acknowledge
+    real_rules, real_acknowledge = message_guards.rules_of_view, acknowledge.acknowledge
 
-    def is_old(state: State, view: int) -> bool:
-        return state.status is Status.VIEW_CHANGE and view == state.log_view < state.view
+    def is_old(state: ReplicaState, view: int) -> bool:
+        return state.status is ReplicaStatus.VIEW_CHANGE and view == state.log_view < state.view
 
-    def rules(state: State, message: Any) -> drop.Rules:
+    def rules(state: ReplicaState, message: Any) -> message_guards.Rules:
         is_excepted = isinstance(message, messages.PrepareMessage) and is_old(state, message.view)
         return () if is_excepted else real_rules(state, message)
 
-    def journal(state: State, message: messages.PrepareMessage) -> None:
+    def journal(state: ReplicaState, message: messages.PrepareMessage) -> None:
         header, log = message.prepare.header, state.log
         follows = log.head is not None and header.parent == log.head.checksum
         if is_old(state, message.view) and follows and log.has_room:
@@ -218,7 +224,7 @@ def vouch_after_voting(patch: Patch) -> None:
         elif not is_old(state, message.view):
             start_view.on_primary_at_work(state, message)
 
-    def vouch(state: State, entry: Entry) -> None:
+    def vouch(state: ReplicaState, entry: LogEntry) -> None:
         real_acknowledge(state, entry)
         if entry.durable and state.is_voter and is_old(state, entry.log_view):
             ok = messages.PrepareOkMessage(
@@ -231,10 +237,10 @@ def vouch_after_voting(patch: Patch) -> None:
             )
             state.send(state.log_view % state.replica_count, ok)
 
-    patch.setattr(drop, "rules_of_view", rules)
+    patch.setattr(message_guards, "rules_of_view", rules)
     patch.setattr(acknowledge, "acknowledge", vouch)
     known = replica.MESSAGE_HANDLERS[messages.PrepareMessage]
-    changed = {**known, Status.VIEW_CHANGE: ((), journal)}
+    changed = {**known, ReplicaStatus.VIEW_CHANGE: ((), journal)}
     patch.setitem(replica.MESSAGE_HANDLERS, messages.PrepareMessage, changed)
 
 
@@ -242,7 +248,7 @@ def vote_with_hearsay(patch: Patch) -> None:
     """A vote names the commit point that was heard of, beyond what the own log holds."""
     real = view_change.own_vote
 
-    def vote(state: State) -> Any:
+    def vote(state: ReplicaState) -> Any:
         own = real(state)
         return replace(own, commit=max(own.commit, state.commit_heard))
 
@@ -251,44 +257,44 @@ def vote_with_hearsay(patch: Patch) -> None:
 
 def take_hearsay_for_held(patch: Patch) -> None:
     """What peers call committed counts for the own log, which may be of another view."""
-    real = State.hear_commit
+    real = ReplicaState.hear_commit
 
-    def hear(self: State, commit: int, source: int) -> None:
+    def hear(self: ReplicaState, commit: int, source: int) -> None:
         real(self, commit, source)
-        if self.status in (Status.VIEW_CHANGE, Status.RECOVERING):
+        if self.status in (ReplicaStatus.VIEW_CHANGE, ReplicaStatus.RECOVERING):
             self.commit_max = max(self.commit_max, min(commit, self.log.op))
 
-    patch.setattr(State, "hear_commit", hear)
+    patch.setattr(ReplicaState, "hear_commit", hear)
 
 
 def deny_what_is_damaged(patch: Patch) -> None:
     """A damaged record counts in a vote as one that was never there."""
-    real = choice.finding
+    real = log_selection.finding
 
     def finding(vote: Any, op: int, parent: bytes | None) -> Any:
         found = real(vote, op, parent)
-        return choice.ABSENT if found == choice.UNKNOWN else found
+        return log_selection.ABSENT if found == log_selection.UNKNOWN else found
 
-    patch.setattr(choice, "finding", finding)
+    patch.setattr(log_selection, "finding", finding)
 
 
 def cut_at_the_chosen_head(patch: Patch) -> None:
     """What lies beyond the chosen log is discarded, though it is known here to be committed."""
 
-    def discard(state: State, installation: Any) -> None:
+    def discard(state: ReplicaState, installation: Any) -> None:
         if state.log.op > installation.head_op:
             state.log.discard_after(installation.head_op)
             state.emit(vsr.DiscardAfter(installation.head_op))
 
     unseen(patch)
-    patch.setattr(install, "discard_rest", discard)
+    patch.setattr(log_adoption, "discard_rest", discard)
 
 
 def question_the_commit_point(patch: Patch) -> None:
     """A vote puts its last committed entry up for the choice."""
     real = view_change.own_vote
 
-    def vote(state: State) -> Any:
+    def vote(state: ReplicaState) -> Any:
         own, entry = real(state), state.log.get(state.commit_max)
         if entry is None or state.commit_max < 2:
             return own
@@ -301,7 +307,7 @@ def never_forfeit(patch: Patch) -> None:
     """A primary-elect that lags far behind leads all the same."""
     real = view_change.begin_installation
 
-    def begin(state: State, chosen: choice.Chosen) -> None:
+    def begin(state: ReplicaState, chosen: log_selection.Chosen) -> None:
         with mock.patch.object(view_change, "FORFEIT_LAG_OPS", 1 << 60):
             real(state, chosen)
 
@@ -314,13 +320,13 @@ def never_abdicate(patch: Patch) -> None:
 
 
 def leave_alone(patch: Patch) -> None:
-    """One wish is enough to leave a view."""
+    """One pre-vote is enough to leave a view."""
 
-    def due_view(state: State) -> int | None:
-        own = state.wishes.get(state.replica)
+    def due_view(state: ReplicaState) -> int | None:
+        own = state.pre_votes.get(state.replica)
         return own.target_view if own and own.target_view > state.view else None
 
-    patch.setattr(wishes, "due_view", due_view)
+    patch.setattr(pre_votes, "due_view", due_view)
 
 
 def register_twice(patch: Patch) -> None:
@@ -340,14 +346,16 @@ def fetch_by_op(patch: Patch) -> None:
     unknown = (DropRule.NOT_HELD, lambda state, message: state.log.get(message.op) is None)
     receive(patch, messages.RequestPrepareMessage, (unknown,), repair.on_request_prepare)
 
-    def not_wanted(state: State, message: messages.RepairMessage) -> bool:
+    def not_wanted(state: ReplicaState, message: messages.RepairMessage) -> bool:
         return not state.may_journal or message.prepare.op not in repair.wanted(state)
 
-    def take(state: State, message: messages.RepairMessage) -> None:
+    def take(state: ReplicaState, message: messages.RepairMessage) -> None:
         state.write(message.prepare, fills=message.prepare.op in state.log.faulty)
 
     changed = {DropRule.NOT_LACKING: not_wanted}
-    rules = tuple((rule, changed.get(rule, applies)) for rule, applies in drop.REPAIR_RULES)
+    rules = tuple(
+        (rule, changed.get(rule, applies)) for rule, applies in message_guards.REPAIR_RULES
+    )
     receive(patch, messages.RepairMessage, rules, take)
 
     def send_held(self: Process, effect: vsr.SendHeld) -> None:
@@ -359,15 +367,15 @@ def fetch_by_op(patch: Patch) -> None:
 def vote_without_memory(patch: Patch) -> None:
     """Who lost its disk votes and vouches at once."""
 
-    def begin(state: State, message: messages.CommitMessage) -> None:
+    def begin(state: ReplicaState, message: messages.CommitMessage) -> None:
         state.timeouts.stop_all()
-        state.change_status(Status.RECOVERING)
+        state.change_status(ReplicaStatus.RECOVERING)
         state.persist_superblock()
         state.hear_commit(message.commit, message.from_replica)
         start_view.ask(state, message.view)
 
     known = replica.MESSAGE_HANDLERS[messages.CommitMessage]
-    changed = {**known, Status.BLANK: (drop.FOUNDED_CLUSTER_RULES, begin)}
+    changed = {**known, ReplicaStatus.BLANK: (message_guards.BOOTSTRAPPED_CLUSTER_RULES, begin)}
     patch.setitem(replica.MESSAGE_HANDLERS, messages.CommitMessage, changed)
 
 
@@ -414,7 +422,7 @@ def has_snapshots_and_power_cuts(options: Options) -> bool:
 
 def has_part_alone(options: Options) -> bool:
     """The seeds that may cut a part of the cluster off for good."""
-    is_sound = not (options.faults & OF_STORED_DATA or options.is_founding_struck)
+    is_sound = not (options.faults & OF_STORED_DATA or options.is_bootstrap_struck)
     return is_sound and options.replica_count > 2
 
 
@@ -430,7 +438,7 @@ def has_deaf_part(options: Options) -> bool:
 GUARDS: Final = (
     Plant("P1", truncate_when_behind, seed=1),
     Plant("P2", ignore_later_views),
-    Plant("P3", wish_once),
+    Plant("P3", pre_vote_once),
     Plant(
         "P3", vote_once, seeds_max=WHOLE_SEEDS, where=leans(Leaning.FORGOTTEN_VIEW, FaultKind.CRASH)
     ),

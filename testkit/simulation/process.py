@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from coordinator import vsr
-from coordinator.replica.bootstrap import ReplicaFiles
-from coordinator.replica.handover import RUN_DELAY_MS, RUN_PREPARES_MAX
-from coordinator.replica.ports import Room
+from coordinator.replica.apply_queue import RUN_DELAY_MS, RUN_PREPARES_MAX
+from coordinator.replica.data_directory import ReplicaFiles
+from coordinator.replica.ports import JournalRoom
 from testkit.simulation.application import Executed, Request
 from testkit.simulation.clients import Answer, NotServed, Read
 from testkit.simulation.levels import level_behind
@@ -31,7 +31,7 @@ EPOCH_US: Final = 1_700_000_000_000_000
 BATCH_REQUESTS_MAX: Final = 4
 SETTLE_MS: Final = 200
 HUNG_LOOK_MS: Final = 50
-NO_ROOM: Final = frozenset({Room.FULL, Room.EXHAUSTED})
+NO_ROOM: Final = frozenset({JournalRoom.FULL, JournalRoom.EXHAUSTED})
 NOT_SERVING: Final = frozenset(
     {
         vsr.RefusalReason.BLANK,
@@ -83,7 +83,7 @@ class Process:
         self._reads: dict[int, Read] = {}
         self._granted: list[tuple[int, Read]] = []
         self._token = 0
-        self._founding: vsr.FoundingReady | None = None
+        self._bootstrap: vsr.BootstrapReady | None = None
         self.standing = Standing(self)
         self.peer_reads = PeerReads(self)
 
@@ -186,11 +186,11 @@ class Process:
     def found_damaged(self, op: int) -> None:
         """Tell the core of a record that a read found damaged."""
         self._world.marks.hit("read damaged record")
-        self.step(vsr.RecordFaulty(op, self.standing.space.room() is Room.FREE))
+        self.step(vsr.RecordFaulty(op, self.standing.space.room() is JournalRoom.FREE))
 
     def _settle_journal(self) -> None:
         """Once the cluster's log is held, let the disk say that what was lost is made good."""
-        if self.files.journal.is_settled or self.core.status is not vsr.Status.NORMAL:
+        if self.files.journal.is_settled or self.core.status is not vsr.ReplicaStatus.NORMAL:
             return
         self.writer.do("settle", self.files.journal.mark_repaired, lambda _: None)
         self.later(SETTLE_MS, self._settle_journal)
@@ -218,7 +218,7 @@ class Process:
         The shell hurries when the status changes; here the delay goes on over that.
         """
         leads = self.core.primary == self.machine.index
-        follows = self.core.status is vsr.Status.NORMAL and not leads
+        follows = self.core.status is vsr.ReplicaStatus.NORMAL and not leads
         is_whole = commit.prepare is not None and len(self._commits) < RUN_PREPARES_MAX
         return follows and is_whole
 
@@ -251,16 +251,16 @@ class Process:
     def _apply(self) -> None:
         if not self._is_applying and self.application.is_busy:
             self._is_applying = True
-            self.later(self.machine.stage_ms(), self._applied)
+            self.later(self.machine.stage_ms(), self._stages_answered)
 
-    def _applied(self) -> None:
+    def _stages_answered(self) -> None:
         if self.machine.is_stage_hung:
-            self.later(HUNG_LOOK_MS, self._applied)
+            self.later(HUNG_LOOK_MS, self._stages_answered)
             return
         self._is_applying = False
         for executed in self.application.step():
             self._cut(executed.op)
-            self._retired(executed)
+            self._applied(executed)
         self._apply()
 
     def _cut(self, op: int) -> None:
@@ -282,13 +282,13 @@ class Process:
         self._world.marks.hit(f"job {kind}")
         self.writer.do(kind, work, then)
 
-    def _retired(self, executed: Executed) -> None:
+    def _applied(self, executed: Executed) -> None:
         self._world.checks.executed(self.machine.index, executed)
         batch = self._in_log.pop(executed.op, [])
         for request, reply in zip(batch, executed.replies, strict=False):
             self._in_hand.discard((request.client, request.number))
             self._reply(request.client, Answer(request.number, reply, executed.op))
-        self.step(vsr.PrepareRetired(executed.op))
+        self.step(vsr.PrepareApplied(executed.op))
         self._serve_granted()
 
     # --- Clients ---
@@ -308,7 +308,7 @@ class Process:
             self.pump()
 
     def _refuse(self, request: Request | Read) -> None:
-        hint = self.core.primary if self.core.status is vsr.Status.NORMAL else None
+        hint = self.core.primary if self.core.status is vsr.ReplicaStatus.NORMAL else None
         self._reply(request.client, NotServed(request.number, hint))
 
     def pump(self) -> None:
@@ -328,7 +328,7 @@ class Process:
                 self._refuse_all()
             if refusal is not None:
                 self._world.marks.hit(f"refused {refusal.value}")
-            if refusal is not None or room is not Room.FREE:
+            if refusal is not None or room is not JournalRoom.FREE:
                 return
             self._admit()
 
@@ -383,28 +383,28 @@ class Process:
 
     def _status_changed(self, effect: vsr.StatusChanged) -> None:
         """Whoever serves no more lets go of its clients: another one may have their requests."""
-        if effect.status is not vsr.Status.NORMAL or effect.primary != self.machine.index:
+        if effect.status is not vsr.ReplicaStatus.NORMAL or effect.primary != self.machine.index:
             self._refuse_all()
             self._in_hand.clear()
             self._in_log.clear()
-        leads = effect.status is vsr.Status.NORMAL and effect.primary == self.machine.index
+        leads = effect.status is vsr.ReplicaStatus.NORMAL and effect.primary == self.machine.index
         if leads and effect.view > 0:
             self._world.marks.hit("view change")
-        if effect.status in (vsr.Status.VIEW_CHANGE, vsr.Status.NORMAL):
+        if effect.status in (vsr.ReplicaStatus.VIEW_CHANGE, vsr.ReplicaStatus.NORMAL):
             self._world.nemesis.view_changed(self.machine)
-        if effect.status is vsr.Status.NORMAL:
+        if effect.status is vsr.ReplicaStatus.NORMAL:
             self._settle_journal()
 
-    def _founding_ready(self, effect: vsr.FoundingReady) -> None:
-        body = self._world.kind.founding_body(effect.nonces)
-        self._founding = effect
+    def _bootstrap_ready(self, effect: vsr.BootstrapReady) -> None:
+        body = self._world.kind.bootstrap_body(effect.nonces)
+        self._bootstrap = effect
 
         def found() -> None:
-            if self._founding is effect:
+            if self._bootstrap is effect:
                 self.step(vsr.Found(body, self.machine.wall_clock_us()))
 
-        # The product makes a password first; founders may boot anew meanwhile.
-        self.later(self.machine.founding_ms(), found)
+        # The product makes a password first; initial members may boot anew meanwhile.
+        self.later(self.machine.bootstrap_ms(), found)
 
     def _arm(self, effect: vsr.Arm) -> None:
         self._armed += 1
@@ -463,7 +463,7 @@ HANDLERS: Final[dict[type, Callable[[Process, Any], None]]] = {
     vsr.ReadIndexRefused: Process._read_refused,
     vsr.StatusChanged: Process._status_changed,
     vsr.Halted: Process._halted,
-    vsr.FoundingReady: Process._founding_ready,
+    vsr.BootstrapReady: Process._bootstrap_ready,
     vsr.Dropped: Process._nothing,
     vsr.Arm: Process._arm,
 }

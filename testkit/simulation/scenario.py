@@ -59,7 +59,7 @@ def quiet(settings: dict[str, str]) -> Options:
         think_ms=5,
         is_bursty=False,
         is_ambushed=False,
-        is_founding_struck=False,
+        is_bootstrap_struck=False,
         leanings=frozenset(),
         poorly_carried="",
         forfeit_lag_ops=FORFEIT_LAG_OPS,
@@ -88,7 +88,7 @@ class Scenario:
         """Take every step; raises Failure with the line that it came to."""
         simulation = self.simulation
         with self._entropy, simulation.limits(), counted(simulation.marks):
-            number, line = 0, "founding"
+            number, line = 0, "bootstrap"
             try:
                 self.simulation._start()
                 for number, line in self._steps:
@@ -126,7 +126,7 @@ class Scenario:
             (machine.process.core.view, machine.index)
             for machine in self.simulation.machines
             if machine.process is not None
-            and machine.process.core.status is vsr.Status.NORMAL
+            and machine.process.core.status is vsr.ReplicaStatus.NORMAL
             and machine.process.core.primary == machine.index
         ]
         assert serving, f"nobody is primary: {self.simulation}"
@@ -260,7 +260,7 @@ class Scenario:
         """Let the next record of a disk land so many sectors from its place."""
         machine = self.who(who)
         machine.is_untrusted = True
-        machine.disk.sectors_astray = int(sectors)
+        machine.disk.sectors_misdirected = int(sectors)
 
     def rot_superblock(self, who: str) -> None:
         """Damage one copy of the superblock."""

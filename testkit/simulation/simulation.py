@@ -103,10 +103,10 @@ class Simulation:
         return self._commands_asked >= self._commands_wanted
 
     @property
-    def is_founded_everywhere(self) -> bool:
+    def is_bootstrapped_everywhere(self) -> bool:
         """Whether every replica holds the first entry, durably, and may act on it."""
         return all(
-            machine.process is not None and machine.process.core.status is vsr.Status.NORMAL
+            machine.process is not None and machine.process.core.status is vsr.ReplicaStatus.NORMAL
             for machine in self.machines
         )
 
@@ -192,7 +192,7 @@ class Simulation:
         count = self.options.replica_count
         random = self._random("heal")
         shape = "whole"
-        is_sound = not (self.options.faults & OF_STORED_DATA or self.options.is_founding_struck)
+        is_sound = not (self.options.faults & OF_STORED_DATA or self.options.is_bootstrap_struck)
         if is_sound and random.random() < PART_ALONE_SHARE:
             self._rest = self._drawn_rest(random)
             shape = random.choice(REST_SHAPES) if self._rest else shape
@@ -226,15 +226,15 @@ class Simulation:
         marks = set()
         for machine in self._core:
             process = machine.process
-            if process is None or process.core.status is not vsr.Status.NORMAL:
+            if process is None or process.core.status is not vsr.ReplicaStatus.NORMAL:
                 return False
             its = process.core.marks
-            marks.add((its.view, its.op, its.commit_max, its.retired_op))
-        return len(marks) == 1 and all(op == retired for _, op, _, retired in marks)
+            marks.add((its.view, its.op, its.commit_max, its.applied_op))
+        return len(marks) == 1 and all(op == applied for _, op, _, applied in marks)
 
     def _check_end(self) -> None:
         history = self.checks.history
-        executed = min(m.process.core.marks.retired_op for m in self._core if m.process is not None)
+        executed = min(m.process.core.marks.applied_op for m in self._core if m.process is not None)
         if executed < max(history.acknowledged_op, len(history.entries)):
             raise Broken("AcknowledgedIsKept", f"op {executed} is the end; more was acknowledged")
 

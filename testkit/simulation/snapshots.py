@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from coordinator.replica.bootstrap import ReplicaFiles
+from coordinator.replica.data_directory import ReplicaFiles
 from coordinator.snapshot.agreement import Agreed, DurableReport, judge
 from coordinator.snapshot.errors import CopyNotWritten, SnapshotNoSpace
 from coordinator.snapshot.files import SnapshotFiles

@@ -1,7 +1,7 @@
 """How one replica stands: what the others say, whether it is fit to lead, and what it has room for.
 
-The rules are those of the product (`Reports`, `Fitness`, `Entries`, `SpaceWatch`, `Retention`).
-Here is only what calls them, in simulated time.
+The rules are those of the product (`SnapshotReports`, `Fitness`, `AppendBackpressure`,
+`SpaceWatch`, `LogRetention`). Here is only what calls them, in simulated time.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator import vsr
-from coordinator.app.reports import NO_VOTE, REPORT_INTERVAL_MS, Reports
+from coordinator.app.reports import NO_VOTE, REPORT_INTERVAL_MS, SnapshotReports
 from coordinator.peers.messages import ReplicaReportMessage
-from coordinator.replica.entries import Entries
+from coordinator.replica.append_backpressure import AppendBackpressure
 from coordinator.replica.fitness import LOOK_INTERVAL_MS, Fitness, FitnessPorts, Seen
-from coordinator.snapshot.retention import LOOK_INTERVAL_MS as RETENTION_INTERVAL_MS
-from coordinator.snapshot.retention import NONE_AT_ALL, Retention, Room
+from coordinator.snapshot.log_retention import LOOK_INTERVAL_MS as RETENTION_INTERVAL_MS
+from coordinator.snapshot.log_retention import NONE_AT_ALL, LogRetention, RetentionRoom
 from testkit.simulation.space import SimulatedSpace
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.limits import TICK_MS
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 STATUSES: Final = {
     status: cluster_pb2.ReplicaStatus.Value(f"REPLICA_STATUS_{status.name}")
-    for status in vsr.Status
+    for status in vsr.ReplicaStatus
 }
 
 
@@ -42,11 +42,11 @@ class Standing:
         self._world = world
         count = world.options.replica_count
         self._others = [i for i in range(world.options.machine_count) if i != machine.index]
-        self._reports = Reports(self._others, count, self._now_ms)
+        self._reports = SnapshotReports(self._others, count, self._now_ms)
         self.space = SimulatedSpace(
             process.files.journal, self._became_full, process.pump, process.later
         )
-        self.entries = Entries(
+        self.entries = AppendBackpressure(
             process.core,
             process.step,
             is_about_snapshots,
@@ -57,7 +57,7 @@ class Standing:
             self._look, self._tell, lambda reason: None, lambda reason: None, self._now_ms
         )
         self._fitness = Fitness(ports)
-        self._retention = Retention(process.files.journal, self._reports.followers, self._waits)
+        self._retention = LogRetention(process.files.journal, self._reports.followers, self._waits)
 
     def begin(self) -> None:
         """Report, and look at what there is, for as long as the process runs."""
@@ -89,7 +89,7 @@ class Standing:
             view=core.view,
             op=core.marks.op,
             commit=core.marks.commit_min,
-            retired=core.marks.retired_op,
+            applied=core.marks.applied_op,
             generation=self._process.snapshots.adopted,
             client_address="",
             unfit=self._fitness.reason or self._lack_of_vote(),
@@ -112,7 +112,7 @@ class Standing:
         marks = self._process.core.marks
         return Seen(
             committed_op=marks.commit_min,
-            retired_op=marks.retired_op,
+            applied_op=marks.applied_op,
             services={},
             is_full=self.space.full,
             has_fit_peer=self._reports.has_fit_peer(),
@@ -139,9 +139,13 @@ class Standing:
         self._retention.truncate_before(op)
         self._world.marks.hit("journal kept for others", int(self._retention._is_kept))
 
-    def _waits(self) -> Room:
+    def _waits(self) -> RetentionRoom:
         options = self._world.options
-        return NONE_AT_ALL if self.space.full else Room(options.retain_ms, options.retain_bytes)
+        return (
+            NONE_AT_ALL
+            if self.space.full
+            else RetentionRoom(options.retain_ms, options.retain_bytes)
+        )
 
     def _drop_what_was_kept(self) -> None:
         if self._retention._is_kept:

@@ -1,7 +1,7 @@
 """Hostile callers beside an honest one: `python -m tests.abuse.campaign`.
 
-Three replicas are founded and filled. The honest caller is measured alone, then beside all kinds
-of attack at once, then alone again. The promise is kept if nothing was answered INTERNAL or
+Three replicas are bootstrapped and filled. The honest caller is measured alone, then beside all
+kinds of attack at once, then alone again. The promise is kept if nothing was answered INTERNAL or
 UNKNOWN, no process was restarted, the view did not change, and no honest call failed. A view that
 changed while the machine gave a coordinator no processor for long is told and not judged.
 

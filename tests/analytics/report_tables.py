@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analytics.report.reading import column_names
-from analytics.schema import SCHEMA_VERSION, TABLES, Table
+from analytics.schema import SCHEMA_VERSION, TABLES, TableSchema
 
 Row = Mapping[str, Any]
 
@@ -68,7 +68,7 @@ def sample(directory: Path) -> Path:
     return directory
 
 
-def _fields(table: Table) -> list[pa.Field]:
+def _fields(table: TableSchema) -> list[pa.Field]:
     """Return the plain columns of a table as fields; nested ones are left out."""
     columns = table.columns
     while "<" in columns:
@@ -121,7 +121,7 @@ def _paths() -> list[Row]:
             "replicate": 0.04,
             "commit": 0.03,
             "viewstamp-streams": 0.6,
-            "retire": 0.03,
+            "apply": 0.03,
         },
         JOIN: {
             CLIENT: 0.1,
@@ -158,7 +158,7 @@ def _traces() -> dict[str, Sequence[Row]]:
         "commit": (60.0, 150.0, 0.03),
         "users": (210.0, 800.0, 0.07),
         "streams": (1_900.0, 7_600.0, 0.6),
-        "retire": (50.0, 140.0, 0.03),
+        "apply": (50.0, 140.0, 0.03),
     }
     heat = [
         {"rpc": rpc, "minute": START_US + minute * MINUTE_US, "bucket_log2_us": bucket, "count": n}

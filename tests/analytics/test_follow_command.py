@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Final
 import pytest
 
 from analytics import follow, job, tables
-from analytics.schema import DATA_QUALITY, QUARANTINE, RPC_RED, SPANS, Table
+from analytics.schema import DATA_QUALITY, QUARANTINE, RPC_RED, SPANS, TableSchema
 from testkit.generators.spans import Load, generate
 from tests.tidy.tree import ROOT
 
@@ -136,7 +136,7 @@ def test_followed_equals_batch(spark: SparkSession, tmp_path: Path) -> None:
         third.says("reading batch 2, ")
         third.says("writing the report: ")
         assert third.end(signal.SIGTERM) == 0, third.said
-    request = job.Request(tmp_path / "batch", traces=(growing.directory,))
+    request = job.AnalysisRequest(tmp_path / "batch", traces=(growing.directory,))
     job.run(spark, request, lambda *_: None)
     for table in COMPARED:
         assert rows(spark, table, output) == rows(spark, table, request.output), table.name
@@ -144,7 +144,7 @@ def test_followed_equals_batch(spark: SparkSession, tmp_path: Path) -> None:
     assert (output / "report.html").is_file()
 
 
-def rows(spark: SparkSession, table: Table, output: Path) -> list[str]:
+def rows(spark: SparkSession, table: TableSchema, output: Path) -> list[str]:
     """Return all rows, in an order."""
     return sorted(map(str, tables.read(spark, table, output).collect()))
 
@@ -161,6 +161,6 @@ def quality(spark: SparkSession, output: Path) -> dict[str, float]:
 )
 def test_what_cannot_be_followed(traces: tuple[Path, ...], says: str, tmp_path: Path) -> None:
     """Without traces, or where they are to come from a directory that is not there: an error."""
-    request = job.Request(tmp_path, traces=traces, snapshots=tmp_path)
+    request = job.AnalysisRequest(tmp_path, traces=traces, snapshots=tmp_path)
     with pytest.raises(follow.FollowError, match=says):
         follow.check(request)

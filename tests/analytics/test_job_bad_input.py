@@ -18,7 +18,7 @@ from analytics.schema import (
     SERVICE_GRAPH,
     SNAPSHOT_SECTIONS,
     SPANS,
-    Table,
+    TableSchema,
 )
 from analytics.session import AnalyticsError
 from testkit.generators.history import Life, write_history
@@ -69,12 +69,12 @@ def spoiled(tmp_path: Path) -> Path:
     return directory
 
 
-def rows(spark: SparkSession, table: Table, output: Path) -> list[Row]:
+def rows(spark: SparkSession, table: TableSchema, output: Path) -> list[Row]:
     """Return the rows of a table."""
     return tables.read(spark, table, output).collect()
 
 
-def names(outcome: job.Outcome) -> set[str]:
+def names(outcome: job.AnalysisOutcome) -> set[str]:
     """Return the names of what a reader must know."""
     return {notice.name for notice in outcome.notices}
 
@@ -84,7 +84,7 @@ def test_spoiled_traces_are_analysed_as_far_as_they_go(
     spark: SparkSession, spoiled: Path, tmp_path: Path
 ) -> None:
     """Cut lines, foreign spans, skewed clocks, copies, lost files: each named, the rest right."""
-    request = job.Request(tmp_path / "out", traces=(spoiled,), check_quality=False)
+    request = job.AnalysisRequest(tmp_path / "out", traces=(spoiled,), check_quality=False)
     outcome = job.run(spark, request, lambda *_: None)
     expected = {"quarantined", "unreadable_file", "other_signals", "duplicates", "orphans"}
     assert names(outcome) == expected | {"clock_skew", "no_viewstamp_attributes"}
@@ -106,7 +106,7 @@ def test_data_that_is_too_bad_fails_loudly(
     spark: SparkSession, spoiled: Path, tmp_path: Path
 ) -> None:
     """The same traces with the checks on end the run, and the message names each that failed."""
-    request = job.Request(tmp_path / "out", traces=(spoiled,))
+    request = job.AnalysisRequest(tmp_path / "out", traces=(spoiled,))
     with pytest.raises(AnalyticsError, match=r"too bad to analyse: .*starts_before_parent_rate"):
         job.run(spark, request, lambda *_: None)
     assert tables.exists(QUARANTINE, request.output)
@@ -131,7 +131,7 @@ def test_bad_copy_and_exports(spark: SparkSession, data: Path, tmp_path: Path) -
     for layer in sorted((kept / "snapshots" / "copy-0" / "layers").iterdir()):
         layer.write_bytes(b"rot")
     again = exported_to(tmp_path / "again", data, generation=4)
-    request = job.Request(tmp_path / "out", snapshots=kept, exports=(exported, again))
+    request = job.AnalysisRequest(tmp_path / "out", snapshots=kept, exports=(exported, again))
 
     outcome = job.run(spark, request, lambda *_: None)
 
@@ -139,7 +139,7 @@ def test_bad_copy_and_exports(spark: SparkSession, data: Path, tmp_path: Path) -
     assert all("another copy was read" in notice.text for notice in outcome.notices)
     sections = rows(spark, SNAPSHOT_SECTIONS, request.output)
     assert {row.generation for row in sections} == {1, 2, 3, 4}
-    whole = job.Request(tmp_path / "whole", snapshots=data)
+    whole = job.AnalysisRequest(tmp_path / "whole", snapshots=data)
     job.run(spark, whole, lambda *_: None)
     assert entities(sections) == entities(rows(spark, SNAPSHOT_SECTIONS, whole.output))
     assert rows(spark, GROWTH, request.output) == rows(spark, GROWTH, whole.output)
@@ -186,7 +186,7 @@ def test_unfit_exports_are_refused(
     """An export that is unfinished, unknown or not there ends the run with what to do."""
     exported = exported_to(tmp_path / "export", data, generation=4)
     spoil(exported)
-    request = job.Request(tmp_path / "out", exports=(exported,))
+    request = job.AnalysisRequest(tmp_path / "out", exports=(exported,))
     with pytest.raises(AnalyticsError, match=says):
         job.run(spark, request, lambda *_: None)
 
@@ -207,7 +207,7 @@ def test_nothing_there_is_an_error(
     (tmp_path / "empty").mkdir()
     traces = tuple(tmp_path / name for name in what.get("traces", ()))
     snapshots = tmp_path / what["snapshots"] if "snapshots" in what else None
-    request = job.Request(tmp_path / "out", traces=traces, snapshots=snapshots)
+    request = job.AnalysisRequest(tmp_path / "out", traces=traces, snapshots=snapshots)
     with pytest.raises(AnalyticsError, match=says):
         job.run(spark, request, lambda *_: None)
 
@@ -227,7 +227,7 @@ def test_output_of_somebody_else_is_left_alone(
     for name in present:
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         (output / name).write_text("mine")
-    request = job.Request(output, traces=(tmp_path,))
+    request = job.AnalysisRequest(output, traces=(tmp_path,))
     with pytest.raises(AnalyticsError, match=says):
         job.run(spark, request, lambda *_: None)
     assert all((output / name).read_text() == "mine" for name in present)

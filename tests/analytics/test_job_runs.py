@@ -54,7 +54,7 @@ def test_nothing_to_analyse_is_an_error(tmp_path: Path) -> None:
     """Neither traces nor snapshots: the message says what to name."""
     nothing: SparkSession = None  # type: ignore[assignment]  # it is not asked for
     with pytest.raises(AnalyticsError, match="name directories of traces, of snapshots, or both"):
-        job.run(nothing, job.Request(output=tmp_path), lambda *_: None)
+        job.run(nothing, job.AnalysisRequest(output=tmp_path), lambda *_: None)
 
 
 @pytest.mark.long
@@ -62,7 +62,7 @@ def test_traces_become_tables_and_a_page(spark: SparkSession, tmp_path: Path) ->
     """Every table of traces is there and readable; page and picture too; steps tell their time."""
     made = spans.generate(tmp_path / "traces", spans.Load(spans=2_000, seed=3))
     steps: list[str] = []
-    request = job.Request(
+    request = job.AnalysisRequest(
         output=tmp_path / "out",
         traces=(tmp_path / "traces",),
         report=tmp_path / "page.html",

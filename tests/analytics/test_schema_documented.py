@@ -6,14 +6,14 @@ import pytest
 
 from analytics.otlp import quality
 from analytics.otlp.ingest import NOTICES
-from analytics.schema import EVENT, LINK, SCHEMA_VERSION, TABLES, Table
+from analytics.schema import EVENT, LINK, SCHEMA_VERSION, TABLES, TableSchema
 from tests.tidy.tree import ROOT
 
 PAGE = (ROOT / "docs" / "analytics.md").read_text()
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
-def test_columns_are_on_the_page(table: Table) -> None:
+def test_columns_are_on_the_page(table: TableSchema) -> None:
     """Each table has a row with its columns and their types, word for word."""
     columns = table.columns.replace(EVENT, "EVENT").replace(LINK, "LINK")
     assert f"| `{table.name}` | {columns} |" in PAGE

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from analytics.snapshots import chain, copies
 from analytics.snapshots.layers import KeyRange
 from analytics.snapshots.source import SnapshotReader
-from analytics.snapshots.views import Slice, view_of
+from analytics.snapshots.views import SectionSlice, view_of
 from testkit.generators.generations import SnapshotWriter
 from tests.analytics.snapshot_cases import rows
 from viewstamp.format.block import ENTRY_HEADER_BYTES
-from viewstamp.format.section import Entry, Position
+from viewstamp.format.section import Position, SectionEntry
 from viewstamp.limits import KIB
 
 STAGE = 3
@@ -66,7 +66,7 @@ def test_ranges_merge_to_the_whole(
                 assert [within.start for within in found[1:]] == [one.stop for one in found[:-1]]
                 assert (found[0].start, found[-1].stop) == KeyRange()
                 entries = [entry for within in found for entry in chain.merged(layers, within)]
-            assert entries == [Entry(*position, value) for position, value in state.items()]
+            assert entries == [SectionEntry(*position, value) for position, value in state.items()]
 
 
 @given(generations, st.sampled_from([1, 10_000 * KIB]))
@@ -132,7 +132,7 @@ def test_kind_selects_its_keys_alone(tmp_path: Path) -> None:
     SnapshotWriter(tmp_path).snapshot({STAGE: large}, timestamp_us=1)
     options = {"path": str(tmp_path), "kind": "topics", "partition_bytes": "1"}
     parts = SnapshotReader(view_of("entities", "topics"), options).partitions()
-    slices: list[Slice] = [piece for part in parts for piece in vars(part)["slices"]]
+    slices: list[SectionSlice] = [piece for part in parts for piece in vars(part)["slices"]]
     assert 1 < len(slices) < 9
     assert slices[0].within.start == (2, b"")
     assert slices[-1].within.stop == (3, b"")

@@ -13,7 +13,7 @@ from testkit.generators.history import Life, write_history
 from tests.analytics.snapshot_cases import arrow, collected, rows
 from viewstamp.limits import SNAPSHOT_COPIES
 from viewstamp.snapshots.copies import Copies, copy_directories
-from viewstamp.snapshots.verify import Verdict, verify
+from viewstamp.snapshots.verify import GenerationVerdict, verify
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +28,7 @@ def test_histories_verify(tmp_path: Path) -> None:
     assert copies.generations() == list(range(1, LIFE.generations + 1))
     assert len(copies.directories) == SNAPSHOT_COPIES
     for generation in copies.generations():
-        verdicts = [one for one in verify(copies, generation) if isinstance(one, Verdict)]
+        verdicts = [one for one in verify(copies, generation) if isinstance(one, GenerationVerdict)]
         assert [one.is_intact for one in verdicts] == [True], verdicts
     assert not copies.bad
 

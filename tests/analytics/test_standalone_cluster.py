@@ -42,7 +42,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def local(spark: SparkSession, inputs: Path) -> Path:
     """Return the tables of a run on this machine alone."""
-    request = job.Request(inputs / "local", traces=(inputs / "telemetry",), snapshots=inputs)
+    request = job.AnalysisRequest(
+        inputs / "local", traces=(inputs / "telemetry",), snapshots=inputs
+    )
     job.run(spark, request, lambda *_: None)
     return request.output
 

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from analytics import tables
-from analytics.schema import QUARANTINE, TABLES, Table
+from analytics.schema import QUARANTINE, TABLES, TableSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-DAYS = Table("days", "value BIGINT, date DATE, service STRING", partition_by=("date", "service"))
+DAYS = TableSchema(
+    "days", "value BIGINT, date DATE, service STRING", partition_by=("date", "service")
+)
 ROWS = [(1, date(2026, 11, 20), "007"), (2, date(2026, 11, 21), "a/b=c%"), (3, None, "\u00fc")]
 
 
@@ -33,7 +35,7 @@ def reasons(spark: SparkSession, output: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
-def test_schemas_are_sound(spark: SparkSession, table: Table) -> None:
+def test_schemas_are_sound(spark: SparkSession, table: TableSchema) -> None:
     """Each table's columns can be parsed, are distinct, and contain those that partition it."""
     names = table.column_names()
     assert len(names) == len(set(names))

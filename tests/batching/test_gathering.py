@@ -14,7 +14,7 @@ from coordinator.replica.batcher import (
     SessionRequest,
 )
 from viewstamp.api.log.v1 import log_pb2
-from viewstamp.limits import PREPARE_COMMANDS_MAX, UNRETIRED_PREPARES_MAX
+from viewstamp.limits import PREPARE_COMMANDS_MAX, UNAPPLIED_PREPARES_MAX
 
 
 def loose(size: int = 1) -> LooseCommand:
@@ -53,7 +53,7 @@ async def test_full_prepare_is_always_worth_it() -> None:
     """However many are under way, what fills a prepare does not wait for more."""
     batcher = Batcher()
     batcher.add(request(PREPARE_COMMANDS_MAX))
-    assert batcher.is_worth_a_prepare(under_way=UNRETIRED_PREPARES_MAX)
+    assert batcher.is_worth_a_prepare(under_way=UNAPPLIED_PREPARES_MAX)
 
 
 async def test_packed_request_counts_as_its_commands() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from coordinator import vsr
 from coordinator.mux.types import RequestReply
 from coordinator.replica.intake import Intake
-from coordinator.replica.ports import Room
+from coordinator.replica.ports import JournalRoom
 from tests.shell import prepare_runs
 from viewstamp import limits
 from viewstamp.errors import Refusal
@@ -16,21 +16,21 @@ ALTERNATING = ("UpdatePermissions", "CreateStream")
 
 
 class Log:
-    """A core and a replica in one: takes every batch in, and retires what it is told to."""
+    """A core and a replica in one: takes every batch in, and applies what it is told to."""
 
     feature_level = limits.FEATURE_LEVEL_MAX
 
     def __init__(self) -> None:
         """Begin with an empty log."""
-        self.intake = Intake(self, self, self, self, lambda: Room.FREE)
+        self.intake = Intake(self, self, self, self, lambda: JournalRoom.FREE)
         self.ops = 0
-        self.retired = 0
+        self.applied = 0
         self.runs: list[int] = []
 
     @property
-    def unretired_count(self) -> int:
+    def unapplied_count(self) -> int:
         """How many entries are under way."""
-        return self.ops - self.retired
+        return self.ops - self.applied
 
     def batch_refusal(self) -> vsr.RefusalReason | None:
         """Admit everything."""
@@ -52,12 +52,12 @@ class Log:
         """Never happens: every batch is admitted."""
         raise AssertionError(reason)
 
-    def retire(self) -> None:
-        """Retire the oldest entry, whose waiters get a reply each, and go on."""
-        self.retired += 1
-        batch = self.intake.batch_of(self.retired)
+    def apply(self) -> None:
+        """Apply the oldest entry, whose waiters get a reply each, and go on."""
+        self.applied += 1
+        batch = self.intake.batch_of(self.applied)
         assert batch is not None
-        self.intake.retired(self.retired, [RequestReply(1, 1, 1, 1, 1, ())] * len(batch.requests))
+        self.intake.applied(self.applied, [RequestReply(1, 1, 1, 1, 1, ())] * len(batch.requests))
         self.intake.pump()
 
 
@@ -69,10 +69,10 @@ def test_no_prepare_of_many_runs_is_behind_another() -> None:
     log.intake.pump()
     assert log.runs == [limits.PREPARE_RUNS_MAX]
     for done in range(2, 5):
-        log.retire()
+        log.apply()
         assert log.runs == [limits.PREPARE_RUNS_MAX] * done
-    log.retire()
-    assert not len(log.intake.batcher) and not log.unretired_count
+    log.apply()
+    assert not len(log.intake.batcher) and not log.unapplied_count
     assert_few_runs_go_together(log)
 
 

@@ -17,7 +17,7 @@ from coordinator.replica.batcher import (
     LooseCommand,
 )
 from coordinator.replica.driver import Driver
-from coordinator.replica.ports import DriverEvents, Room
+from coordinator.replica.ports import DriverEvents, JournalRoom
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 from viewstamp.limits import FEATURE_LEVEL_BOUNDED, SYSTEM_USER_ID
@@ -95,7 +95,7 @@ class OpenCore:
     """A core that admits everything and remembers it."""
 
     def __init__(self) -> None:
-        self.unretired_count = 0
+        self.unapplied_count = 0
         self.admitted: list[bytes] = []
 
     def batch_refusal(self) -> None:
@@ -110,9 +110,14 @@ class OpenCore:
 
 @pytest.mark.parametrize(
     ("room", "admitted"),
-    [(Room.FULL, {BEGIN_SNAPSHOT, DELETE_SNAPSHOT}), (Room.EXHAUSTED, {BEGIN_SNAPSHOT})],
+    [
+        (JournalRoom.FULL, {BEGIN_SNAPSHOT, DELETE_SNAPSHOT}),
+        (JournalRoom.EXHAUSTED, {BEGIN_SNAPSHOT}),
+    ],
 )
-async def test_a_full_disk_lets_only_snapshot_commands_in(room: Room, admitted: set[int]) -> None:
+async def test_a_full_disk_lets_only_snapshot_commands_in(
+    room: JournalRoom, admitted: set[int]
+) -> None:
     """What could free the disk is admitted, everything else is told NO_SPACE.
 
     Once part of the reserve is used, the rest is for what the replica itself has to say.
@@ -122,9 +127,9 @@ async def test_a_full_disk_lets_only_snapshot_commands_in(room: Room, admitted: 
         return None
 
     events = DriverEvents(
-        founding_ready=ignore,
+        bootstrap_ready=ignore,
         status_changed=ignore,
-        retired=ignore,
+        applied=ignore,
         cut_taken=ignore,
         catalog_changed=ignore,
         fatal=ignore,

@@ -40,14 +40,14 @@ HOPELESS = "import sys; print('no such flag', file=sys.stderr); sys.exit(2)"
 SLOW = f"""
 import json, time
 for op in range(1, 9):
-    print(json.dumps({{"retired": op}}), flush=True)
+    print(json.dumps({{"applied": op}}), flush=True)
     time.sleep(0.5)
 {SERVE}
 """
 STUCK = """
 import json, time
 while True:
-    print(json.dumps({"retired": 1}), flush=True)
+    print(json.dumps({"applied": 1}), flush=True)
     time.sleep(0.5)
 """
 SILENT = "import time; time.sleep(600)"
@@ -324,7 +324,7 @@ def _runs(pid: int) -> bool:
 
 
 async def test_a_directory_never_holds_two_clusters(tmp_path: Path) -> None:
-    """Where one replica lives no cluster of several is founded, nor the other way round."""
+    """Where one replica lives no cluster of several is bootstrapped, nor the other way round."""
     lone, several = tmp_path / "lone", tmp_path / "several"
     for directory in (lone, several):
         directory.mkdir()

@@ -8,13 +8,13 @@ from collections import deque
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
-from viewstamp.client.commands import Commands
+from viewstamp.client.commands import ClientCommands
 from viewstamp.client.methods import method_of
 from viewstamp.client.packing import (
     CALLS_PER_REQUEST_MAX,
     COSTLY_CALLS_PER_REQUEST_MAX,
-    Batch,
-    Call,
+    PackedBatch,
+    PendingCall,
     encode,
     take_parcel,
 )
@@ -23,14 +23,14 @@ from viewstamp.framing import frame
 TIMEOUT_S = 30.0
 
 
-def call(request: users_pb2.CreateUserRequest | streams_pb2.CreateStreamRequest) -> Call:
+def call(request: users_pb2.CreateUserRequest | streams_pb2.CreateStreamRequest) -> PendingCall:
     """Return a waiting call whose deadline is the event loop's time 1."""
     method = method_of(request)
     future = asyncio.get_running_loop().create_future()
-    return Call(method, encode(method, request), future, deadline=1.0, timeout_s=TIMEOUT_S)
+    return PendingCall(method, encode(method, request), future, deadline=1.0, timeout_s=TIMEOUT_S)
 
 
-def users(count: int) -> list[Call | Batch]:
+def users(count: int) -> list[PendingCall | PackedBatch]:
     """Return waiting calls that create users."""
     return [call(users_pb2.CreateUserRequest(username=f"user {n}")) for n in range(count)]
 
@@ -51,7 +51,7 @@ async def test_a_request_has_few_costly_calls() -> None:
 
 async def test_costly_calls_wait_as_long_as_others_get_on() -> None:
     """An answer to some gives the others their whole time again, sent or not: none is given up."""
-    commands = Commands()
+    commands = ClientCommands()
     commands.start_session(1)
     cheap = call(streams_pb2.CreateStreamRequest(name="s"))
     calls = users(20 * COSTLY_CALLS_PER_REQUEST_MAX)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinator.mux.admission import Cached, Gap, New
+from coordinator.mux.deduplication import Cached, Gap, New
 from coordinator.mux.requests import SessionsStage
 from coordinator.mux.sessions import HeaderVerdict
 from coordinator.mux.types import (
@@ -18,8 +18,8 @@ from coordinator.stages.codec import ProtobufCodec
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
-from viewstamp.client.commands import Commands
-from viewstamp.client.packing import Call
+from viewstamp.client.commands import ClientCommands
+from viewstamp.client.packing import PendingCall
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
 from viewstamp.routing import methods_of_file
@@ -96,18 +96,18 @@ def _refused(number: int, reason: Reason.ValueType, resend_from: int) -> submit_
     return submit_pb2.CommandReply(number=number, error=refusal.to_error())
 
 
-def _commands(client: Commands, *names: bytes) -> list[asyncio.Future[object]]:
+def _commands(client: ClientCommands, *names: bytes) -> list[asyncio.Future[object]]:
     futures = []
     for name in names:
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        client.waiting.append(Call(PURGE, frame(name), future, 1e18, alone=True))
+        client.waiting.append(PendingCall(PURGE, frame(name), future, 1e18, alone=True))
         futures.append(future)
     return futures
 
 
 async def test_a_late_stream_executes_nothing_twice() -> None:
     """Commands behind a refused one take its number, and copies of an earlier stream take none."""
-    cluster, client = Cluster(), Commands()
+    cluster, client = Cluster(), ClientCommands()
     session = cluster.register()
     client.start_session(session)
     bad, *good = _commands(client, b"BAD", b"B", b"C")
@@ -130,7 +130,7 @@ async def test_a_refusal_after_a_reconnect_keeps_the_session() -> None:
 
     The session may be the member of a group: whatever follows must be sent in it.
     """
-    cluster, client = Cluster(), Commands()
+    cluster, client = Cluster(), ClientCommands()
     session = cluster.register()
     client.start_session(session)
     (bad,) = _commands(client, b"BAD")
@@ -151,7 +151,7 @@ async def test_a_refusal_after_a_reconnect_keeps_the_session() -> None:
 
 async def test_what_may_be_in_the_log_is_not_done_again() -> None:
     """A request before the refused one, whose answer a broken stream lost, is done once."""
-    cluster, client = Cluster(), Commands()
+    cluster, client = Cluster(), ClientCommands()
     session = cluster.register()
     client.start_session(session)
     first, bad, last = _commands(client, b"A", b"BAD", b"C")

@@ -11,21 +11,21 @@ from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client.consistency import Consistency
 from viewstamp.client.methods import method_of
-from viewstamp.client.packing import Call
-from viewstamp.client.reads import Reads
-from viewstamp.client.verdicts import Verdict
+from viewstamp.client.packing import PendingCall
+from viewstamp.client.reads import ClientReads
+from viewstamp.client.verdicts import RetryVerdict
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
 
 DEADLINE_S = 1e9
 
 
-async def asked(*, has_others: bool) -> tuple[Reads, Call]:
+async def asked(*, has_others: bool) -> tuple[ClientReads, PendingCall]:
     """Return reads of which one was asked, and that one."""
-    reads = Reads(lambda: has_others)
+    reads = ClientReads(lambda: has_others)
     request = streams_pb2.GetStreamRequest()
     future = asyncio.get_running_loop().create_future()
-    call = Call(method_of(request), frame(request.SerializeToString()), future, DEADLINE_S)
+    call = PendingCall(method_of(request), frame(request.SerializeToString()), future, DEADLINE_S)
     reads.add(call, Consistency(linearizable=True))
     assert len(reads.next_requests()) == 1
     return reads, call
@@ -40,7 +40,7 @@ def late() -> submit_pb2.ReadReply:
 async def test_a_late_read_is_asked_elsewhere() -> None:
     """The replica may be cut off: the read waits for the next connection, to another one."""
     reads, call = await asked(has_others=True)
-    assert reads.on_reply(late()) is Verdict.RECONNECT
+    assert reads.on_reply(late()) is RetryVerdict.RECONNECT
     assert not call.future.done()
     reads.detach()
     (again,) = reads.next_requests()

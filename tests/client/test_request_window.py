@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewstamp.client.packing import Parcel
-from viewstamp.client.window import Request, Window
+from viewstamp.client.window import OutstandingRequest, RequestWindow
 
 
 def parcel() -> Parcel:
@@ -14,14 +14,14 @@ def parcel() -> Parcel:
     return Parcel([], [], [], 1)
 
 
-def admit(window: Window, count: int) -> list[Request]:
+def admit(window: RequestWindow, count: int) -> list[OutstandingRequest]:
     """Number as many parcels."""
     return [window.admit(parcel()) for _ in range(count)]
 
 
 def test_acked_is_the_number_up_to_which_all_are_settled() -> None:
     """An answer that overtakes another one is not acknowledged before that one arrived."""
-    window = Window()
+    window = RequestWindow()
     admit(window, 4)
     acked = []
     for number in (2, 1, 4, 3):
@@ -33,7 +33,7 @@ def test_acked_is_the_number_up_to_which_all_are_settled() -> None:
 
 def test_room_ends_at_the_window() -> None:
     """The ninth request waits for the first answer."""
-    window = Window()
+    window = RequestWindow()
     admit(window, 8)
     assert not window.has_room
     window.settle(2)
@@ -44,7 +44,7 @@ def test_room_ends_at_the_window() -> None:
 
 def test_nothing_new_is_sent_past_a_held_request() -> None:
     """While a request waits to be sent again, no new number is given."""
-    window = Window()
+    window = RequestWindow()
     admit(window, 2)
     window.hold(1)
     assert not window.has_room
@@ -54,7 +54,7 @@ def test_nothing_new_is_sent_past_a_held_request() -> None:
 
 def test_hole_is_closed_once_nothing_behind_it_is_on_the_wire() -> None:
     """Requests behind a refused one move up, but only after each of them was refused too."""
-    window = Window()
+    window = RequestWindow()
     requests = admit(window, 4)
     window.drop(2)
     assert window.has_hole
@@ -69,7 +69,7 @@ def test_hole_is_closed_once_nothing_behind_it_is_on_the_wire() -> None:
 
 def test_numbers_of_an_earlier_stream_are_given_anew() -> None:
     """What the next stream refuses for good leaves its number to what follows, or to a new one."""
-    window = Window()
+    window = RequestWindow()
     requests = admit(window, 4)
     window.hold_all()
     assert window.resend() == requests
@@ -85,7 +85,7 @@ def test_numbers_of_an_earlier_stream_are_given_anew() -> None:
 
 def test_second_answer_to_a_number_is_ignored() -> None:
     """A request that was sent twice is settled by the first answer."""
-    window = Window()
+    window = RequestWindow()
     admit(window, 1)
     assert window.settle(1) is not None
     assert window.settle(1) is None
@@ -96,9 +96,9 @@ class Server:
 
     def __init__(self) -> None:
         self.last = 0
-        self.accepted: list[Request] = []
+        self.accepted: list[OutstandingRequest] = []
 
-    def receive(self, request: Request, *, refuse: bool) -> str:
+    def receive(self, request: OutstandingRequest, *, refuse: bool) -> str:
         """Return `accepted`, `gap`, or `refused`."""
         if request.number <= self.last:
             return "accepted"
@@ -114,10 +114,10 @@ class Server:
 @given(st.data())
 def test_each_request_is_accepted_once_or_refused(data: st.DataObject) -> None:
     """Under any refusals, for now or for good, numbers never skip and nobody is lost or doubled."""
-    window, server = Window(), Server()
-    wire: list[Request] = []
-    admitted: list[Request] = []
-    refused: list[Request] = []
+    window, server = RequestWindow(), Server()
+    wire: list[OutstandingRequest] = []
+    admitted: list[OutstandingRequest] = []
+    refused: list[OutstandingRequest] = []
     for _ in range(data.draw(st.integers(1, 40))):
         if window.has_room and data.draw(st.booleans()):
             admitted.append(window.admit(parcel()))

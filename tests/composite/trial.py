@@ -46,7 +46,7 @@ class Trial:
         self.workload = Workload(self.random, self.model)
         # A second set of machines is fed the recorded batches alone: no reads, no restarts.
         self.mirrors = {stage: Service(stage) for stage in STAGES}
-        self.commit(self.workload.writer.timestamp, [self.workload.founding()])
+        self.commit(self.workload.writer.timestamp, [self.workload.bootstrap()])
 
     def run(self, prepares: int) -> None:
         """Apply so many random prepares, then let everything come to rest."""
@@ -106,9 +106,9 @@ class Trial:
         wanted = {s.id: (s.user_id, s.nonce, s.last_number) for s in world.sessions.values()}
         check_equal(got, wanted)
         windows = {key: mux.replies.window(key) for key in world.sessions}
-        kept = {k: (w.acked, w.last_retired, set(w.replies)) for k, w in windows.items() if w}
+        kept = {k: (w.acked, w.last_applied, set(w.replies)) for k, w in windows.items() if w}
         known = self.model.windows.items()
-        check_equal(kept, {k: (w.acked, w.last_retired, set(w.replies)) for k, w in known})
+        check_equal(kept, {k: (w.acked, w.last_applied, set(w.replies)) for k, w in known})
 
     def check_proposals(self) -> None:
         """Fail unless the primary was told of all that waits to be done, and when."""

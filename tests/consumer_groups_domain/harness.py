@@ -13,7 +13,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from services.consumer_groups.domain import DOMAIN
-from services.consumer_groups.model import Group, Member, State
+from services.consumer_groups.model import Group, GroupsState, Member
 from services.consumer_groups.section import SECTION
 from services.runtime.machine import Machine
 from services.runtime.tables import Table, UndoLog
@@ -33,9 +33,9 @@ USER = 3
 GROUP_NAME = "readers"
 
 
-def dump(state: State) -> dict[str, Any]:
+def dump(state: GroupsState) -> dict[str, Any]:
     """Return everything that the tables hold, nested tables too."""
-    return {name: _rows(getattr(state, name)) for name in State.__slots__ if name != "undo"}
+    return {name: _rows(getattr(state, name)) for name in GroupsState.__slots__ if name != "undo"}
 
 
 def _rows(table: Table[Any, Any]) -> dict[Any, Any]:
@@ -50,7 +50,7 @@ class Harness:
     """One machine, its log, and the proposals that a primary would hold."""
 
     partitions_count: int = 12
-    machine: Machine[State] = field(default_factory=lambda: Machine(DOMAIN))
+    machine: Machine[GroupsState] = field(default_factory=lambda: Machine(DOMAIN))
     revision: int = 100
     now: int = 1_000_000  # log time, microseconds
     pending: list[pb.Proposal] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Harness:
     is_checking: bool = True
 
     @property
-    def state(self) -> State:
+    def state(self) -> GroupsState:
         """The machine's state."""
         return self.machine.state
 
@@ -274,7 +274,7 @@ class Harness:
 
     def _check_reload(self) -> None:
         section = list(SECTION.entities(self.state))
-        reloaded = State(UndoLog())
+        reloaded = GroupsState(UndoLog())
         SECTION.load(reloaded, section)
         assert list(SECTION.entities(reloaded)) == section
         assert list(DOMAIN.proposals(reloaded)) == list(DOMAIN.proposals(self.state))
@@ -334,7 +334,7 @@ def _answer(method: Method, outcome: pb.CommandOutcome | pb.QueryOutcome) -> Any
     return method.response.FromString(result)
 
 
-def _check_single_holder(state: State, group_id: int) -> None:
+def _check_single_holder(state: GroupsState, group_id: int) -> None:
     count = state.groups.rows[group_id].partitions_count
     held = [p for m in state.members_of(group_id) for p in (*m.owned, *m.revoking)]
     assert len(held) == len(set(held)), "a partition has two holders"
@@ -344,7 +344,7 @@ def _check_single_holder(state: State, group_id: int) -> None:
         assert not set(member.revoking) & set(member.target)
 
 
-def _in_force(state: State) -> dict[int, dict[int, int]]:
+def _in_force(state: GroupsState) -> dict[int, dict[int, int]]:
     """Return the entries of `waiting` that still mean something."""
     in_force = {}
     for group_id, waiting in state.waiting.rows.items():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from services.consumer_groups.model import Group, Member, State
+from services.consumer_groups.model import Group, GroupsState, Member
 from services.consumer_groups.section import (
     COUNTERS_KIND,
     GROUP_KIND,
@@ -68,9 +68,9 @@ def test_entities_decode_to_what_they_were() -> None:
     assert decode_member(encode_member(MEMBER)) == MEMBER
 
 
-def load(undo: UndoLog, section: list[Entity]) -> State:
+def load(undo: UndoLog, section: list[Entity]) -> GroupsState:
     """Return a state of these entities."""
-    state = State(undo)
+    state = GroupsState(undo)
     SECTION.load(state, section)
     undo.settle()
     return state

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.consumer_groups.model import State
+from services.consumer_groups.model import GroupsState
 from services.consumer_groups.section import SECTION
 from services.runtime.tables import Table, UndoLog
 from tests.cost.machines import SESSION, STREAM, TOPIC, Fed, groups
@@ -67,10 +67,10 @@ def run(fed: Fed, proposals: Sequence[pb.Proposal], *only: str) -> int:
     return sweeps
 
 
-def reload(state: State) -> None:
+def reload(state: GroupsState) -> None:
     """Check that a snapshot taken now would be loaded as it is."""
     section = list(SECTION.entities(state))
-    loaded = State(UndoLog())
+    loaded = GroupsState(UndoLog())
     SECTION.load(loaded, section)
     assert list(SECTION.entities(loaded)) == section
 
@@ -352,9 +352,9 @@ def happen(fed: Fed, events: list[tuple[str, int, int]]) -> list[pb.Proposal]:
     return proposals
 
 
-def dump(state: State) -> dict[str, Any]:
+def dump(state: GroupsState) -> dict[str, Any]:
     """Return all rows, but for epochs: a group told again of a change counts it again."""
-    found = {name: rows(getattr(state, name)) for name in State.__slots__ if name != "undo"}
+    found = {name: rows(getattr(state, name)) for name in GroupsState.__slots__ if name != "undo"}
     found["groups"] = {
         key: (g._replace(group_epoch=0, assignment_epoch=0, modified_revision=0))
         for key, g in state.groups.rows.items()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.consumer_groups.domain import DOMAIN
-from services.consumer_groups.model import State
+from services.consumer_groups.model import GroupsState
 from services.runtime.freezing import Freezer
 from services.runtime.installing import Installed
 from services.runtime.machine import Machine
@@ -22,14 +22,14 @@ PARTITIONS = 3_200
 TAKE_OVERS = 20
 
 
-def restored(machine: Machine[State]) -> Machine[State]:
+def restored(machine: Machine[GroupsState]) -> Machine[GroupsState]:
     """Return a machine that goes on from a snapshot of another."""
     undo = UndoLog()
-    state = State(undo)
+    state = GroupsState(undo)
     DOMAIN.section.load(state, list(DOMAIN.section.entities(machine.state)))
     undo.settle()
     begin = pb.InstallBegin(generation=1, revision=machine.revision, sequence=machine.sequence)
-    loaded: Machine[State] = Machine(DOMAIN)
+    loaded: Machine[GroupsState] = Machine(DOMAIN)
     loaded.activate(Installed(begin, state, undo, Freezer(DOMAIN.section, state), {}))
     return loaded
 

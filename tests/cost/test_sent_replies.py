@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinator.gateway.replies import ANSWER_BYTES_MAX, command_reply
-from coordinator.replica.batcher import Reply, SpanReply
+from coordinator.replica.batcher import AnsweredSpan, Reply
 from viewstamp.errors import Refusal
 from viewstamp.framing import frame
 from viewstamp.limits import MESSAGE_BYTES_MAX
@@ -11,7 +11,7 @@ from viewstamp.limits import MESSAGE_BYTES_MAX
 
 def reply_of(results: bytes) -> Reply:
     """Return the reply to a request of one span."""
-    return Reply(view=1, op=2, first_revision=3, spans=(SpanReply(results, ()),))
+    return Reply(view=1, op=2, first_revision=3, spans=(AnsweredSpan(results, ()),))
 
 
 def test_a_reply_that_is_too_large_does_not_stop_its_session() -> None:

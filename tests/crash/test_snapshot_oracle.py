@@ -16,7 +16,7 @@ from coordinator.journal.superblock import (
     encode_copy,
     seal_state,
 )
-from coordinator.replica.bootstrap import DirectoryOptions, open_replica
+from coordinator.replica.data_directory import DirectoryOptions, open_replica
 from testkit.load.generations import (
     UNCHANGED_SECTIONS,
     Taken,
@@ -178,18 +178,18 @@ def test_a_log_that_is_not_whole_is_refused(tmp_path: Path, live: range, archive
         copy_from_scratch(data, archive, tmp_path / "copy")
 
 
-FOUNDED, LATER, LAST = Start(0, 0, 0), Start(3, 1, 60), Start(9, 40, 2)
+BOOTSTRAPPED, LATER, LAST = Start(0, 0, 0), Start(3, 1, 60), Start(9, 40, 2)
 
 
 @pytest.mark.parametrize(
     ("starts", "restored", "is_seen"),
     [
-        ([FOUNDED, LATER, LAST], [LAST], False),
-        ([FOUNDED, Start(0, 1, 50), LAST], [LAST], False),
-        ([FOUNDED, LATER, Start(0, 1, 99)], [LAST], True),
-        ([FOUNDED], [], True),
-        ([FOUNDED], [Start(0, 1, 5)], True),
-        ([FOUNDED], [Start(9, 1, REPLAY_OPS_MAX + 1)], True),
+        ([BOOTSTRAPPED, LATER, LAST], [LAST], False),
+        ([BOOTSTRAPPED, Start(0, 1, 50), LAST], [LAST], False),
+        ([BOOTSTRAPPED, LATER, Start(0, 1, 99)], [LAST], True),
+        ([BOOTSTRAPPED], [], True),
+        ([BOOTSTRAPPED], [Start(0, 1, 5)], True),
+        ([BOOTSTRAPPED], [Start(9, 1, REPLAY_OPS_MAX + 1)], True),
     ],
 )
 def test_restarts_must_go_from_a_snapshot(
@@ -209,4 +209,4 @@ def test_starts_are_read_from_the_log(tmp_path: Path, caplog: pytest.LogCaptureF
     formatter = JsonFormatter("coordinator")
     lines = ["not JSON", *map(formatter.format, caplog.records)]
     (tmp_path / "data" / "log" / "coordinator.log").write_text("\n".join(lines))
-    assert starts_of(tmp_path / "data") == [FOUNDED]
+    assert starts_of(tmp_path / "data") == [BOOTSTRAPPED]

@@ -84,8 +84,8 @@ def test_names_of_the_overlays_are_explained(name: str) -> None:
 def test_numbers_are_those_of_the_code() -> None:
     """The sizes and versions that the manual names are those in force."""
     segment_mib = SEGMENT_BYTES // MIB
-    founding_mib = segment_mib * (1 + SPARE_SEGMENTS)
+    bootstrap_mib = segment_mib * (1 + SPARE_SEGMENTS)
 
     assert f"segments of {segment_mib} MiB" in MANUAL
-    assert f"needs {founding_mib} MiB" in MANUAL
+    assert f"needs {bootstrap_mib} MiB" in MANUAL
     assert f"Kubernetes {KUBERNETES_MIN} or newer" in MANUAL

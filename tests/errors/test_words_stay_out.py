@@ -10,10 +10,16 @@ from coordinator.base.slices import at_once
 from coordinator.gateway import replies
 from coordinator.mux.requests import RequestWork, SessionsStage
 from coordinator.mux.stage import Stage
-from coordinator.mux.types import IndexedError, LoggedRequest, Prepare, RegisterSession, SpanReply
+from coordinator.mux.types import (
+    CommittedPrepare,
+    IndexedError,
+    LoggedRequest,
+    RegisterSession,
+    SpanReply,
+)
 from coordinator.mux.types import LoggedSpan as MuxSpan
+from coordinator.replica.batcher import AnsweredSpan as ShellReply
 from coordinator.replica.batcher import Reply
-from coordinator.replica.batcher import SpanReply as ShellReply
 from coordinator.stages import codec
 from coordinator.stages.errors import without_text
 from services.runtime.failures import internal_error
@@ -121,7 +127,7 @@ def test_level_1_keeps_reasons_alone(level: int) -> None:
     error = encoded(topic_not_found("a", "b"))
     assert stage.admits(work)
     work.spans.append(Refused(error))
-    answer = stage.retire(Prepare(1, 1, 1, 1_000, level, (request,)), work)
+    answer = stage.apply(CommittedPrepare(1, 1, 1, 1_000, level, (request,)), work)
     assert answer.spans[0].errors[0].error == error
     window = stage.replies.window(SESSION)
     assert window is not None

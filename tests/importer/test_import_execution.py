@@ -14,9 +14,9 @@ from viewstamp.cluster import LocalCluster
 from viewstamp.importer import (
     Counts,
     GroupKey,
+    ImportPlan,
     PasswordFile,
     PasswordFileError,
-    Plan,
     Report,
     TopicKey,
     import_plan,
@@ -26,7 +26,7 @@ from viewstamp.importer.users import lacks_any, with_send
 
 EDITS = TopicKey("gate", "edits")
 VIEWS = TopicKey("gate", "views")
-PLAN = Plan(
+PLAN = ImportPlan(
     source="a test",
     entries=2,
     imported_entries=2,

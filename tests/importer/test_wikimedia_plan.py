@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from viewstamp.importer import CatalogueError, GroupKey, Plan, TopicKey, plan_of, read_plan
+from viewstamp.importer import CatalogueError, GroupKey, ImportPlan, TopicKey, plan_of, read_plan
 
 CATALOGUE = Path(__file__).resolve().parents[2] / "examples" / "wikimedia_event_streams.json"
 
@@ -23,7 +23,7 @@ def entries() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def plan() -> Plan:
+def plan() -> ImportPlan:
     """Return the plan of the file."""
     return read_plan(CATALOGUE)
 
@@ -51,7 +51,7 @@ def entry(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_catalogue_has_the_known_size(plan: Plan) -> None:
+def test_catalogue_has_the_known_size(plan: ImportPlan) -> None:
     """The file yields exactly the things that were counted in it by hand."""
     found = (plan.entries, plan.imported_entries, len(plan.skipped_entries), plan.topic_mentions)
 
@@ -66,7 +66,9 @@ def test_catalogue_has_the_known_size(plan: Plan) -> None:
     assert plan.grants == 305
 
 
-def test_every_topic_of_the_file_is_planned(plan: Plan, entries: list[dict[str, Any]]) -> None:
+def test_every_topic_of_the_file_is_planned(
+    plan: ImportPlan, entries: list[dict[str, Any]]
+) -> None:
     """Streams and topics are those that the file names, and nothing else."""
     wanted = {TopicKey(stream, topic) for _, stream, topic in named(entries)}
 
@@ -75,7 +77,7 @@ def test_every_topic_of_the_file_is_planned(plan: Plan, entries: list[dict[str, 
     assert "unassigned" in plan.streams
 
 
-def test_groups_are_the_enabled_jobs(plan: Plan, entries: list[dict[str, Any]]) -> None:
+def test_groups_are_the_enabled_jobs(plan: ImportPlan, entries: list[dict[str, Any]]) -> None:
     """Each topic has a group per enabled ingestion job of its entry: Hadoop's by name, and Hive."""
     hadoop = {
         GroupKey(stream, topic, found["hadoop_ingestion"]["job"])
@@ -91,7 +93,7 @@ def test_groups_are_the_enabled_jobs(plan: Plan, entries: list[dict[str, Any]]) 
     assert set(plan.groups) == hadoop | hive
 
 
-def test_producers_send_to_their_topics(plan: Plan, entries: list[dict[str, Any]]) -> None:
+def test_producers_send_to_their_topics(plan: ImportPlan, entries: list[dict[str, Any]]) -> None:
     """Each producer may send to the topics of exactly the entries that name it."""
     wanted: dict[str, set[TopicKey]] = {}
     for found, stream, topic in named(entries):
@@ -101,7 +103,9 @@ def test_producers_send_to_their_topics(plan: Plan, entries: list[dict[str, Any]
     assert {who: set(topics) for who, topics in plan.senders.items()} == wanted
 
 
-def test_patterns_are_skipped_with_the_reason(plan: Plan, entries: list[dict[str, Any]]) -> None:
+def test_patterns_are_skipped_with_the_reason(
+    plan: ImportPlan, entries: list[dict[str, Any]]
+) -> None:
     """Entries whose name is a pattern are skipped, and the report says why."""
     patterns = [found["stream"] for found in entries if found["name_is_regex"]]
 

@@ -21,7 +21,7 @@ from testkit.journal_builders import (
 )
 from testkit.memory_storage import MemoryStorage
 from testkit.simulation.disk import SimulatedDisk
-from viewstamp.format.prepare import Prepare
+from viewstamp.format.prepare import SealedPrepare
 from viewstamp.format.record import (
     FRAME_BYTES,
     SECTOR_BYTES,
@@ -70,7 +70,9 @@ def expect_never_denied(recovery: Recovery, op: int) -> None:
     assert op in recovery.holes or (recovery.head_uncertain and op > head_op)
 
 
-def make_good(storage: MemoryStorage, prepares: list[Prepare], following: list[Prepare]) -> None:
+def make_good(
+    storage: MemoryStorage, prepares: list[SealedPrepare], following: list[SealedPrepare]
+) -> None:
     """Write again what is missing and what may be, go on, and note that nothing is lost."""
     journal, _ = reopen(storage, **MEMBER)
     missing = set(journal.missing_ops)
@@ -137,13 +139,13 @@ def test_a_header_is_written_anew_only_once_what_lies_on_it_tells_nothing_more()
     storage = MemoryStorage()
     prepares = filled(storage, [[each] for each in chain(3)], **MEMBER)
     move(storage, place(2), (segment(2), 0), SECTOR_BYTES)
-    astray = storage.content(segment(2))
+    misdirected = storage.content(segment(2))
 
     for _ in range(2):
         journal, recovery = reopen(storage, **MEMBER)
         journal.close()
         assert recovery.repaired_headers == ()
-        assert storage.content(segment(2)) == astray
+        assert storage.content(segment(2)) == misdirected
 
     make_good(storage, prepares, chain(1, after=prepares[-1]))
     assert any(storage.content(segment(2))[SECTOR_BYTES:])
@@ -202,7 +204,7 @@ def test_a_segment_that_alone_shows_a_loss_is_not_dropped(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("shift", [1, 2, 4])
-def test_a_group_that_went_astray_as_a_whole_is_missed(shift: int) -> None:
+def test_a_group_that_was_misdirected_as_a_whole_is_missed(shift: int) -> None:
     """No entry of it is denied, also where it lies partly over its own place."""
     storage = MemoryStorage()
     prepares = chain(3)
@@ -219,7 +221,7 @@ def test_a_group_that_went_astray_as_a_whole_is_missed(shift: int) -> None:
     assert recovery.faults[-1].last_sequence == 3
 
 
-def test_a_group_over_two_segments_of_which_the_first_part_went_astray_is_kept() -> None:
+def test_a_group_over_two_segments_of_which_the_first_part_was_misdirected_is_kept() -> None:
     """What lies in the second segment tells of no tear: both were synced."""
     storage = MemoryStorage()
     count = RECORDS_PER_SEGMENT + 1
@@ -236,7 +238,7 @@ def test_a_group_over_two_segments_of_which_the_first_part_went_astray_is_kept()
     assert journal.read(count) == prepares[-1]
 
 
-def test_a_cut_that_went_astray_leaves_in_doubt_what_it_took_out() -> None:
+def test_a_cut_that_was_misdirected_leaves_in_doubt_what_it_took_out() -> None:
     """A view began without these entries, and the superblock says that its log is here."""
     for target in other_places(place(3)):
         storage = MemoryStorage()
@@ -271,7 +273,7 @@ def test_two_that_went_to_one_place_are_both_missed() -> None:
     make_good(storage, prepares, chain(1, after=prepares[-1]))
 
 
-def test_a_tear_behind_one_that_went_astray_does_not_take_its_trace_away() -> None:
+def test_a_tear_behind_one_that_was_misdirected_does_not_take_its_trace_away() -> None:
     """The cut of the torn tail blanks what lies behind, but for what alone tells of an entry."""
     storage = MemoryStorage()
     prepares = chain(3, bodies={3: DENSE[:900]})
@@ -287,7 +289,7 @@ def test_a_tear_behind_one_that_went_astray_does_not_take_its_trace_away() -> No
         assert 2 in recovery.holes or (recovery.head_uncertain and head_op < 2)
 
 
-def test_what_one_that_went_astray_lies_on_is_no_tear() -> None:
+def test_what_one_that_was_misdirected_lies_on_is_no_tear() -> None:
     """The zeros behind its end lie on an acknowledged record now, which it knew to be synced."""
     storage = MemoryStorage()
     prepares = chain(2, bodies={1: DENSE[: 2 * SECTOR_BYTES - FRAME_BYTES - PREPARE_HEADER_BYTES]})
@@ -300,17 +302,17 @@ def test_what_one_that_went_astray_lies_on_is_no_tear() -> None:
     expect_never_denied(recovery, 2)
 
 
-def test_zeros_of_a_cut_that_went_astray_cost_no_record() -> None:
+def test_zeros_of_a_cut_that_was_misdirected_cost_no_record() -> None:
     """What is blanked as torn may be the acknowledged record before: it is written once more."""
     storage = SimulatedDisk()
     prepares = filled(storage, [[each] for each in chain(3)], **MEMBER)
     put(storage, place(2), bytes(UNIT_BYTES))
     put(storage, (place(2)[0], place(2)[1] + UNIT_BYTES), b"the rest of what a crash tore")
-    storage.sectors_astray = RECORDS_PER_SEGMENT
+    storage.sectors_misdirected = RECORDS_PER_SEGMENT
 
     for _ in range(2):
         journal, recovery = reopen(storage, **MEMBER)
-        assert storage.sectors_astray == 0
+        assert storage.sectors_misdirected == 0
         assert recovery.cut is not None
         assert recovery.cut.op == 3
         assert list(journal.iterate(1)) == prepares[:2]

@@ -11,10 +11,10 @@ import pytest
 
 from coordinator import vsr
 from coordinator.journal import CorruptJournal
-from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
+from coordinator.replica.data_directory import DirectoryOptions, ReplicaFiles, open_replica
 from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES
 from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
-from viewstamp.format.prepare import Prepare, seal
+from viewstamp.format.prepare import SealedPrepare, seal
 from viewstamp.format.record import SECTOR_BYTES
 
 OPTIONS = DirectoryOptions(Path("data"), 0, 1, CLUSTER_ID, SEGMENT_BYTES)
@@ -50,10 +50,10 @@ class Life:
 
     def _carry_out(self, effect: vsr.Effect) -> None:
         assert not isinstance(effect, vsr.Halted), effect
-        if isinstance(effect, vsr.FoundingReady):
-            self._events.append(vsr.Found(b"founded", 1))
+        if isinstance(effect, vsr.BootstrapReady):
+            self._events.append(vsr.Found(b"bootstrapped", 1))
         elif isinstance(effect, vsr.PersistPrepares):
-            prepares = [each for each in effect.prepares if isinstance(each, Prepare)]
+            prepares = [each for each in effect.prepares if isinstance(each, SealedPrepare)]
             self.files.journal.append(prepares)
             records = tuple(vsr.RecordId(each.op, each.checksum) for each in prepares)
             self._events.append(vsr.RecordsDurable(records))
@@ -61,15 +61,15 @@ class Life:
             self.files.superblock.write_core(effect.state)
             self._events.append(vsr.SuperblockDurable(effect.state))
         elif isinstance(effect, vsr.Commit):
-            self._retire(effect.op)
+            self._apply(effect.op)
 
-    def _retire(self, op: int) -> None:
+    def _apply(self, op: int) -> None:
         """Acknowledge an entry, which must be the one that was acknowledged before, if any was."""
         prepare = self.files.journal.read(op)
         assert prepare is not None
         assert self._history.acknowledged.setdefault(op, prepare.checksum) == prepare.checksum
         self.committed_op = op
-        self._events.append(vsr.PrepareRetired(op))
+        self._events.append(vsr.PrepareApplied(op))
 
     def live(self) -> None:
         """Serve a few batches and stop gracefully."""
@@ -83,7 +83,7 @@ class Life:
         self.files.close()
 
     @property
-    def status(self) -> vsr.Status:
+    def status(self) -> vsr.ReplicaStatus:
         """The status of the core."""
         return self._core.status
 
@@ -116,7 +116,7 @@ def test_what_was_acknowledged_survives_a_crash_at_any_step() -> None:
         acknowledged = max(history.acknowledged, default=0)
         storage.make_directory("data")
         life = Life(storage, history)
-        assert life.status is vsr.Status.NORMAL
+        assert life.status is vsr.ReplicaStatus.NORMAL
         assert life.committed_op >= acknowledged
         life.live()
         assert Life(storage, history).committed_op == life.committed_op

@@ -153,7 +153,7 @@ def test_recovery_survives_a_crash_at_each_of_its_own_steps(replica_count: int) 
         assert again.head == recovery.head
 
 
-def test_a_crash_while_founding_leaves_either_nothing_or_a_journal() -> None:
+def test_a_crash_while_bootstrap_leaves_either_nothing_or_a_journal() -> None:
     """Creating is repeatable after a crash at any of its steps."""
     steps = MemoryStorage()
     create(steps).close()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.journal.findings import Entry, find
-from coordinator.journal.lost_ops import tell_ops
+from coordinator.journal.findings import VerifiedRecord, find
+from coordinator.journal.lost_op_bounds import tell_ops
 from testkit.journal_builders import chain, filled, place, reopen
 from testkit.memory_storage import MemoryStorage
 from viewstamp.format.record import SECTOR_BYTES, Frame, RecordKind
@@ -18,7 +18,9 @@ Shown = tuple[int, int | str]
 CUT, RESTART = "cut after ", "restart behind "
 
 
-def entry(sequence: int, what: int | str, *, slot: int, segment: int, rotten: bool) -> Entry:
+def entry(
+    sequence: int, what: int | str, *, slot: int, segment: int, rotten: bool
+) -> VerifiedRecord:
     """A record of one sector: a prepare of this op, or what the text says."""
     kind, op = RecordKind.PREPARE, what
     if isinstance(what, str):
@@ -26,7 +28,7 @@ def entry(sequence: int, what: int | str, *, slot: int, segment: int, rotten: bo
         op = what.removeprefix(CUT).removeprefix(RESTART)
     frame = Frame(kind, sequence, 0, int(op), 0, b"identity")
     reason = "rot" if rotten else None
-    return Entry(segment, slot * SECTOR_BYTES, SECTOR_BYTES, frame, None, (), reason)
+    return VerifiedRecord(segment, slot * SECTOR_BYTES, SECTOR_BYTES, frame, None, (), reason)
 
 
 def told(

@@ -18,7 +18,7 @@ from testkit.journal_builders import (
     segment,
 )
 from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
-from viewstamp.format.prepare import Prepare
+from viewstamp.format.prepare import SealedPrepare
 from viewstamp.limits import PIPELINE_PREPARES_MAX
 
 MEMBER: Any = {"replica_count": 3}
@@ -32,7 +32,7 @@ def damage(storage: MemoryStorage, index: int, within: int = IN_FRAME) -> None:
     storage.flip(path, offset + within)
 
 
-def held(journal: Journal, last_op: int) -> dict[int, Prepare]:
+def held(journal: Journal, last_op: int) -> dict[int, SealedPrepare]:
     """What the journal holds up to an op."""
     found = {op: journal.read(op) for op in range(1, last_op + 1)}
     return {op: prepare for op, prepare in found.items() if prepare is not None}
@@ -41,7 +41,7 @@ def held(journal: Journal, last_op: int) -> dict[int, Prepare]:
 # --- Lost records of unknown op ---
 
 
-def replaced_log() -> tuple[MemoryStorage, list[Prepare], list[Prepare]]:
+def replaced_log() -> tuple[MemoryStorage, list[SealedPrepare], list[SealedPrepare]]:
     """Ops 1 to 5, of which a view change replaced 4 and 5; record 5 is the cut between."""
     storage = MemoryStorage()
     journal = create(storage, **MEMBER)
@@ -94,7 +94,7 @@ def test_what_was_in_doubt_does_not_come_back_once_the_doubt_is_gone() -> None:
     A crash at any step leaves the doubt, or the log as it was settled.
     """
 
-    def settle(storage: MemoryStorage, old: list[Prepare]) -> None:
+    def settle(storage: MemoryStorage, old: list[SealedPrepare]) -> None:
         journal, _ = reopen(storage, **MEMBER)
         journal.append(old[2:3])
         assert not journal.mark_repaired()
@@ -296,7 +296,7 @@ def test_a_log_without_any_room_goes_on_behind_a_snapshot() -> None:
         journal.close()
 
 
-def go_on_behind(storage: MemoryStorage, cut: Prepare, following: Prepare) -> None:
+def go_on_behind(storage: MemoryStorage, cut: SealedPrepare, following: SealedPrepare) -> None:
     """Start from a snapshot, as a member does, and journal the entry after it."""
     options = {**MEMBER, "replay_op": cut.op + 1, "base_checksum": cut.checksum}
     journal, _ = reopen(storage, **options)

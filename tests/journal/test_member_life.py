@@ -15,7 +15,7 @@ from coordinator.journal import Journal
 from coordinator.replica.start import SnapshotCut, continues
 from testkit.journal_builders import create, prepare, reopen
 from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
-from viewstamp.format.prepare import NO_PARENT, Prepare
+from viewstamp.format.prepare import NO_PARENT, SealedPrepare
 from viewstamp.format.record import SECTOR_BYTES
 from viewstamp.limits import PIPELINE_PREPARES_MAX
 
@@ -29,8 +29,8 @@ BODY_BYTES = (0, 3, 300, 700, 2000, 4096, 9000)
 class Model:
     """What was acknowledged, what may have been written since, and what a snapshot covers."""
 
-    log: dict[int, Prepare] = field(default_factory=dict)
-    pending: list[dict[int, Prepare]] = field(default_factory=list)
+    log: dict[int, SealedPrepare] = field(default_factory=dict)
+    pending: list[dict[int, SealedPrepare]] = field(default_factory=list)
     committed_op: int = 0
     base: tuple[int, bytes] = (0, NO_PARENT)
     view: int = 1
@@ -58,9 +58,9 @@ class Member:
         """Dense bytes, which no tear can hide behind."""
         return self.random.randbytes(self.random.choice(BODY_BYTES))
 
-    def next_group(self, count: int) -> list[Prepare]:
+    def next_group(self, count: int) -> list[SealedPrepare]:
         """Entries that continue the log."""
-        model, group = self.model, list[Prepare]()
+        model, group = self.model, list[SealedPrepare]()
         op = model.head_op
         parent = model.log[op].checksum if op in model.log else model.base[1]
         for _ in range(count):
@@ -90,7 +90,7 @@ class Member:
         self.journal.discard_after(last_op)
         self.acknowledge(shorter)
 
-    def acknowledge(self, log: dict[int, Prepare]) -> None:
+    def acknowledge(self, log: dict[int, SealedPrepare]) -> None:
         """A call returned: its effect is for ever."""
         self.model.log, self.model.pending = log, []
 
@@ -241,7 +241,10 @@ class Member:
 
     @staticmethod
     def fits(
-        log: dict[int, Prepare], held: dict[int, Prepare], missing: set[int], journal: Journal
+        log: dict[int, SealedPrepare],
+        held: dict[int, SealedPrepare],
+        missing: set[int],
+        journal: Journal,
     ) -> bool:
         """Whether the journal shows this log, and says of everything else that it is missing."""
         known_op = max([*held, *missing], default=0)

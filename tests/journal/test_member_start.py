@@ -22,16 +22,16 @@ from coordinator.journal import (
     SuperblockFailed,
 )
 from coordinator.journal.errors import JournalError
-from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
+from coordinator.replica.data_directory import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.replica.start import SnapshotCut, WrongDirectoryError, join, start_event
 from coordinator.vsr.log import LOG_TAIL_PREPARES
 from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES, chain, create, place, reopen
 from testkit.memory_storage import MemoryStorage
-from viewstamp.format.prepare import Prepare
+from viewstamp.format.prepare import SealedPrepare
 from viewstamp.format.record import SECTOR_BYTES
 
 OPTIONS = DirectoryOptions(Path("data"), 0, 3, CLUSTER_ID, SEGMENT_BYTES)
-STATE = vsr.SuperblockState(view=4, log_view=3, commit_max=9)
+STATE = vsr.CoreState(view=4, log_view=3, commit_max=9)
 LOG = chain(20, commit=9, bodies={op: bytes(range(256)) for op in range(1, 21)})
 
 
@@ -40,7 +40,7 @@ def started(storage: MemoryStorage) -> ReplicaFiles:
     return open_replica(OPTIONS, storage)
 
 
-def served(prepares: list[Prepare] = LOG, state: vsr.SuperblockState = STATE) -> MemoryStorage:
+def served(prepares: list[SealedPrepare] = LOG, state: vsr.CoreState = STATE) -> MemoryStorage:
     """The directory of a member that journaled these, one group each, and then stopped."""
     storage = MemoryStorage()
     storage.make_directory("data")
@@ -225,7 +225,7 @@ def test_entries_of_newer_views_are_no_damage() -> None:
 # --- With a snapshot ---
 
 
-def member(prepares: list[Prepare]) -> Journal:
+def member(prepares: list[SealedPrepare]) -> Journal:
     """A member's journal with these entries, each in its group."""
     journal = create(MemoryStorage(), replica_count=3)
     for prepare in prepares:
@@ -233,7 +233,7 @@ def member(prepares: list[Prepare]) -> Journal:
     return journal
 
 
-def cut_at(prepare: Prepare) -> SnapshotCut:
+def cut_at(prepare: SealedPrepare) -> SnapshotCut:
     """The cut of generation 2 at an entry."""
     return SnapshotCut(2, prepare.op, prepare.checksum)
 
@@ -254,7 +254,7 @@ COMMITTED = [*LOG[:8], *chain(12, after=LOG[7], view=5, commit=14)]
     ],
 )
 def test_a_member_takes_a_snapshot_over(
-    journaled: list[Prepare], cut: Prepare, head_op: int, suffix: range | tuple[()]
+    journaled: list[SealedPrepare], cut: SealedPrepare, head_op: int, suffix: range | tuple[()]
 ) -> None:
     """A log that reaches the cut stays; one that ends before it, or had another entry there that
     was never committed, is forgotten."""
@@ -273,7 +273,7 @@ def test_a_member_takes_a_snapshot_over(
     ("journaled", "single"), [(COMMITTED[:16], False), (COMMITTED[:15], True), (OTHER[:15], True)]
 )
 def test_a_committed_entry_is_never_forgotten_for_a_snapshot(
-    journaled: list[Prepare], single: bool
+    journaled: list[SealedPrepare], single: bool
 ) -> None:
     """If the journal says that its own entry at the cut is committed, there are two histories."""
     journal = member(journaled)

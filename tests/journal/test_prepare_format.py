@@ -16,7 +16,7 @@ from viewstamp.format import FormatError, FormatVersionError
 from viewstamp.format.prepare import (
     HEADER_BYTES,
     NO_PARENT,
-    Prepare,
+    SealedPrepare,
     checksum_of,
     decode_header,
     decode_prepare,
@@ -199,7 +199,7 @@ def test_random_bytes_raise_format_errors_only(junk: bytes) -> None:
             decoded = decode_prepare(buffer)
         except FormatError:
             continue
-        assert isinstance(decoded, Prepare)
+        assert isinstance(decoded, SealedPrepare)
         assert encode_prepare(decoded) == buffer
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from testkit.journal_builders import CLUSTER_ID, JOURNAL_ID, SEGMENT_BYTES, chain
 from viewstamp.format import FormatError, FormatVersionError
-from viewstamp.format.prepare import Prepare, checksum_of, encode_prepare
+from viewstamp.format.prepare import SealedPrepare, checksum_of, encode_prepare
 from viewstamp.format.record import (
     CONTENT_BYTES_MAX,
     FRAME_BYTES,
@@ -58,7 +58,7 @@ GOLDEN_SEGMENT = bytes.fromhex(
 )
 
 
-def prepare_record(prepare: Prepare, sequence: int, offset: int, durable: int = 0) -> bytes:
+def prepare_record(prepare: SealedPrepare, sequence: int, offset: int, durable: int = 0) -> bytes:
     """The record of a prepare in segment 7."""
     content = encode_prepare(prepare)
     frame = Frame(RecordKind.PREPARE, sequence, durable, prepare.op, len(content), prepare.checksum)
@@ -100,7 +100,7 @@ def test_frame_layout_is_pinned() -> None:
     assert record[512:] == bytes(SECTOR_BYTES - 512)
 
 
-def version_1(prepare: Prepare, sequence: int, durable: int) -> bytes:
+def version_1(prepare: SealedPrepare, sequence: int, durable: int) -> bytes:
     """A record as builds before version 2 wrote it at the start of segment 7."""
     content = encode_prepare(prepare)
     checked = struct.pack(

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from coordinator.journal.findings import Entry, Stray, harmless_strays
-from coordinator.journal.recovery import DECISIONS, Decision, Facts, decide, judge
+from coordinator.journal.findings import Stray, VerifiedRecord, harmless_strays
+from coordinator.journal.recovery import DECISIONS, Facts, RecoveryDecision, decide, judge
 from viewstamp.format.record import SECTOR_BYTES, Frame, RecordKind
 
 ALL_FACTS = [Facts(*values) for values in itertools.product((True, False), repeat=6)]
@@ -24,15 +24,15 @@ def test_decisions_are_the_design(facts: Facts) -> None:
     """The table agrees with the rules in prose, written down here a second time as conditions."""
     unacknowledged = facts.above_durable and facts.above_commit
     if facts.intact:
-        expected = Decision.KEEP
+        expected = RecoveryDecision.KEEP
     elif facts.superseded:
-        expected = Decision.REFUSE if facts.single else Decision.IGNORE
+        expected = RecoveryDecision.REFUSE if facts.single else RecoveryDecision.IGNORE
     elif facts.single:
-        expected = Decision.CUT if unacknowledged else Decision.REFUSE
+        expected = RecoveryDecision.CUT if unacknowledged else RecoveryDecision.REFUSE
     elif unacknowledged:
-        expected = Decision.CUT if facts.torn else Decision.FAULTY_TORN
+        expected = RecoveryDecision.CUT if facts.torn else RecoveryDecision.FAULTY_TORN
     else:
-        expected = Decision.FAULTY_CORRUPT
+        expected = RecoveryDecision.FAULTY_CORRUPT
     assert decide(facts) is expected
 
 
@@ -52,20 +52,20 @@ def entry(
     reason: str | None = None,
     kind: RecordKind = RecordKind.PREPARE,
     ranges: tuple[tuple[int, int], ...] = (),
-) -> Entry:
+) -> VerifiedRecord:
     """An entry of one sector without a header, which the analysis of gaps does not need."""
     frame = Frame(kind, sequence, durable, op, 0, b"identity")
-    return Entry(segment, slot * SECTOR_BYTES, SECTOR_BYTES, frame, None, ranges, reason)
+    return VerifiedRecord(segment, slot * SECTOR_BYTES, SECTOR_BYTES, frame, None, ranges, reason)
 
 
 def decisions(
-    entries: list[Entry],
+    entries: list[VerifiedRecord],
     strays: list[Stray] | None = None,
     *,
     first_segment: int = 1,
     commit_max: int = 0,
     single: bool = True,
-) -> list[tuple[int, int, int | None, Decision]]:
+) -> list[tuple[int, int, int | None, RecoveryDecision]]:
     """First and last sequence, slot and decision of everything found."""
     judged, _ = judge(
         entries, strays or [], first_segment=first_segment, commit_max=commit_max, single=single
@@ -86,18 +86,18 @@ def test_a_complete_log_has_no_findings() -> None:
 @pytest.mark.parametrize(
     ("durable", "commit_max", "single", "expected"),
     [
-        (1, 0, True, Decision.CUT),
-        (1, 1, True, Decision.CUT),
-        (1, 2, True, Decision.REFUSE),
-        (2, 0, True, Decision.REFUSE),
-        (1, 0, False, Decision.CUT),
-        (1, 1, False, Decision.CUT),
-        (1, 2, False, Decision.FAULTY_CORRUPT),
-        (2, 0, False, Decision.FAULTY_CORRUPT),
+        (1, 0, True, RecoveryDecision.CUT),
+        (1, 1, True, RecoveryDecision.CUT),
+        (1, 2, True, RecoveryDecision.REFUSE),
+        (2, 0, True, RecoveryDecision.REFUSE),
+        (1, 0, False, RecoveryDecision.CUT),
+        (1, 1, False, RecoveryDecision.CUT),
+        (1, 2, False, RecoveryDecision.FAULTY_CORRUPT),
+        (2, 0, False, RecoveryDecision.FAULTY_CORRUPT),
     ],
 )
 def test_a_hole_is_judged_by_what_follows(
-    durable: int, commit_max: int, single: bool, expected: Decision
+    durable: int, commit_max: int, single: bool, expected: RecoveryDecision
 ) -> None:
     """A missing sequence is torn only if no later record knows it synced, and it is uncommitted."""
     entries = [entry(1, 0, 1), entry(3, durable, 3, slot=3)]
@@ -107,21 +107,21 @@ def test_a_hole_is_judged_by_what_follows(
 def test_a_range_is_judged_by_its_lowest_sequence() -> None:
     """A later group that knows the first lost sequence synced condemns the whole range."""
     entries = [entry(1, 0, 1), entry(5, 2, 5, slot=5)]
-    assert decisions(entries) == [(2, 4, 2, Decision.REFUSE)]
+    assert decisions(entries) == [(2, 4, 2, RecoveryDecision.REFUSE)]
 
 
 def test_a_damaged_record_is_judged_where_it_lies() -> None:
     """A record with a frame but a damaged body has sequence and op of its own."""
     entries = [entry(1, 0, 1), entry(2, 1, 2, slot=2, reason="rot")]
-    assert decisions(entries) == [(2, 2, 2, Decision.CUT)]
-    assert decisions(entries, commit_max=2) == [(2, 2, 2, Decision.REFUSE)]
+    assert decisions(entries) == [(2, 2, 2, RecoveryDecision.CUT)]
+    assert decisions(entries, commit_max=2) == [(2, 2, 2, RecoveryDecision.REFUSE)]
 
 
 def test_strays_at_the_end_are_a_lost_record() -> None:
     """Garbage behind the last record is a record that tore, located at its first sector."""
     strays = [Stray(1, 2 * SECTOR_BYTES, "garbage"), Stray(1, 3 * SECTOR_BYTES, "garbage")]
-    assert decisions([entry(1, 0, 1)], strays) == [(2, 2, 2, Decision.CUT)]
-    assert decisions([], strays) == [(1, 1, 2, Decision.CUT)]
+    assert decisions([entry(1, 0, 1)], strays) == [(2, 2, 2, RecoveryDecision.CUT)]
+    assert decisions([], strays) == [(1, 1, 2, RecoveryDecision.CUT)]
 
 
 def test_strays_in_unused_space_are_harmless() -> None:
@@ -138,25 +138,25 @@ def test_a_truncated_log_may_start_anywhere_but_at_its_start() -> None:
     first = entry(40, 39, 40, segment=5)
     assert decisions([first], first_segment=5) == []
     later = entry(40, 39, 40, segment=5, slot=2)
-    assert decisions([later], first_segment=5) == [(39, 39, 1, Decision.REFUSE)]
-    assert decisions([], first_segment=5) == [(1, 1, 1, Decision.REFUSE)]
+    assert decisions([later], first_segment=5) == [(39, 39, 1, RecoveryDecision.REFUSE)]
+    assert decisions([], first_segment=5) == [(1, 1, 1, RecoveryDecision.REFUSE)]
 
 
 def test_sequences_never_go_back() -> None:
     """A record whose sequence is not above the one before it is no record of this log."""
     entries = [entry(1, 0, 1), entry(2, 1, 2, slot=2), entry(2, 1, 2, slot=3)]
-    assert decisions(entries, commit_max=2) == [(2, 2, 3, Decision.REFUSE)]
+    assert decisions(entries, commit_max=2) == [(2, 2, 3, RecoveryDecision.REFUSE)]
 
 
 def test_repaired_ranges_supersede_exactly_what_they_name() -> None:
     """A repaired record forgives the sequences it lists, and no later rot of others."""
     mark = entry(5, 4, 0, slot=5, kind=RecordKind.REPAIRED, ranges=((2, 2),))
     entries = [entry(1, 0, 1), entry(3, 2, 3, slot=3), entry(4, 3, 4, slot=4), mark]
-    assert decisions(entries, single=False) == [(2, 2, 2, Decision.IGNORE)]
+    assert decisions(entries, single=False) == [(2, 2, 2, RecoveryDecision.IGNORE)]
     without_third = [entries[0], *entries[2:]]
     assert decisions(without_third, single=False) == [
-        (2, 2, 2, Decision.IGNORE),
-        (3, 3, 2, Decision.FAULTY_CORRUPT),
+        (2, 2, 2, RecoveryDecision.IGNORE),
+        (3, 3, 2, RecoveryDecision.FAULTY_CORRUPT),
     ]
 
 
@@ -179,7 +179,7 @@ def test_repaired_ranges_add_up(named: list[tuple[int, int]], is_forgiven: bool)
     ]
     # The op behind the gap is not told by counting, so the gap is looked at as a whole.
     entries = [entry(1, 0, 7), entry(4, 3, 3, slot=4), *marks]
-    expected = Decision.IGNORE if is_forgiven else Decision.FAULTY_CORRUPT
+    expected = RecoveryDecision.IGNORE if is_forgiven else RecoveryDecision.FAULTY_CORRUPT
     assert decisions(entries, single=False) == [(2, 3, 2, expected)]
 
 
@@ -187,8 +187,10 @@ def test_a_cut_supersedes_damage_above_it() -> None:
     """A damaged record of an op that a later view change removed does not matter any more."""
     damaged = entry(2, 1, 2, slot=2, reason="rot")
     cut = entry(3, 2, 1, slot=3, kind=RecordKind.CUT)
-    assert decisions([entry(1, 0, 1), damaged, cut], single=False) == [(2, 2, 2, Decision.IGNORE)]
+    assert decisions([entry(1, 0, 1), damaged, cut], single=False) == [
+        (2, 2, 2, RecoveryDecision.IGNORE)
+    ]
     kept = entry(3, 2, 2, slot=3, kind=RecordKind.CUT)
     assert decisions([entry(1, 0, 1), damaged, kept], single=False) == [
-        (2, 2, 2, Decision.FAULTY_CORRUPT)
+        (2, 2, 2, RecoveryDecision.FAULTY_CORRUPT)
     ]

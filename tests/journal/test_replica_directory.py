@@ -10,10 +10,10 @@ import pytest
 from coordinator import vsr
 from coordinator.journal import CorruptJournal
 from coordinator.journal.errors import JournalError
-from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
+from coordinator.replica.data_directory import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.storage import FileStorage
 from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES, chain
-from viewstamp.format.prepare import Prepare
+from viewstamp.format.prepare import SealedPrepare
 from viewstamp.format.record import FRAME_BYTES, SECTOR_BYTES
 
 SEGMENT = Path("journal", "segment-0000000000000001.log")
@@ -31,7 +31,7 @@ def closed(files: ReplicaFiles) -> None:
     files.close()
 
 
-def founded(path: Path, prepares: list[Prepare]) -> ReplicaFiles:
+def bootstrapped(path: Path, prepares: list[SealedPrepare]) -> ReplicaFiles:
     """Journal op 1, write the first superblock, then journal the others, one group each."""
     files = opened(path)
     files.journal.append(prepares[:1])
@@ -69,7 +69,7 @@ def test_after_a_graceful_stop_the_last_record_is_never_taken_for_torn(
     tmp_path: Path, within: int
 ) -> None:
     """The superblock knows the last commit, so one flipped byte is refused, not cut away."""
-    files = founded(tmp_path, chain(3))
+    files = bootstrapped(tmp_path, chain(3))
     files.record_commit(3)
     closed(files)
     damage(tmp_path, LAST_OFFSET + within)
@@ -77,14 +77,14 @@ def test_after_a_graceful_stop_the_last_record_is_never_taken_for_torn(
     refused(tmp_path, "op 3")
 
 
-def test_a_commit_is_recorded_once_and_never_before_the_founding(tmp_path: Path) -> None:
+def test_a_commit_is_recorded_once_and_never_before_the_bootstrap(tmp_path: Path) -> None:
     """A blank replica stays blank at a stop, and a commit that is known is not written again."""
     blank = opened(tmp_path)
     blank.record_commit(0)
     assert not blank.superblock.exists
     closed(blank)
 
-    files = founded(tmp_path, chain(2))
+    files = bootstrapped(tmp_path, chain(2))
     files.record_commit(2)
     written = files.superblock.sequence
     files.record_commit(2)
@@ -96,7 +96,7 @@ def test_a_commit_is_recorded_once_and_never_before_the_founding(tmp_path: Path)
 
 def test_a_lost_superblock_is_noticed_before_a_tail_is_cut(tmp_path: Path) -> None:
     """It may say that the damaged record was committed; so the record must still be there."""
-    files = founded(tmp_path, chain(3))
+    files = bootstrapped(tmp_path, chain(3))
     files.record_commit(3)
     closed(files)
     superblock = (tmp_path / "superblock").read_bytes()
@@ -116,7 +116,7 @@ def test_a_lost_superblock_is_noticed_before_a_tail_is_cut(tmp_path: Path) -> No
 def test_an_older_superblock_is_noticed_before_a_tail_is_cut(tmp_path: Path) -> None:
     """A superblock that never reached the journal's view says nothing about what was committed."""
     first = chain(1)
-    files = founded(tmp_path, first)
+    files = bootstrapped(tmp_path, first)
     older = (tmp_path / "superblock").read_bytes()
     files.superblock.write(replace(files.superblock.state, view=4, log_view=4))
     for prepare in chain(2, after=first[0], view=4):
@@ -128,15 +128,15 @@ def test_an_older_superblock_is_noticed_before_a_tail_is_cut(tmp_path: Path) -> 
     refused(tmp_path, "never reached its view")
 
 
-def test_the_founding_entry_is_not_torn_once_there_is_a_superblock(tmp_path: Path) -> None:
+def test_the_bootstrap_entry_is_not_torn_once_there_is_a_superblock(tmp_path: Path) -> None:
     """The superblock comes after op 1, so an op 1 that is damaged was there, and is refused."""
-    closed(founded(tmp_path, chain(1)))
+    closed(bootstrapped(tmp_path, chain(1)))
     damage(tmp_path, SECTOR_BYTES + 200)
 
     refused(tmp_path, "op 1")
 
 
-def test_a_founding_that_was_cut_short_is_finished_or_begun_again(tmp_path: Path) -> None:
+def test_a_bootstrap_that_was_cut_short_is_finished_or_begun_again(tmp_path: Path) -> None:
     """Without a superblock a whole op 1 is kept, and a torn one is cut: nobody was told of it."""
     files = opened(tmp_path)
     files.journal.append(chain(1))
@@ -154,7 +154,7 @@ def test_a_founding_that_was_cut_short_is_finished_or_begun_again(tmp_path: Path
 
 def test_a_refused_start_writes_no_superblock(tmp_path: Path) -> None:
     """The opening write comes after the journal was looked at."""
-    files = founded(tmp_path, chain(3))
+    files = bootstrapped(tmp_path, chain(3))
     closed(files)
     (tmp_path / SEGMENT).unlink()
     before = content(tmp_path)

@@ -9,7 +9,13 @@ from typing import TypeAlias
 import pytest
 
 from coordinator.journal import CorruptRecord, Journal
-from coordinator.replica.writer import READ_CHUNK_BYTES, REPAIR_BYTES_MAX, Gone, Held, Writer
+from coordinator.replica.writer import (
+    READ_CHUNK_BYTES,
+    REPAIR_BYTES_MAX,
+    Gone,
+    HeldEntries,
+    JournalWriter,
+)
 from testkit.journal_builders import chain, create, filled, place, reopen
 from testkit.memory_storage import MemoryStorage
 from viewstamp.limits import MIB
@@ -27,7 +33,7 @@ class NoSuperblock:
 
 
 Until: TypeAlias = Callable[[int], Awaitable[None]]
-Use: TypeAlias = Callable[[Writer[str], Until], Awaitable[None]]
+Use: TypeAlias = Callable[[JournalWriter[str], Until], Awaitable[None]]
 
 
 def with_writer(journal: Journal, use: Use) -> list[object]:
@@ -35,7 +41,7 @@ def with_writer(journal: Journal, use: Use) -> list[object]:
     told: list[object] = []
 
     async def run() -> None:
-        writer: Writer[str] = Writer(journal, NoSuperblock(told))
+        writer: JournalWriter[str] = JournalWriter(journal, NoSuperblock(told))
         changed = asyncio.Event()
 
         def tell(what: object) -> None:
@@ -69,7 +75,7 @@ def test_discards_keep_their_place_among_appends() -> None:
     old = chain(4)
     new = chain(3, after=old[1], view=2)
 
-    async def use(writer: Writer[str], until: Until) -> None:
+    async def use(writer: JournalWriter[str], until: Until) -> None:
         writer.persist_prepares(old[:2])
         writer.persist_prepares(old[2:])
         writer.discard_after(2)
@@ -105,15 +111,15 @@ def test_peers_read_exactly_the_record_they_name() -> None:
     path, offset = place(2)
     storage.flip(path, offset + 200)
 
-    async def use(writer: Writer[str], until: Until) -> None:
+    async def use(writer: JournalWriter[str], until: Until) -> None:
         assert await writer.read_held(2, prepares[1].checksum) == prepares[1]
         assert await writer.read_held(2, prepares[0].checksum) is None
         assert await writer.read_held(9, prepares[1].checksum) is None
         with pytest.raises(CorruptRecord, match="op 3"):
             await writer.read_held(3, prepares[2].checksum)
-        assert await writer.read_committed(1, 9) == Held(tuple(prepares[:2]), 3)
-        assert await writer.read_committed(2, 2) == Held((prepares[1],))
-        assert await writer.read_committed(4, 9) == Held(())
+        assert await writer.read_committed(1, 9) == HeldEntries(tuple(prepares[:2]), 3)
+        assert await writer.read_committed(2, 2) == HeldEntries((prepares[1],))
+        assert await writer.read_committed(4, 9) == HeldEntries(())
 
     with_writer(journal, use)
 
@@ -127,10 +133,12 @@ def test_one_answer_carries_a_limited_number_of_bytes() -> None:
     journal.append(prepares)
     assert READ_CHUNK_BYTES < len(large) < REPAIR_BYTES_MAX <= len(prepares[6].body)
 
-    async def use(writer: Writer[str], until: Until) -> None:
+    async def use(writer: JournalWriter[str], until: Until) -> None:
         for first_op, count in ((1, 3), (4, 3), (7, 1), (8, 1)):
             found = await writer.read_committed(first_op, 8)
-            assert found == Held(tuple(prepares[first_op - 1 : first_op - 1 + count])), first_op
+            assert found == HeldEntries(tuple(prepares[first_op - 1 : first_op - 1 + count])), (
+                first_op
+            )
 
     with_writer(journal, use)
 
@@ -142,12 +150,12 @@ def test_reading_for_peers_lets_writes_pass() -> None:
     journal = create(MemoryStorage(), replica_count=3, segment_bytes=4 * MIB)
     journal.append(prepares[:3])
 
-    async def use(writer: Writer[str], until: Until) -> None:
+    async def use(writer: JournalWriter[str], until: Until) -> None:
         reading = asyncio.create_task(writer.read_committed(1, 3))
         writer.persist_prepares(prepares[3:])
         await until(1)
         assert not reading.done()
-        assert await reading == Held(tuple(prepares[:3]))
+        assert await reading == HeldEntries(tuple(prepares[:3]))
 
     assert with_writer(journal, use) == [[4]]
 
@@ -163,11 +171,11 @@ def test_what_was_truncated_is_said_to_be_gone() -> None:
     empty.append(prepares[:3])
     empty.restart_at(30, prepares[29].checksum)
 
-    async def use(writer: Writer[str], until: Until) -> None:
+    async def use(writer: JournalWriter[str], until: Until) -> None:
         assert await writer.read_committed(18, 20) == Gone(19)
-        assert await writer.read_committed(19, 20) == Held(tuple(prepares[18:20]))
+        assert await writer.read_committed(19, 20) == HeldEntries(tuple(prepares[18:20]))
 
-    async def restarted(writer: Writer[str], until: Until) -> None:
+    async def restarted(writer: JournalWriter[str], until: Until) -> None:
         assert await writer.read_committed(2, 3) == Gone(31)
 
     with_writer(journal, use)
@@ -183,7 +191,7 @@ def test_faults_are_settled_once_the_log_is_whole_and_the_status_normal() -> Non
     journal, recovery = reopen(storage, replica_count=3)
     assert (recovery.holes, recovery.head_uncertain) == ((1, 2, 3), True)
 
-    async def use(writer: Writer[str], until: Until) -> None:
+    async def use(writer: JournalWriter[str], until: Until) -> None:
         writer.status_changed(is_normal=True)
         writer.persist_superblock("a")
         await until(2)

@@ -10,7 +10,7 @@ import pytest
 from coordinator import vsr
 from coordinator.journal.errors import SuperblockNotMonotonic
 from coordinator.journal.superblock import NOT_ADMITTED
-from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
+from coordinator.replica.data_directory import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.replica.start import WrongDirectoryError
 from coordinator.snapshot.errors import TransferFailed
 from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES
@@ -26,7 +26,7 @@ def opened(path: Path, replica_id: int, replica_count: int) -> ReplicaFiles:
 def written(path: Path, replica_id: int, voting_view: int) -> None:
     """Leave the directory of a replica of three whose core wrote its first superblock."""
     files = opened(path, replica_id, 3)
-    files.superblock.write_core(vsr.SuperblockState(0, 0, 0, voting_view))
+    files.superblock.write_core(vsr.CoreState(0, 0, 0, voting_view))
     files.close()
 
 
@@ -37,7 +37,7 @@ def test_a_standby_starts_again_as_one(tmp_path: Path) -> None:
     files = opened(tmp_path, 3, 3)
 
     assert files.superblock.state.is_standby
-    assert files.start.superblock == vsr.SuperblockState(0, 0, 0, NOT_ADMITTED)
+    assert files.start.superblock == vsr.CoreState(0, 0, 0, NOT_ADMITTED)
     files.close()
 
 
@@ -64,10 +64,10 @@ def test_a_voter_never_starts_as_a_standby(
 
 
 def test_another_count_beside_a_standby_is_refused(tmp_path: Path) -> None:
-    """A standby belongs beside the number of replicas that its cluster was founded with."""
+    """A standby belongs beside the number of replicas that its cluster was bootstrapped with."""
     written(tmp_path, 3, NOT_ADMITTED)
 
-    with pytest.raises(WrongDirectoryError, match="founded for 3 replicas, not 2"):
+    with pytest.raises(WrongDirectoryError, match="bootstrapped for 3 replicas, not 2"):
         opened(tmp_path, 3, 2)
 
 
@@ -90,5 +90,5 @@ def test_a_standby_is_never_admitted(tmp_path: Path) -> None:
     files = opened(tmp_path, 3, 3)
 
     with pytest.raises(SuperblockNotMonotonic, match="replica 3 is a standby, but may vote from 4"):
-        files.superblock.write_core(vsr.SuperblockState(4, 4, 0, 4))
+        files.superblock.write_core(vsr.CoreState(4, 4, 0, 4))
     files.close()

@@ -120,7 +120,7 @@ def test_layout_of_a_newcomer_is_pinned() -> None:
 
 @pytest.mark.parametrize(("version", "voting_view"), [(1, 5), (2, 0)])
 def test_the_version_and_the_voting_view_agree(version: int, voting_view: int) -> None:
-    """A founder's superblock is of version 1 and all others of version 2; the rest is damage."""
+    """An initial member's superblock is of version 1, all others of version 2; else damage."""
     checked = encode_copy(history([ADMITTED])[0], 0)[32:]
     fields = struct.pack("<H", version), struct.pack("<Q", voting_view)
     checked = checked[:4] + fields[0] + checked[6:88] + fields[1] + checked[96:]
@@ -128,7 +128,7 @@ def test_the_version_and_the_voting_view_agree(version: int, voting_view: int) -
         decode_copy(checksum_of(checked) + struct.pack("<QQ", 0, 0) + checked, 0)
 
 
-def test_a_founder_that_missed_the_founding_is_a_founder() -> None:
+def test_an_initial_member_that_missed_the_bootstrap_is_an_initial_member() -> None:
     """Who was taken for a newcomer, and finds itself named in the first entry, has its vote."""
     superblock = Superblock.create(MemoryStorage(), PATH, NEWCOMER)
     superblock.write(replace(NEWCOMER, voting_view=0))
@@ -136,7 +136,7 @@ def test_a_founder_that_missed_the_founding_is_a_founder() -> None:
 
 
 def test_a_newcomer_is_admitted_once() -> None:
-    """The voting view is set by the admission, and then never taken back nor made a founder's."""
+    """The voting view is set by the admission, and is never taken back afterwards."""
     storage = MemoryStorage()
     superblock = Superblock.create(storage, PATH, NEWCOMER)
     superblock.write(ADMITTED)
@@ -175,11 +175,11 @@ def test_each_copy_is_synced_before_the_next_is_touched() -> None:
 def test_creating_and_opening_mind_what_is_there() -> None:
     """A superblock is never overwritten by creating, nor made by opening."""
     storage = MemoryStorage()
-    with pytest.raises(SuperblockNotFound, match="no replica was founded"):
+    with pytest.raises(SuperblockNotFound, match="no replica was bootstrapped"):
         Superblock.open(storage, PATH)
     assert storage.paths() == []
     Superblock.create(storage, PATH, FIRST)
-    with pytest.raises(SuperblockExists, match="founded already"):
+    with pytest.raises(SuperblockExists, match="bootstrapped already"):
         Superblock.create(storage, PATH, FIRST)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from coordinator.journal import Journal, Recovery
 from testkit.journal_builders import chain, create, filled, place, reopen
 from testkit.memory_storage import MemoryStorage
-from viewstamp.format.prepare import Prepare
+from viewstamp.format.prepare import SealedPrepare
 from viewstamp.format.record import FRAME_BYTES, SECTOR_BYTES, UNIT_BYTES
 
 HEADER_BYTES = 128
@@ -63,7 +63,7 @@ def torn(before: MemoryStorage, after: MemoryStorage, kept: set[tuple[str, int]]
     return storage
 
 
-def member(acknowledged: list[list[Prepare]]) -> tuple[MemoryStorage, Journal]:
+def member(acknowledged: list[list[SealedPrepare]]) -> tuple[MemoryStorage, Journal]:
     """A member's journal that holds these groups."""
     storage = MemoryStorage()
     journal = create(storage, **MEMBER)
@@ -73,7 +73,7 @@ def member(acknowledged: list[list[Prepare]]) -> tuple[MemoryStorage, Journal]:
 
 
 def expect_prefix(
-    storage: MemoryStorage, acknowledged: list[Prepare], attempted: list[Prepare]
+    storage: MemoryStorage, acknowledged: list[SealedPrepare], attempted: list[SealedPrepare]
 ) -> Recovery:
     """Everything acknowledged is there and a prefix of the rest, and nothing is said to lack."""
     commit_max = len(acknowledged)
@@ -95,7 +95,9 @@ def expect_prefix(
     return recovery
 
 
-def group_of_two() -> Iterator[tuple[MemoryStorage, MemoryStorage, list[Prepare], list[Prepare]]]:
+def group_of_two() -> Iterator[
+    tuple[MemoryStorage, MemoryStorage, list[SealedPrepare], list[SealedPrepare]]
+]:
     """The disk before and after a group of two records of three units each was written."""
     prepares = chain(3, commit=2, bodies={2: DENSE[:900], 3: DENSE[:900]})
     storage, journal = member([prepares[:1]])
@@ -176,7 +178,7 @@ def test_records_with_thin_units_may_hide_a_tear() -> None:
 # --- Rot ---
 
 
-def synced() -> tuple[MemoryStorage, list[Prepare]]:
+def synced() -> tuple[MemoryStorage, list[SealedPrepare]]:
     """A member's journal of several groups, all acknowledged, and none of it known elsewhere."""
     prepares = chain(6, bodies={op: BODIES[op] for op in (1, 2, 3, 6)})
     storage = MemoryStorage()

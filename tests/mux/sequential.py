@@ -9,20 +9,20 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 from coordinator.mux.catalog import CatalogMachine
-from coordinator.mux.sessions import Refused
+from coordinator.mux.sessions import SessionRefused
 from coordinator.mux.types import (
     SERVICE_STAGES,
     TRANSACT_CODE,
     BeginSnapshot,
     CommandItem,
     CommandOutcome,
+    CommittedPrepare,
     CutItem,
     EffectItem,
     IndexedError,
     KeepItem,
     LoggedRequest,
     LoggedSpan,
-    Prepare,
     QueryItem,
     QueryOutcome,
     Read,
@@ -64,7 +64,7 @@ class Sequential:
     # Catalog decides by itself: the mux adds only its place in the order.
     catalog: CatalogMachine = field(default_factory=lambda: CatalogMachine(FakeCodec()))
 
-    def commit(self, prepare: Prepare) -> list[RequestReply]:
+    def commit(self, prepare: CommittedPrepare) -> list[RequestReply]:
         """Apply a prepare; return a reply per request."""
         revision = prepare.first_revision
         replies = []
@@ -87,7 +87,7 @@ class Sequential:
         return replies
 
     def _request(
-        self, prepare: Prepare, request: LoggedRequest, first_revision: int
+        self, prepare: CommittedPrepare, request: LoggedRequest, first_revision: int
     ) -> RequestReply:
         """Apply a request if its header is good."""
         client = self.clients.get(request.session_id)
@@ -121,7 +121,7 @@ class Sequential:
         return result
 
     def _spans(
-        self, prepare: Prepare, request: LoggedRequest, revision: int, outdated: list[bool]
+        self, prepare: CommittedPrepare, request: LoggedRequest, revision: int, outdated: list[bool]
     ) -> tuple[SpanReply, ...]:
         """Apply the spans of a request; principals were checked at its first revision."""
         replies = []
@@ -140,7 +140,12 @@ class Sequential:
         return tuple(replies)
 
     def _command(
-        self, prepare: Prepare, request: LoggedRequest, span: LoggedSpan, index: int, revision: int
+        self,
+        prepare: CommittedPrepare,
+        request: LoggedRequest,
+        span: LoggedSpan,
+        index: int,
+        revision: int,
     ) -> bytes | IndexedError:
         """Apply one command to its end; return its result or its refusal."""
         if span.code != TRANSACT_CODE:
@@ -148,7 +153,12 @@ class Sequential:
         return self._transaction(prepare, request, span, index, revision)
 
     def _transaction(
-        self, prepare: Prepare, request: LoggedRequest, span: LoggedSpan, index: int, revision: int
+        self,
+        prepare: CommittedPrepare,
+        request: LoggedRequest,
+        span: LoggedSpan,
+        index: int,
+        revision: int,
     ) -> bytes | IndexedError:
         """Apply the parts; take everything back at the first failure."""
         self.catalog.savepoint()
@@ -171,7 +181,12 @@ class Sequential:
         return unframe(FakeCodec().encode_transaction_result(tuple(results)))[0]
 
     def _plain(
-        self, prepare: Prepare, request: LoggedRequest, span: LoggedSpan, index: int, revision: int
+        self,
+        prepare: CommittedPrepare,
+        request: LoggedRequest,
+        span: LoggedSpan,
+        index: int,
+        revision: int,
     ) -> bytes | IndexedError:
         """Resolve, decide, and let the effects work: forward first, then backward."""
         route, item = self.routes[span.code], unframe(span.items)[index]
@@ -205,7 +220,7 @@ class Sequential:
         return unframe(outcome.results)[0]
 
     def _decide(
-        self, prepare: Prepare, span: LoggedSpan, index: int, revision: int
+        self, prepare: CommittedPrepare, span: LoggedSpan, index: int, revision: int
     ) -> bytes | IndexedError:
         """Let catalog decide; if it cuts, every service freezes there and then."""
         command = span.catalog_commands[index]
@@ -215,7 +230,7 @@ class Sequential:
         if self.catalog.current().cut_op == prepare.op and isinstance(command, BeginSnapshot):
             for stage in SERVICE_STAGES:
                 self.stages[stage].answer(CutItem(command.generation))
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, SessionRefused):
             return IndexedError(index, outcome.error)
         return unframe(outcome.result)[0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.mux import types as mux
-from coordinator.mux.types import CatalogCommand, Retention
+from coordinator.mux.types import CatalogCommand, RetentionClass
 from coordinator.stages import catalog_codec as codes
 from coordinator.stages.codec import ProtobufCodec, decode_requests, encode_batch
 from testkit.composite.chains import ROOT, TASKS
@@ -22,11 +22,11 @@ COMPLETE = mux.CompleteSnapshot(3, ROOT, TASKS)
 FAIL = mux.FailSnapshot(3, "late")
 _described = cluster_pb2.SetClusterDescriptionRequest
 PARSED: list[tuple[int, bytes, CatalogCommand]] = [
-    (401, b"", mux.CreateSnapshot(Retention.LAST)),
+    (401, b"", mux.CreateSnapshot(RetentionClass.LAST)),
     (
         401,
         pb.CreateSnapshotRequest(retention=pb.RETENTION_CLASS_PINNED).SerializeToString(),
-        mux.CreateSnapshot(Retention.PINNED),
+        mux.CreateSnapshot(RetentionClass.PINNED),
     ),
     (402, pb.DeleteSnapshotRequest(generation=4).SerializeToString(), mux.DeleteSnapshot(4)),
     (
@@ -39,7 +39,7 @@ PARSED: list[tuple[int, bytes, CatalogCommand]] = [
         pb.SetSnapshotRetentionRequest(
             generation=4, retention=pb.RETENTION_CLASS_DAILY
         ).SerializeToString(),
-        mux.SetRetention(4, Retention.DAILY),
+        mux.SetRetention(4, RetentionClass.DAILY),
     ),
     (405, codes.begin_snapshot_request(BEGIN), BEGIN),
     (406, codes.complete_snapshot_request(COMPLETE), COMPLETE),

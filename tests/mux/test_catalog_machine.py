@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from coordinator.mux.catalog import CatalogMachine
-from coordinator.mux.catalog_decisions import DECISIONS, Decided, Standing
+from coordinator.mux.catalog_decisions import DECISIONS, Decided, GenerationStanding
 from coordinator.mux.catalog_types import GENERATION_ZERO, NO_DESCRIPTION
-from coordinator.mux.retention import expired
-from coordinator.mux.sessions import Applied, Refused
+from coordinator.mux.sessions import SessionApplied, SessionRefused
+from coordinator.mux.snapshot_retention import expired
 from coordinator.mux.types import (
     BeginSnapshot,
     CatalogCommand,
@@ -22,7 +22,7 @@ from coordinator.mux.types import (
     FailSnapshot,
     PruneSnapshots,
     RaiseFeatureLevel,
-    Retention,
+    RetentionClass,
     SetDescription,
     SetRetention,
     Snapshot,
@@ -43,7 +43,7 @@ class Catalog:
         self.machine = CatalogMachine(FakeCodec())
         self.revision = 0
 
-    def do(self, *commands: CatalogCommand) -> Applied | Refused:
+    def do(self, *commands: CatalogCommand) -> SessionApplied | SessionRefused:
         """Apply commands; return what the last one came to."""
         for command in commands:
             self.revision += 1
@@ -63,22 +63,24 @@ class Catalog:
 
 
 # How generation 2 comes to stand somewhere.
-STANDINGS: dict[Standing, Callable[[Catalog], object]] = {
-    Standing.NEXT: lambda catalog: catalog.complete(1),
-    Standing.BLOCKED: lambda catalog: catalog.do(CreateSnapshot()),
-    Standing.UNKNOWN: lambda catalog: None,
-    Standing.RESERVED: lambda catalog: catalog.complete(1).do(CreateSnapshot()),
-    Standing.CUT: lambda catalog: catalog.complete(1).do(BeginSnapshot(2, 1, 0)),
-    Standing.COMPLETED: lambda catalog: catalog.complete(1, 2, 3),
-    Standing.LATEST: lambda catalog: catalog.complete(1, 2),
-    Standing.FAILED: lambda catalog: catalog.complete(1).do(CreateSnapshot(), FailSnapshot(2, "x")),
+STANDINGS: dict[GenerationStanding, Callable[[Catalog], object]] = {
+    GenerationStanding.NEXT: lambda catalog: catalog.complete(1),
+    GenerationStanding.BLOCKED: lambda catalog: catalog.do(CreateSnapshot()),
+    GenerationStanding.UNKNOWN: lambda catalog: None,
+    GenerationStanding.RESERVED: lambda catalog: catalog.complete(1).do(CreateSnapshot()),
+    GenerationStanding.CUT: lambda catalog: catalog.complete(1).do(BeginSnapshot(2, 1, 0)),
+    GenerationStanding.COMPLETED: lambda catalog: catalog.complete(1, 2, 3),
+    GenerationStanding.LATEST: lambda catalog: catalog.complete(1, 2),
+    GenerationStanding.FAILED: lambda catalog: catalog.complete(1).do(
+        CreateSnapshot(), FailSnapshot(2, "x")
+    ),
 }
 COMMANDS: list[Decided] = [
     BeginSnapshot(2, 9, 0),
     CompleteSnapshot(2, ROOT, TASKS),
     FailSnapshot(2, "late"),
     DeleteSnapshot(2),
-    SetRetention(2, Retention.PINNED),
+    SetRetention(2, RetentionClass.PINNED),
 ]
 # By command, for each standing in order: the state of generation 2, or why the command is refused.
 EXPECTED = {
@@ -93,12 +95,12 @@ EXPECTED = {
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
 def test_what_a_command_does_where_its_generation_stands(command: CatalogCommand) -> None:
     """Every command at every standing comes to what this table says, and to no other change."""
-    for standing, expected in zip(Standing, EXPECTED[type(command)].split(), strict=True):
+    for standing, expected in zip(GenerationStanding, EXPECTED[type(command)].split(), strict=True):
         catalog = Catalog()
         STANDINGS[standing](catalog)
         assert catalog.machine.standing(2) is standing
         outcome = catalog.do(command)
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, SessionRefused):
             assert outcome.error == b"SNAPSHOT_" + expected.upper().encode(), standing
         else:
             assert catalog.states().get(2, "-") == expected, standing
@@ -107,8 +109,8 @@ def test_what_a_command_does_where_its_generation_stands(command: CatalogCommand
 def test_the_table_is_complete() -> None:
     """Each command that names a generation has a verdict for every standing."""
     for command in COMMANDS:
-        assert set(DECISIONS[type(command)]) == set(Standing)
-    assert set(DECISIONS[CreateSnapshot]) == {Standing.NEXT, Standing.BLOCKED}
+        assert set(DECISIONS[type(command)]) == set(GenerationStanding)
+    assert set(DECISIONS[CreateSnapshot]) == {GenerationStanding.NEXT, GenerationStanding.BLOCKED}
 
 
 def test_numbers_are_never_used_again() -> None:
@@ -117,11 +119,13 @@ def test_numbers_are_never_used_again() -> None:
     assert catalog.machine.current() == catalog.machine.latest_completed() == GENERATION_ZERO
     catalog.do(CreateSnapshot(), FailSnapshot(1, "no room"), DeleteSnapshot(1))
     assert catalog.states() == {} and catalog.machine.last_generation == 1
-    assert catalog.do(CreateSnapshot(Retention.PINNED)) == Applied(b"\x0a\x0cgeneration=2")
-    assert catalog.do(CreateSnapshot()) == Refused(b"SNAPSHOT_IN_PROGRESS")
+    assert catalog.do(CreateSnapshot(RetentionClass.PINNED)) == SessionApplied(
+        b"\x0a\x0cgeneration=2"
+    )
+    assert catalog.do(CreateSnapshot()) == SessionRefused(b"SNAPSHOT_IN_PROGRESS")
     catalog.do(BeginSnapshot(2, 1, 0))
     cut = catalog.machine.current()
-    assert (cut.retention, cut.cut_op, cut.created_at) == (Retention.PINNED, 6, DAY_US + 6)
+    assert (cut.retention, cut.cut_op, cut.created_at) == (RetentionClass.PINNED, 6, DAY_US + 6)
     assert catalog.machine.get(0) == GENERATION_ZERO and catalog.machine.get(1) is None
 
 
@@ -139,7 +143,7 @@ def test_what_is_malformed_changes_nothing(command: CatalogCommand) -> None:
     """A command that makes no sense is refused wherever its generation stands."""
     catalog = Catalog()
     catalog.do(CreateSnapshot())
-    assert catalog.do(command) == Refused(b"MALFORMED_REQUEST")
+    assert catalog.do(command) == SessionRefused(b"MALFORMED_REQUEST")
     assert catalog.states() == {1: "CREATED"} and not catalog.machine.current().is_cut
 
 
@@ -147,7 +151,7 @@ def test_pruning_says_what_it_would_delete() -> None:
     """With validate_only the answer is the same and nothing happens."""
     catalog = Catalog()
     catalog.complete(1, 2, 3)
-    wanted = Applied(b"\x0a\x0cpruned=[1,2]")
+    wanted = SessionApplied(b"\x0a\x0cpruned=[1,2]")
     assert catalog.do(PruneSnapshots(1, 0, validate_only=True)) == wanted
     assert list(catalog.states()) == [3, 2, 1]
     assert catalog.do(PruneSnapshots(1, 0)) == wanted
@@ -157,11 +161,11 @@ def test_pruning_says_what_it_would_delete() -> None:
 def _snapshots(words: str) -> list[Snapshot]:
     """Return generations 1, 2, … from words: a day, and a letter for what it is."""
     kinds = {
-        "l": (SnapshotState.COMPLETED, Retention.LAST),
-        "d": (SnapshotState.COMPLETED, Retention.DAILY),
-        "p": (SnapshotState.COMPLETED, Retention.PINNED),
-        "f": (SnapshotState.FAILED, Retention.LAST),
-        "c": (SnapshotState.CREATED, Retention.LAST),
+        "l": (SnapshotState.COMPLETED, RetentionClass.LAST),
+        "d": (SnapshotState.COMPLETED, RetentionClass.DAILY),
+        "p": (SnapshotState.COMPLETED, RetentionClass.PINNED),
+        "f": (SnapshotState.FAILED, RetentionClass.LAST),
+        "c": (SnapshotState.CREATED, RetentionClass.LAST),
     }
     found = []
     for generation, word in enumerate(words.split(), start=1):
@@ -229,15 +233,15 @@ def test_the_level_rises_by_one_from_what_is_in_force(
     catalog = Catalog()
     outcome = catalog.do(command)
     assert catalog.machine.feature_level == level
-    assert isinstance(outcome, Applied) == (level > 0 or command.validate_only)
+    assert isinstance(outcome, SessionApplied) == (level > 0 or command.validate_only)
 
 
 def test_a_level_that_is_decided_is_in_force_before_entries_have_it() -> None:
     """Two raises in entries of the old level: the second one must know of the first."""
     catalog = Catalog()
     catalog.do(RaiseFeatureLevel(3, 2))
-    assert isinstance(catalog.do(RaiseFeatureLevel(3, 2)), Refused)
-    assert isinstance(catalog.do(RaiseFeatureLevel(4, 3)), Applied)
+    assert isinstance(catalog.do(RaiseFeatureLevel(3, 2)), SessionRefused)
+    assert isinstance(catalog.do(RaiseFeatureLevel(4, 3)), SessionApplied)
     assert catalog.machine.feature_level == 4
 
 
@@ -281,7 +285,7 @@ def test_a_description_is_set_over_the_one_that_was_expected(
     """Whoever looked before another changed it is refused, and who only asks changes nothing."""
     catalog = Catalog()
     catalog.do(SetDescription("a"))
-    assert isinstance(catalog.do(command), Applied) is is_applied
+    assert isinstance(catalog.do(command), SessionApplied) is is_applied
     assert catalog.machine.description.text == text
 
 

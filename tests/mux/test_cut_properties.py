@@ -12,12 +12,12 @@ from hypothesis import event, given, settings
 
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import (
+    Applied,
     CatalogChanged,
+    CommittedPrepare,
     CutTaken,
     MuxEffect,
-    Prepare,
     Restored,
-    Retired,
     SendBatch,
     SnapshotState,
     Stage,
@@ -38,7 +38,7 @@ class Replica:
 
     mux: Mux
     stages: dict[Stage, FakeStage]
-    retired: list[Retired] = field(default_factory=list)
+    applied: list[Applied] = field(default_factory=list)
     taken: dict[int, CutTaken] = field(default_factory=dict)
     # Op of a cut -> the sections and the other stages there.
     at_cut: dict[int, tuple[dict[str, Section], dict[Stage, FakeStage]]] = field(
@@ -46,7 +46,7 @@ class Replica:
     )
     adopts: bool = False
 
-    def play(self, prepares: Sequence[Prepare]) -> None:
+    def play(self, prepares: Sequence[CommittedPrepare]) -> None:
         """Commit prepares one after the other."""
         for prepare in prepares:
             self._settle(self.mux.commit(prepare))
@@ -73,8 +73,8 @@ class Replica:
                     for snapshot in changed.snapshots:
                         if snapshot.state is SnapshotState.COMPLETED:
                             self.mux.release(snapshot.generation)
-                case Retired() as retired:
-                    self.retired.append(retired)
+                case Applied() as applied:
+                    self.applied.append(applied)
                 case _:
                     pass
 
@@ -121,7 +121,7 @@ def test_a_restart_equals_a_full_replay(tale: Story) -> None:
         replica = Replica(Mux(tale.routes, FakeCodec(), restored), deepcopy(stages), adopts=True)
         assert replica.sections() == sections
         replica.play(tale.prepares[taken.op :])
-        assert replica.retired == reference.retired[taken.op :]
+        assert replica.applied == reference.applied[taken.op :]
         assert replica.sections() == reference.sections()
         for stage in SERVICES:
             assert replica.stages[stage].seen == reference.stages[stage].seen

@@ -7,9 +7,9 @@ import pytest
 from coordinator.base.slices import at_once
 from coordinator.mux.requests import RequestWork, SessionsStage
 from coordinator.mux.types import (
+    CommittedPrepare,
     LoggedRequest,
     LoggedSpan,
-    Prepare,
     RegisterSession,
     RequestReply,
 )
@@ -31,18 +31,18 @@ def _stage() -> SessionsStage:
     return stage
 
 
-def _retire(stage: SessionsStage, op: int, fingerprint: bytes, level: int) -> RequestReply:
+def _apply(stage: SessionsStage, op: int, fingerprint: bytes, level: int) -> RequestReply:
     """Log request 1 once more and return its answer."""
     message = log_pb2.LoggedRequest(session_id=SESSION, number=1, fingerprint=fingerprint)
     message.spans.add(code=200, count=1, user_id=3, credential_revision=1)
     (request,) = at_once(codec.logged_requests([message]))
     work = RequestWork(request, op)
     assert stage.admits(work) == (op == 1)
-    return stage.retire(_prepare(op, request, level), work)
+    return stage.apply(_prepare(op, request, level), work)
 
 
-def _prepare(op: int, request: LoggedRequest, level: int) -> Prepare:
-    return Prepare(op, 1, op, 1_000, level, (request,))
+def _prepare(op: int, request: LoggedRequest, level: int) -> CommittedPrepare:
+    return CommittedPrepare(op, 1, op, 1_000, level, (request,))
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def _prepare(op: int, request: LoggedRequest, level: int) -> Prepare:
 def test_a_duplicate_in_the_log(level: int, known: bytes, again: bytes, is_refused: bool) -> None:
     """It is answered with the first reply if it may be the same request; below level 2 always."""
     stage = _stage()
-    first = _retire(stage, 1, known, level)
-    duplicate = _retire(stage, 2, again, level)
+    first = _apply(stage, 1, known, level)
+    duplicate = _apply(stage, 2, again, level)
     if not is_refused:
         assert duplicate is first
         return
@@ -72,7 +72,7 @@ def test_a_duplicate_in_the_log(level: int, known: bytes, again: bytes, is_refus
 def test_a_section_keeps_the_fingerprint() -> None:
     """A reply that was restored from a section still tells another request from its own."""
     stage = _stage()
-    first = _retire(stage, 1, FIRST, FEATURE_LEVEL_BOUNDED)
+    first = _apply(stage, 1, FIRST, FEATURE_LEVEL_BOUNDED)
     restored = ProtobufCodec()
     entities = list(stage.replies.entities())
     values = [restored.decode_sessions_entity(kind, encoded) for kind, _, encoded in entities]

@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import (
     TRANSACT_CODE,
+    Applied,
     CatalogChanged,
+    CommittedPrepare,
     CutTaken,
     IndexedError,
     LoggedRequest,
     LoggedSpan,
     MuxEffect,
-    Prepare,
     Read,
     ReadAnswered,
     ReadSpan,
     RegisterSession,
     RequestReply,
-    Retired,
     Route,
     SendBatch,
     SnapshotState,
@@ -215,7 +215,7 @@ class Story:
     """Everything that happens, and in which order stages answer."""
 
     routes: dict[int, Route]
-    prepares: list[Prepare]
+    prepares: list[CommittedPrepare]
     reads: list[Read]
     schedule: list[int]
 
@@ -232,7 +232,9 @@ def story(draw: st.DrawFn, shortest: int = 1, longest: int = 7) -> Story:
     revision = len(SESSION_OWNERS) + 1
     for op in range(2, 2 + draw(st.integers(shortest, longest))):
         held = draw(requests(routes, sent, catalog))
-        prepares.append(Prepare(op, 7, revision, 1000 * op, limits.FEATURE_LEVEL_MAX, held))
+        prepares.append(
+            CommittedPrepare(op, 7, revision, 1000 * op, limits.FEATURE_LEVEL_MAX, held)
+        )
         revision += sum(span.count for one in held for span in one.spans)
     reads = [draw(read(token)) for token in range(draw(st.integers(0, 4)))]
     return Story(routes, prepares, reads, draw(st.lists(st.integers(0, 63), min_size=1)))
@@ -260,7 +262,7 @@ def read(draw: st.DrawFn, token: int) -> Read:
     return Read(token, tuple(spans), 1, NEW_STAMP)
 
 
-def _registrations() -> Prepare:
+def _registrations() -> CommittedPrepare:
     """Return the first prepare: it opens all sessions."""
     requests = []
     for session_id, user_id in SESSION_OWNERS.items():
@@ -268,7 +270,7 @@ def _registrations() -> Prepare:
         commands = (RegisterSession(nonce),)
         one = LoggedSpan(1, 1, b"", user_id, NEW_STAMP, session_commands=commands)
         requests.append(LoggedRequest(0, 0, 0, (one,)))
-    return Prepare(1, 7, 1, 1000, limits.FEATURE_LEVEL_MAX, tuple(requests))
+    return CommittedPrepare(1, 7, 1, 1000, limits.FEATURE_LEVEL_MAX, tuple(requests))
 
 
 @dataclass
@@ -282,7 +284,7 @@ class Cluster:
     stages: dict[Stage, FakeStage]
     mux: Mux = field(init=False)
     sent: dict[Stage, deque[StageBatch]] = field(init=False)
-    retired: list[Retired] = field(default_factory=list)
+    applied: list[Applied] = field(default_factory=list)
     answered: list[ReadAnswered] = field(default_factory=list)
     taken: dict[int, CutTaken] = field(default_factory=dict)
     adoptable: deque[int] = field(default_factory=deque)
@@ -301,7 +303,7 @@ class Cluster:
         while True:
             busy = [stage for stage in Stage if self.sent[stage]]
             choices: list[Stage | str] = [*busy]
-            if prepares and self.mux.unretired < limits.UNRETIRED_PREPARES_MAX:
+            if prepares and self.mux.unapplied < limits.UNAPPLIED_PREPARES_MAX:
                 choices.append("commit")
             if reads:
                 choices.append("read")
@@ -331,8 +333,8 @@ class Cluster:
                     self.taken[effect.generation] = effect
                 case CatalogChanged():
                     self._adopt(effect)
-                case Retired():
-                    self.retired.append(effect)
+                case Applied():
+                    self.applied.append(effect)
                 case ReadAnswered():
                     self.answered.append(effect)
 
@@ -364,11 +366,11 @@ def test_mux_equals_one_command_at_a_time(tale: Story) -> None:
     model, expected = _expected(tale, _stages())
     cluster = Cluster(tale, _stages())
     cluster.run()
-    assert [one.op for one in cluster.retired] == [prepare.op for prepare in tale.prepares]
+    assert [one.op for one in cluster.applied] == [prepare.op for prepare in tale.prepares]
     for stage in SERVICES:
         assert cluster.stages[stage].seen == model.stages[stage].seen, stage.name
         assert cluster.stages[stage].saved is None, f"{stage.name} has an open savepoint"
-    assert [reply for one in cluster.retired[1:] for reply in one.replies] == expected
+    assert [reply for one in cluster.applied[1:] for reply in one.replies] == expected
     reads = {one.token: one for one in tale.reads}
     assert sorted(answer.token for answer in cluster.answered) == sorted(reads)
     for answer in cluster.answered:

@@ -9,8 +9,10 @@ import pytest
 
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import (
+    Applied,
     BeginSnapshot,
     CommandOutcome,
+    CommittedPrepare,
     Done,
     Effect,
     IndexedError,
@@ -18,14 +20,12 @@ from coordinator.mux.types import (
     LoggedSpan,
     MuxError,
     Outcome,
-    Prepare,
     QueryOutcome,
     Read,
     ReadSpan,
     RegisterSession,
     ResolveOutcome,
     Restored,
-    Retired,
     Stage,
     StageReply,
 )
@@ -49,10 +49,10 @@ def _cut(count: int) -> LoggedSpan:
     return LoggedSpan(405, count, b"", SYSTEM, 1_000, catalog_commands=commands)
 
 
-def _prepare(*spans: LoggedSpan, op: int = 1, first_revision: int = 1) -> Prepare:
+def _prepare(*spans: LoggedSpan, op: int = 1, first_revision: int = 1) -> CommittedPrepare:
     """Return a prepare of one request."""
     requests = (LoggedRequest(0, 0, 0, spans),) if spans else ()
-    return Prepare(op, 1, first_revision, 1, limits.FEATURE_LEVEL_MAX, requests)
+    return CommittedPrepare(op, 1, first_revision, 1, limits.FEATURE_LEVEL_MAX, requests)
 
 
 def _mux() -> Mux:
@@ -219,15 +219,15 @@ def test_bad_answers_around_savepoints() -> None:
 
 
 def test_prepares_come_in_order_and_not_too_many() -> None:
-    """Ops without a gap, growing revisions, and no more unretired prepares than are allowed."""
+    """Ops without a gap, growing revisions, and no more not applied prepares than are allowed."""
     mux = _mux()
     with pytest.raises(AssertionError, match="op 2 after 0"):
         mux.commit(_prepare(op=2))
-    for op in range(1, limits.UNRETIRED_PREPARES_MAX + 1):
+    for op in range(1, limits.UNAPPLIED_PREPARES_MAX + 1):
         mux.commit(_prepare(_span("create_stream"), op=op, first_revision=2 * op))
-    with pytest.raises(AssertionError, match="too many prepares unretired"):
-        mux.commit(_prepare(op=limits.UNRETIRED_PREPARES_MAX + 1, first_revision=99))
-    assert mux.unretired == limits.UNRETIRED_PREPARES_MAX
+    with pytest.raises(AssertionError, match="too many prepares not applied"):
+        mux.commit(_prepare(op=limits.UNAPPLIED_PREPARES_MAX + 1, first_revision=99))
+    assert mux.unapplied == limits.UNAPPLIED_PREPARES_MAX
     with pytest.raises(AssertionError, match="first revision 1 after"):
         other = _mux()
         other.commit(_prepare(_span("create_stream")))
@@ -246,7 +246,7 @@ CUTS = [
 def test_a_cut_is_alone(requests: tuple[LoggedRequest, ...]) -> None:
     """What came with a cut would be in the snapshot for some stages, and for others not."""
     with pytest.raises(MuxError, match="must be alone in its prepare"):
-        _mux().commit(Prepare(1, 1, 1, 1, limits.FEATURE_LEVEL_MAX, requests))
+        _mux().commit(CommittedPrepare(1, 1, 1, 1, limits.FEATURE_LEVEL_MAX, requests))
 
 
 def test_a_cut_is_answered_by_done() -> None:
@@ -261,8 +261,8 @@ def test_a_malformed_cut_reaches_nobody() -> None:
     """A cut that does not parse is refused in its place, and the generation is not used."""
     mux = _mux()
     one = replace(_cut(1), refused=_refused(0), catalog_commands=(None,))
-    (retired,) = mux.commit(_prepare(one))
-    assert isinstance(retired, Retired) and retired.replies[0].spans[0].errors == _refused(0)
+    (applied,) = mux.commit(_prepare(one))
+    assert isinstance(applied, Applied) and applied.replies[0].spans[0].errors == _refused(0)
     assert mux.catalog.last_generation == 0
 
 

@@ -62,7 +62,7 @@ def test_what_is_whole_is_taken_over() -> None:
 SESSIONS_REFUSED: list[tuple[str, tuple[SessionsValue, ...], str]] = [
     ("no window", (SESSION,), "session 5 has no window"),
     ("a window of nobody", (WindowRow(5, 0, 0),), "a window has no session 5"),
-    ("not retired", (SESSION, WindowRow(5, 0, 1)), "has retired 1 of 2 requests"),
+    ("not applied", (SESSION, WindowRow(5, 0, 1)), "has applied 1 of 2 requests"),
     ("a reply is lacking", (SESSION, WindowRow(5, 1, 2)), "acknowledged 1 of 2 .* keeps \\[\\]"),
     ("acknowledged too much", (SESSION, WindowRow(5, 3, 2)), "acknowledged 3 of 2"),
     ("a reply of nobody", (REPLY,), "reply 2 of session 5 belongs to no session"),

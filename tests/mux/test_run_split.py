@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.mux.runs import Entry, split
+from coordinator.mux.runs import RunEntry, split
 from coordinator.mux.types import Route, Stage
 from tests.mux.transcript import NAMES, ROUTES
 
@@ -98,11 +98,11 @@ def test_route_refuses_what_the_order_cannot_honour(options: tuple[Stage], messa
         Route(500, *options)
 
 
-def _entry(word: str) -> Entry:
+def _entry(word: str) -> RunEntry:
     """Return the entry of a word."""
     name = word.removeprefix("+")
     route = None if name == "transact" else ROUTES[NAMES[name]]
-    return Entry(route, starts_request=word.startswith("+"))
+    return RunEntry(route, starts_request=word.startswith("+"))
 
 
 def _visit(stage: Stage, leg: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.mux.codec import CredentialsChanged, UserEnded, UserSessionsEnded
 from coordinator.mux.replies import ERROR_OVERHEAD_BYTES, REPLY_OVERHEAD_BYTES, ReplyTable
-from coordinator.mux.sessions import Applied, Refused, SessionChanges, SessionsMachine
+from coordinator.mux.sessions import SessionApplied, SessionChanges, SessionRefused, SessionsMachine
 from coordinator.mux.types import (
     IndexedError,
     LoggedSpan,
@@ -23,7 +23,7 @@ from viewstamp import limits
 
 def _register(
     machine: SessionsMachine, user_id: int, revision: int, nonce: bytes | None = None
-) -> Applied | Refused:
+) -> SessionApplied | SessionRefused:
     """Register a session at a revision; the nonce is that revision unless given."""
     nonce = revision.to_bytes(limits.SESSION_NONCE_BYTES, "big") if nonce is None else nonce
     span = LoggedSpan(1, 1, b"", user_id, 1)
@@ -34,11 +34,11 @@ def test_a_user_has_as_many_sessions_as_allowed() -> None:
     """The session over the limit of a user is refused; a known nonce still finds its session."""
     machine = SessionsMachine(FakeCodec())
     for revision in range(1, limits.SESSIONS_PER_USER_MAX + 1):
-        assert isinstance(_register(machine, 7, revision), Applied)
-    assert _register(machine, 7, 1000) == Refused(b"SESSION_LIMIT")
-    assert isinstance(_register(machine, 8, 1000), Applied)
+        assert isinstance(_register(machine, 7, revision), SessionApplied)
+    assert _register(machine, 7, 1000) == SessionRefused(b"SESSION_LIMIT")
+    assert isinstance(_register(machine, 8, 1000), SessionApplied)
     again = (1).to_bytes(limits.SESSION_NONCE_BYTES, "big")
-    assert isinstance(_register(machine, 7, 1001, again), Applied)
+    assert isinstance(_register(machine, 7, 1001, again), SessionApplied)
     assert len(machine) == limits.SESSIONS_PER_USER_MAX + 1
 
 
@@ -47,19 +47,21 @@ def test_the_cluster_has_as_many_sessions_as_allowed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(limits, "SESSIONS_MAX", 3)
     machine = SessionsMachine(FakeCodec())
     for revision in (1, 2, 3):
-        assert isinstance(_register(machine, revision, revision), Applied)
-    assert _register(machine, 4, 4) == Refused(b"SESSION_LIMIT")
+        assert isinstance(_register(machine, revision, revision), SessionApplied)
+    assert _register(machine, 4, 4) == SessionRefused(b"SESSION_LIMIT")
     assert [session.session_id for session in machine.live()] == [1, 2, 3]
 
 
 def test_a_nonce_of_another_length_is_refused() -> None:
     """A nonce must have its 16 bytes; anything else would not fit the canonical encoding."""
     machine = SessionsMachine(FakeCodec())
-    assert _register(machine, 7, 1, b"short") == Refused(b"MALFORMED_REQUEST")
+    assert _register(machine, 7, 1, b"short") == SessionRefused(b"MALFORMED_REQUEST")
 
 
 def test_everything_a_savepoint_covers_is_taken_back() -> None:
-    """Ended sessions, indexes, minimums and what is told at retirement return as they were."""
+    """Ended sessions, indexes, minimums and what is told when a prepare is applied return as they
+    were.
+    """
     machine = SessionsMachine(FakeCodec())
     for revision, user_id in ((1, 7), (2, 7), (3, 8)):
         _register(machine, user_id, revision)
@@ -151,7 +153,7 @@ def test_bytes_of_replies_return_to_zero() -> None:
 
 
 def test_what_was_never_given_cannot_be_acknowledged() -> None:
-    """An acknowledgement beyond the last retired reply frees no reply that comes later."""
+    """An acknowledgement beyond the last applied reply frees no reply that comes later."""
     table = ReplyTable(FakeCodec())
     table.open(5, 7)
     table.store(_reply(5, 1))

@@ -15,10 +15,12 @@ from coordinator.mux.mux import Mux
 from coordinator.mux.types import (
     BEGIN_SNAPSHOT_CODE,
     TRANSACT_CODE,
+    Applied,
     CatalogChanged,
     CatalogCommand,
     CatalogCounters,
     CommandItem,
+    CommittedPrepare,
     CutItem,
     CutTaken,
     Description,
@@ -31,7 +33,6 @@ from coordinator.mux.types import (
     LoggedRequest,
     LoggedSpan,
     MuxEffect,
-    Prepare,
     QueryItem,
     Read,
     ReadAnswered,
@@ -40,7 +41,6 @@ from coordinator.mux.types import (
     RequestReply,
     ResolveItem,
     Restored,
-    Retired,
     Route,
     SendBatch,
     SessionCommand,
@@ -198,7 +198,9 @@ class Runner:
         op, first = self.mux.op + 1, self.mux.revision + 1
         stripped = tuple(_strip(request) for request in requests)
         return self._trace(
-            self.mux.commit(Prepare(op, VIEW, first, 1000 * op, limits.FEATURE_LEVEL_MAX, stripped))
+            self.mux.commit(
+                CommittedPrepare(op, VIEW, first, 1000 * op, limits.FEATURE_LEVEL_MAX, stripped)
+            )
         )
 
     def _reply(self, words: list[str], lines: list[str]) -> list[str]:
@@ -294,9 +296,9 @@ class Runner:
                 case CatalogChanged():
                     lines += [f"catalog: {_snapshot(changed)}" for changed in effect.snapshots]
                     lines += [f"catalog: {generation} deleted" for generation in effect.deleted]
-                case Retired():
+                case Applied():
                     ended = f" ended {list(effect.ended_sessions)}" if effect.ended_sessions else ""
-                    lines.append(f"retired op {effect.op} r{effect.last_revision}{ended}")
+                    lines.append(f"applied op {effect.op} r{effect.last_revision}{ended}")
                     for reply in effect.replies:
                         head = f"s{reply.session_id}#{reply.number} r{reply.first_revision}"
                         lines.append(f"  {head}: {_answer(reply.spans, reply.error)}")
@@ -435,7 +437,7 @@ def _entity(value: SessionsValue | CatalogValue) -> str:
         case Minimum():
             return f"minimum {value.minimum} of user {value.user_id}"
         case WindowRow():
-            return f"window {value.session_id} acked {value.acked} of {value.last_retired}"
+            return f"window {value.session_id} acked {value.acked} of {value.last_applied}"
         case RequestReply():
             return f"reply {value.number} of {value.session_id}"
         case Snapshot():

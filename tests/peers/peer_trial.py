@@ -16,7 +16,7 @@ from coordinator.peers.peers import PeerEvents, Peers, PeersConfig
 from coordinator.peers.settings import PeerSettings, PeerTls
 from coordinator.peers.status import LinkState, PeerStatus
 from coordinator.vsr.messages import CommitMessage
-from viewstamp.format.prepare import NO_PARENT, Prepare, seal
+from viewstamp.format.prepare import NO_PARENT, SealedPrepare, seal
 
 CLUSTER = b"c" * 16
 OTHER_CLUSTER = b"o" * 16
@@ -37,7 +37,7 @@ def free_addresses(count: int = COUNT) -> dict[int, str]:
     return addresses
 
 
-def sealed(op: int = 2, body: bytes = b"body", cluster_id: bytes = CLUSTER) -> Prepare:
+def sealed(op: int = 2, body: bytes = b"body", cluster_id: bytes = CLUSTER) -> SealedPrepare:
     """Return an entry of the log."""
     return seal(
         parent=NO_PARENT if op == 1 else b"p" * 16,

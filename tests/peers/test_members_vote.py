@@ -14,10 +14,10 @@ from coordinator.app.members import MemberPorts, Members
 from coordinator.app.reports import NO_VOTE
 from coordinator.peers.messages import PeerMessage, ReplicaReportMessage
 from coordinator.replica.ports import Progress
-from coordinator.vsr import Status
+from coordinator.vsr import ReplicaStatus
 from tests.peers.peer_trial import config, free_addresses
 
-NORMAL = Progress(status=Status.NORMAL)
+NORMAL = Progress(status=ReplicaStatus.NORMAL)
 
 
 def members(replica: int, *, has_vote: bool, unfit: str) -> tuple[Members, list[PeerMessage]]:

@@ -16,8 +16,8 @@ from coordinator.base.alarms import Alarms
 from coordinator.journal.superblock import SuperblockState
 from coordinator.peers.files_only import FilesOnly
 from coordinator.peers.peers import PeersConfig
-from coordinator.replica.bootstrap import DamagedSnapshot, SuperblockFile
-from coordinator.snapshot.errors import AllCopiesBad
+from coordinator.replica.data_directory import DamagedSnapshot, SuperblockFile
+from coordinator.snapshot.errors import NoIntactCopy
 from coordinator.snapshot.layout import layer_file
 from coordinator.snapshot.provider import StoredSnapshots
 from testkit.generation_builders import (
@@ -53,7 +53,7 @@ class Hurt:
         layer = section_of(manifest, STAGES[replica_id]).layers[0]
         for directory in COPY_DIRECTORIES:
             storage.flip(f"{directory}/{layer_file(layer.digest)}", 100)
-        with pytest.raises(AllCopiesBad) as caught:
+        with pytest.raises(NoIntactCopy) as caught:
             self.files.load(GENERATION)
         self.damaged = DamagedSnapshot(self.files, superblock, caught.value)
 

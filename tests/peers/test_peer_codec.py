@@ -17,7 +17,7 @@ from coordinator.peers import codec
 from coordinator.peers import messages as shell
 from coordinator.peers.codec import DecodeRule, Encoder, Undecodable, decode_packet, lane_of
 from coordinator.peers.messages import PeerMessage
-from coordinator.peers.outbox import Lane
+from coordinator.peers.outbox import OutboxLane
 from coordinator.vsr import messages as core
 from tests.peers.peer_trial import CLUSTER, OTHER_CLUSTER, heartbeat, sealed
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
@@ -301,8 +301,8 @@ def test_a_defect_of_the_sender_is_an_error_there(message: PeerMessage) -> None:
 def test_only_entries_of_the_log_are_bodies() -> None:
     """Votes and heartbeats wait in the lane that is given up last."""
     bodies = {core.PrepareMessage, core.RepairMessage, core.CommittedMessage}
-    assert {kind for kind in KINDS if codec._KINDS[kind].lane is Lane.BODY} == bodies
-    assert lane_of(PREPARE) is Lane.BODY
+    assert {kind for kind in KINDS if codec._KINDS[kind].lane is OutboxLane.BODY} == bodies
+    assert lane_of(PREPARE) is OutboxLane.BODY
 
 
 def test_every_kind_of_the_wire_is_known() -> None:

@@ -15,7 +15,7 @@ from coordinator.peers import files as files_module
 from coordinator.peers.fetch import ADOPTED, SnapshotFetcher
 from coordinator.snapshot.errors import PeerFileUnavailable
 from coordinator.snapshot.files import SnapshotFiles
-from coordinator.snapshot.ports import PinnedGeneration, SnapshotFile
+from coordinator.snapshot.ports import PinnedFiles, SnapshotFile
 from coordinator.snapshot.provider import StoredSnapshots
 from testkit.generation_builders import Sections, entities, memory, open_files
 from tests.peers.peer_trial import OTHER_CLUSTER, config, free_addresses, serving
@@ -51,12 +51,12 @@ class BreakingSnapshots:
     chunks: int
     more_each_time: int = 0
 
-    def pinned(self, generation: int) -> AbstractAsyncContextManager[PinnedGeneration]:
+    def pinned(self, generation: int) -> AbstractAsyncContextManager[PinnedFiles]:
         """Keep a generation's files."""
         return self._pinned(generation)
 
     @asynccontextmanager
-    async def _pinned(self, generation: int) -> AsyncIterator[PinnedGeneration]:
+    async def _pinned(self, generation: int) -> AsyncIterator[PinnedFiles]:
         allowed, self.chunks = self.chunks, self.chunks + self.more_each_time
         async with StoredSnapshots(self.files).pinned(generation) as pinned:
             yield _Breaking(pinned, allowed)  # type: ignore[misc]
@@ -64,7 +64,7 @@ class BreakingSnapshots:
 
 @dataclass
 class _Breaking:
-    whole: PinnedGeneration
+    whole: PinnedFiles
     chunks: int
 
     @property

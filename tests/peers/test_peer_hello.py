@@ -16,7 +16,7 @@ from coordinator.peers.hello import (
     WIRE_VERSION,
     Hello,
     HelloRefusal,
-    Refusal,
+    RefusedHello,
     decode_hello,
     decode_verdict,
     encode_hello,
@@ -110,7 +110,7 @@ def test_hellos_arrive_as_they_were_said(hello: Hello) -> None:
 @pytest.mark.parametrize("reason", HelloRefusal)
 def test_verdicts_arrive_as_they_were_given(reason: HelloRefusal) -> None:
     """Every reason has a number of its own."""
-    refusal = Refusal(reason, "why")
+    refusal = RefusedHello(reason, "why")
     assert decode_verdict(encode_verdict(OWN, refusal)) == refusal
     assert decode_verdict(encode_verdict(OWN, None)) is None
 
@@ -119,7 +119,7 @@ def test_a_reason_of_a_later_version_is_a_refusal_too() -> None:
     """A number that is not known here is never taken for a welcome."""
     later = pb.ExchangeResponse(detail="because")
     later.refusal = 99  # type: ignore[assignment]
-    assert decode_verdict(later) == Refusal(HelloRefusal.MALFORMED, "because")
+    assert decode_verdict(later) == RefusedHello(HelloRefusal.MALFORMED, "because")
 
 
 def test_every_reason_is_in_the_proto() -> None:

@@ -23,8 +23,8 @@ from coordinator.peers.link import (
     EXCHANGE_PATH,
     RETRY_DELAY_MAX_MS,
     RETRY_DELAY_MIN_MS,
-    Link,
-    Standing,
+    LinkStatus,
+    PeerLink,
     retry_delay_ms,
 )
 from coordinator.peers.listener import DUPLICATE_SILENCE_MS
@@ -157,15 +157,15 @@ async def test_an_absent_peer_is_told_the_newest() -> None:
 
 async def test_what_waits_is_given_up_with_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer that comes back is not told what was meant for it before."""
-    link = Link(hello_of(config(free_addresses(), 0), 1), "", None, lambda: None)
+    link = PeerLink(hello_of(config(free_addresses(), 0), 1), "", None, lambda: None)
     is_over = asyncio.Event()
 
-    async def attempt(_: Link) -> Standing:
+    async def attempt(_: PeerLink) -> LinkStatus:
         await is_over.wait()
-        return Standing(LinkState.CONNECTING)
+        return LinkStatus(LinkState.CONNECTING)
 
-    monkeypatch.setattr(Link, "_attempt", attempt)
-    link.standing = Standing(LinkState.CONNECTED)
+    monkeypatch.setattr(PeerLink, "_attempt", attempt)
+    link.standing = LinkStatus(LinkState.CONNECTED)
     for commit in range(3):
         link.send(Encoder(CLUSTER, 0).encode(heartbeat(0, commit)))
     running = asyncio.create_task(link.run())
@@ -178,7 +178,7 @@ async def test_what_waits_is_given_up_with_the_stream(monkeypatch: pytest.Monkey
 def test_one_that_refuses_is_asked_at_once_only_if_it_is_new() -> None:
     """A hello of the process that refuses us changes nothing: two replicas of which one refuses
     would keep each other busy for ever."""
-    link = Link(hello_of(config(free_addresses(), 0), 1), "", None, lambda: None)
+    link = PeerLink(hello_of(config(free_addresses(), 0), 1), "", None, lambda: None)
     for refused, nonce, is_asked in (
         (False, b"1", True),
         (False, b"1", True),
@@ -186,7 +186,7 @@ def test_one_that_refuses_is_asked_at_once_only_if_it_is_new() -> None:
         (True, b"2", True),
         (True, b"2", False),
     ):
-        link.standing = Standing(LinkState.REFUSED if refused else LinkState.CONNECTING)
+        link.standing = LinkStatus(LinkState.REFUSED if refused else LinkState.CONNECTING)
         link._retry.clear()
         link.heard_hello(nonce)
         assert link._retry.is_set() is is_asked
@@ -458,10 +458,10 @@ async def test_a_defect_of_the_shell_is_not_swallowed() -> None:
 async def test_a_defect_of_a_link_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A link that ends by itself ends the process."""
 
-    async def broken(link: Link) -> None:
+    async def broken(link: PeerLink) -> None:
         raise AssertionError("no link")
 
-    monkeypatch.setattr(Link, "run", broken)
+    monkeypatch.setattr(PeerLink, "run", broken)
     failures: asyncio.Queue[BaseException] = asyncio.Queue()
     events = PeerEvents(lambda message: None, lambda status: None, failures.put_nowait)
     peers = Peers(config(free_addresses(), 0), events)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.peers.outbox import PACKET_MESSAGES_MAX, Lane, Outbox, Outgoing
+from coordinator.peers.outbox import PACKET_MESSAGES_MAX, Outbox, OutboxLane, OutgoingMessage
 
 
 class Vote:
@@ -21,14 +21,14 @@ class Body:
     """A kind of body."""
 
 
-def vote(data: bytes) -> Outgoing:
+def vote(data: bytes) -> OutgoingMessage:
     """Return an urgent message."""
-    return Outgoing(Lane.URGENT, Vote, data)
+    return OutgoingMessage(OutboxLane.URGENT, Vote, data)
 
 
-def body(data: bytes) -> Outgoing:
+def body(data: bytes) -> OutgoingMessage:
     """Return a body."""
-    return Outgoing(Lane.BODY, Body, data)
+    return OutgoingMessage(OutboxLane.BODY, Body, data)
 
 
 def everything(outbox: Outbox) -> list[bytes]:
@@ -95,7 +95,12 @@ def test_bytes_are_bounded() -> None:
 def test_without_a_connection_the_newest_of_each_kind_waits() -> None:
     """A peer that comes back hears how things are, not how they were."""
     outbox = Outbox()
-    for message in (vote(b"1"), Outgoing(Lane.URGENT, Beat, b"2"), body(b"3"), vote(b"4")):
+    for message in (
+        vote(b"1"),
+        OutgoingMessage(OutboxLane.URGENT, Beat, b"2"),
+        body(b"3"),
+        vote(b"4"),
+    ):
         outbox.put_newest(message)
     outbox.put_newest(body(b"5"))
     assert outbox.dropped == 2
@@ -135,7 +140,7 @@ def test_nothing_is_lost_without_being_counted(
 
 
 @pytest.mark.parametrize("make", [vote, body])
-def test_a_message_larger_than_a_packet_goes_alone(make: type[Outgoing]) -> None:
+def test_a_message_larger_than_a_packet_goes_alone(make: type[OutgoingMessage]) -> None:
     """Nothing waits for ever because it is large."""
     outbox = Outbox(packet_bytes_max=10)
     outbox.put(make(b"x" * 50))  # type: ignore[call-arg, arg-type]

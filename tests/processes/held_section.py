@@ -20,7 +20,7 @@ from services.runtime.domain import Domain
 from services.runtime.process import run
 from services.runtime.reading import SectionReading
 from services.streams.domain import DOMAIN
-from services.streams.model import State
+from services.streams.model import StreamsState
 from tests.processes.processes import Replica
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 
@@ -50,7 +50,7 @@ def _hold_readings(hold: Path) -> None:
     setattr(services.runtime.server, "SectionReading", HeldReading)  # noqa: B010
 
 
-def _build(options: argparse.Namespace) -> Domain[State]:
+def _build(options: argparse.Namespace) -> Domain[StreamsState]:
     _hold_readings(Path(options.listen.removeprefix("unix:")).parent / "hold")
     return DOMAIN
 

@@ -21,7 +21,7 @@ from services.runtime.process import run
 from services.runtime.section import EntityKind
 from services.runtime.tables import Table, UndoLog
 from services.streams.domain import DOMAIN
-from services.streams.model import State
+from services.streams.model import StreamsState
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
 
@@ -52,7 +52,7 @@ def message(kind: str, **fields: object) -> Any:
     return message_factory.GetMessageClass(FILE.message_types_by_name[kind])(**fields)
 
 
-class NotedState(State):
+class NotedState(StreamsState):
     """The streams state and one note beside it."""
 
     def __init__(self, undo: UndoLog) -> None:
@@ -90,7 +90,7 @@ def load_note(state: Any, canonical: bytes) -> tuple[bytes, bytes]:
     return b"", text.encode()
 
 
-NOTE: Final[EntityKind[State]] = EntityKind(
+NOTE: Final[EntityKind[StreamsState]] = EntityKind(
     NOTE_KIND,
     table=notes_of,
     encode=lambda rows: rows[0].encode(),

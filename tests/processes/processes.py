@@ -164,7 +164,7 @@ class Replica:
         return line
 
     def root_password(self) -> str:
-        """Return the password that was generated at founding."""
+        """Return the password that was generated at bootstrap."""
         return (self.data / "root_password").read_text().strip()
 
     def channel(self) -> grpc.Channel:

@@ -357,7 +357,7 @@ def hello(mortal: Replica, service: str, sequence: int) -> Any:
 
 def test_older_coordinators_are_fenced(mortal: Replica) -> None:
     """A service serves the newest coordinator alone; the older one ends with exit code 2."""
-    restart(mortal, COORDINATOR)  # the one that founded the cluster is the oldest there can be
+    restart(mortal, COORDINATOR)  # the one that bootstrapped the cluster is the oldest there can be
     with pytest.raises(grpc.RpcError, match="is fenced off") as caught:
         hello(mortal, "streams", 0)
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION

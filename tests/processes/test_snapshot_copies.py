@@ -29,7 +29,7 @@ BULKS = 60
 
 
 @pytest.fixture(scope="module")
-def founded() -> Iterator[tuple[Replica, list[str]]]:
+def bootstrapped() -> Iterator[tuple[Replica, list[str]]]:
     """A stopped replica with two generations and a journal that begins behind op 1; its digests.
 
     To be copied, not changed.
@@ -54,10 +54,10 @@ def founded() -> Iterator[tuple[Replica, list[str]]]:
 
 
 @pytest.fixture
-def copy(founded: tuple[Replica, list[str]]) -> Iterator[Replica]:
-    """A copy of the founded replica, stopped at the end."""
+def copy(bootstrapped: tuple[Replica, list[str]]) -> Iterator[Replica]:
+    """A copy of the bootstrapped replica, stopped at the end."""
     with short_directory() as directory:
-        replica = founded[0].copy_to(directory)
+        replica = bootstrapped[0].copy_to(directory)
         yield replica
         replica.stop()
 
@@ -104,7 +104,7 @@ def verify_by_command(copy: Replica, token: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_bad_copies_at_the_start(copy: Replica, founded: tuple[Replica, list[str]]) -> None:
+def test_bad_copies_at_the_start(copy: Replica, bootstrapped: tuple[Replica, list[str]]) -> None:
     """What is damaged or lost in one or two copies, a whole disk too, is repaired and told."""
     intact = contents(copy_directories(copy)[0])
     expected = [
@@ -115,7 +115,7 @@ def test_bad_copies_at_the_start(copy: Replica, founded: tuple[Replica, list[str
     ]
     copy.start()
     with copy.root() as root:
-        assert root.digests() == founded[1]
+        assert root.digests() == bootstrapped[1]
         alarms = root.status().alarms
         for file, what in expected:
             (message,) = [alarm.message for alarm in alarms if file in alarm.message]
@@ -186,7 +186,7 @@ def test_no_good_copy(copy: Replica, which: str) -> None:
     assert everything(copy) == before
 
 
-def test_wrong_directories(copy: Replica, founded: tuple[Replica, list[str]]) -> None:
+def test_wrong_directories(copy: Replica, bootstrapped: tuple[Replica, list[str]]) -> None:
     """Copy directories in another order, of others, or the same twice: each is refused as such."""
     first, second, third = copy_directories(copy)
     foreign = copy.directory / "foreign"
@@ -208,10 +208,10 @@ def test_wrong_directories(copy: Replica, founded: tuple[Replica, list[str]]) ->
     assert {path.name for path in foreign.iterdir()} == {"letters.txt", "LOCK"}
 
 
-def test_journal_of_another_history(copy: Replica, founded: tuple[Replica, list[str]]) -> None:
+def test_journal_of_another_history(copy: Replica, bootstrapped: tuple[Replica, list[str]]) -> None:
     """A journal that tells of another command where the snapshot was cut is refused."""
     with short_directory() as directory:
-        other = founded[0].copy_to(directory)
+        other = bootstrapped[0].copy_to(directory)
         other.start()
         try:
             with other.root() as root:
@@ -236,7 +236,7 @@ def test_journal_that_begins_behind_the_snapshot(copy: Replica) -> None:
     """A journal without what follows the cut is refused: replaying the rest would be a lie."""
     paths = sorted((copy.data / "journal").glob("segment-*.log"))
     numbers = snapshots.segments(copy)
-    assert numbers[0] > 1, "the founded replica has truncated its journal"
+    assert numbers[0] > 1, "the bootstrapped replica has truncated its journal"
     while len(paths) > 2:
         paths.pop(0).unlink()
     before = everything(copy)

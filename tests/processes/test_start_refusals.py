@@ -22,7 +22,7 @@ OTHER_TWO = ("--peer=1=127.0.0.1:7411", "--peer=2=127.0.0.1:7412")
 
 
 @pytest.fixture(scope="module")
-def founded() -> Iterator[tuple[Replica, list[str]]]:
+def bootstrapped() -> Iterator[tuple[Replica, list[str]]]:
     """A stopped replica with some state, and its digests; to be copied, not changed."""
     with short_directory() as directory:
         replica = Replica(directory)
@@ -36,10 +36,10 @@ def founded() -> Iterator[tuple[Replica, list[str]]]:
 
 
 @pytest.fixture
-def copy(founded: tuple[Replica, list[str]]) -> Iterator[Replica]:
-    """A copy of the founded replica, stopped at the end."""
+def copy(bootstrapped: tuple[Replica, list[str]]) -> Iterator[Replica]:
+    """A copy of the bootstrapped replica, stopped at the end."""
     with short_directory() as directory:
-        replica = founded[0].copy_to(directory)
+        replica = bootstrapped[0].copy_to(directory)
         yield replica
         replica.stop()
 
@@ -81,7 +81,7 @@ def flip(path: Path, offset: int) -> None:
         ((*OF_THREE, "--peer=1=127.0.0.1:7411"), r"\[1\]: give each of \[1, 2\] once"),
         ((*OF_THREE, "--peer=0=127.0.0.1:7410"), r"\[0\]: give each of \[1, 2\] once"),
         ((*OF_THREE, "--peer=x=127.0.0.1:7411"), r"write ID=HOST:PORT"),
-        ((*OF_THREE, *OTHER_TWO), r"was founded for 1 replicas, not 3"),
+        ((*OF_THREE, *OTHER_TWO), r"was bootstrapped for 1 replicas, not 3"),
         ((*OF_THREE, *OTHER_TWO, "--peer-tls-key=k"), r"--peer-tls-ca go together: give all three"),
         (("--replica-count", "0"), r"1 to 6 are possible"),
         (("--journal-segment-bytes", "5"), r"at least 4194304"),
@@ -96,7 +96,7 @@ def test_wrong_flags(copy: Replica, flags: tuple[str, ...], says: str) -> None:
 
 
 def test_directory_of_another_replica(copy: Replica) -> None:
-    """A directory that was founded for another replica or another count is refused."""
+    """A directory that was bootstrapped for another replica or another count is refused."""
     # The superblock is made to say what another replica's would.
     from coordinator.journal.superblock import Superblock, SuperblockState
     from coordinator.storage import FileStorage
@@ -105,7 +105,7 @@ def test_directory_of_another_replica(copy: Replica) -> None:
     with_cluster = Superblock.open(FileStorage(), str(path)).state.cluster_id
     for replica_id, replica_count, says in (
         (1, 3, "belongs to replica 1, not 0"),
-        (0, 3, "was founded for 3 replicas, not 1"),
+        (0, 3, "was bootstrapped for 3 replicas, not 1"),
     ):
         path.unlink()
         state = SuperblockState(with_cluster, replica_id, replica_count, 1, 1, 1, 0)
@@ -171,12 +171,12 @@ def test_services_that_are_mixed_up(copy: Replica) -> None:
 
 
 def test_restart_and_replay_give_the_same_state(
-    copy: Replica, founded: tuple[Replica, list[str]]
+    copy: Replica, bootstrapped: tuple[Replica, list[str]]
 ) -> None:
     """A fresh coordinator and fresh services on a copy of the directory reach equal digests."""
     copy.start()
     with copy.root() as root:
-        assert root.digests() == founded[1]
+        assert root.digests() == bootstrapped[1]
 
 
 def test_torn_tail(copy: Replica) -> None:

@@ -3,7 +3,7 @@
 SIGKILL of whoever leads, at random moments. Callers create, delete and read topics out of a small
 set, so that they meet; what each saw must be explained by one order of all operations, which is the
 order that the cluster names, with nothing lost and nothing done twice. In the end all replicas must
-have retired the same op, with the same digests.
+have applied the same op, with the same digests.
 
 Exit code: 0 if every promise was kept, 1 if not, 130 if interrupted.
 """

@@ -37,7 +37,7 @@ from viewstamp.client import Endpoint
 from viewstamp.client import unary as client_unary
 from viewstamp.client.identifiers import identifier
 from viewstamp.client.link import open_stream
-from viewstamp.client.verdicts import Verdict, verdict_on
+from viewstamp.client.verdicts import RetryVerdict, verdict_on
 from viewstamp.errors import Refusal
 from viewstamp.limits import SESSION_NONCE_BYTES
 from viewstamp.status import refusal_of
@@ -176,7 +176,7 @@ async def _ends_no_session(made: Trial, replica: int, informed: int) -> None:
             await open_stream(channel, token, session_id)
     refusal = refusal_of(caught.value)
     assert refusal is not None
-    assert verdict_on(refusal) in (Verdict.RETRY, Verdict.RECONNECT), refusal
+    assert verdict_on(refusal) in (RetryVerdict.RETRY, RetryVerdict.RECONNECT), refusal
 
 
 async def _registered(made: Trial, replica: int) -> tuple[str, int]:

@@ -13,8 +13,8 @@ from coordinator.app import composition
 from coordinator.app.main import main
 from coordinator.peers import peers
 from coordinator.peers.hello import DIGEST_BYTES, WIRE_VERSION
-from coordinator.peers.outbox import Outbox, Outgoing
-from coordinator.replica import founding
+from coordinator.peers.outbox import Outbox, OutgoingMessage
+from coordinator.replica import bootstrap
 from coordinator.snapshot import values
 from coordinator.vsr.messages import PrepareMessage
 from viewstamp import limits
@@ -36,7 +36,7 @@ def older_wire() -> None:
 
 def newer_level() -> None:
     """Know the next feature level, and found clusters at it; its sections are those of the last."""
-    for module in (limits, composition, founding, peers):
+    for module in (limits, composition, bootstrap, peers):
         setattr(module, "FEATURE_LEVEL_MAX", NEXT_LEVEL)  # noqa: B010
     tasks = {**values.TASKS_BY_FEATURE_LEVEL, NEXT_LEVEL: values.expected_tasks(NEXT_LEVEL - 1)}
     setattr(values, "TASKS_BY_FEATURE_LEVEL", tasks)  # noqa: B010
@@ -51,7 +51,7 @@ def corrupting() -> None:
     """Turn over a bit of some prepares on their way out."""
     put, numbers = Outbox.put, count(1)
 
-    def put_some_corrupted(self: Outbox, outgoing: Outgoing) -> None:
+    def put_some_corrupted(self: Outbox, outgoing: OutgoingMessage) -> None:
         if outgoing.kind is PrepareMessage and next(numbers) % CORRUPTED_PREPARES == 0:
             data = outgoing.data[:-1] + bytes([outgoing.data[-1] ^ 1])
             outgoing = replace(outgoing, data=data)

@@ -120,7 +120,7 @@ class Trial:
         return answers
 
     async def settled(self, without: Collection[int] = ()) -> list[cluster_pb2.GetStatusResponse]:
-        """Wait until all replicas have retired the same op, and return their statuses."""
+        """Wait until all replicas have applied the same op, and return their statuses."""
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
             while True:
                 # One that has been given a snapshot restarts, after it was ready; when one that had
@@ -133,7 +133,7 @@ class Trial:
 
 
 async def agree(made: Trial, without: Collection[int] = ()) -> None:
-    """All replicas have retired the same op, and have the same digests there."""
+    """All replicas have applied the same op, and have the same digests there."""
     statuses = await made.settled(without)
     assert len({digests(status) for status in statuses}) == 1
     assert made.violations() == []

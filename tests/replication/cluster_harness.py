@@ -13,21 +13,22 @@ from random import Random
 
 from coordinator.vsr import (
     Admitted,
+    BootstrapReady,
     ClientBatch,
     Commit,
     Configuration,
+    CoreState,
     DiscardAfter,
     Discarded,
     Effect,
     Event,
     Found,
-    FoundingReady,
     Message,
     PersistPrepares,
     PersistSuperblock,
     Prepare,
+    PrepareApplied,
     PrepareHeader,
-    PrepareRetired,
     ReadIndexGranted,
     ReadIndexRequested,
     Received,
@@ -42,7 +43,6 @@ from coordinator.vsr import (
     Start,
     Stuck,
     SuperblockDurable,
-    SuperblockState,
     Tick,
 )
 from coordinator.vsr.log import LOG_TAIL_PREPARES
@@ -57,7 +57,7 @@ FEATURE_LEVEL = 1
 STANDBY_JOINS_MS = 3 * HEARTBEAT_MS
 
 
-def read_founders(body: bytes) -> Sequence[bytes]:
+def read_initial_members(body: bytes) -> Sequence[bytes]:
     """The nonces of a Founded body as these tests write it: one after the other."""
     return [body[at : at + BOOT_NONCE_BYTES] for at in range(0, len(body), BOOT_NONCE_BYTES)]
 
@@ -84,7 +84,7 @@ class Machine:
         """Whether not even the op can be told of a damaged last record."""
         self.first_held_op = 1
         self.generation = 0
-        self.superblock: SuperblockState | None = None
+        self.superblock: CoreState | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -92,7 +92,7 @@ class Machine:
         self.replica = Replica(
             configuration(self.index, self.replica_count, self.standby_count),
             seal=seal,
-            read_founders=read_founders,
+            read_initial_members=read_initial_members,
             jitter=self.jitter,
         )
         self.writes: list[Prepare | DiscardAfter] = []
@@ -102,9 +102,9 @@ class Machine:
         self.unreadable: set[int] = set()
         """Damaged records that a read found, to be reported."""
         self.alarms: list[Stuck | SnapshotNeeded] = []
-        self.superblock_write: SuperblockState | None = None
+        self.superblock_write: CoreState | None = None
         self.executed_op = 0
-        self.retired_op = 0
+        self.applied_op = 0
         self.nonces: tuple[bytes, ...] = ()
 
     def jitter(self, limit: int) -> int:
@@ -128,9 +128,9 @@ class Machine:
         self.damaged = set()
 
     @property
-    def can_retire(self) -> bool:
-        """Whether an executed entry is left to retire, whose body was read."""
-        return self.retired_op < self.executed_op and self.retired_op + 1 not in self.unread
+    def can_apply(self) -> bool:
+        """Whether an executed entry is left to apply, whose body was read."""
+        return self.applied_op < self.executed_op and self.applied_op + 1 not in self.unread
 
     def complete(self, write: Prepare | DiscardAfter) -> None:
         """Let the disk have what was under way."""
@@ -158,7 +158,7 @@ class Machine:
         `base_op` is that of the snapshot which its stages were restored from.
         """
         self.boots += 1
-        self.executed_op = self.retired_op = base_op
+        self.executed_op = self.applied_op = base_op
         nonce = bytes([self.index, self.boots]) + bytes(BOOT_NONCE_BYTES - 2)
         head_op = len(self.journal)
         is_hidden = self.hides_head and head_op in self.damaged
@@ -240,7 +240,7 @@ class Cluster:
         elif isinstance(effect, PersistSuperblock):
             assert machine.superblock_write is None, "two superblock writes at once"
             machine.superblock_write = effect.state
-        elif isinstance(effect, FoundingReady):
+        elif isinstance(effect, BootstrapReady):
             machine.nonces = effect.nonces
         elif isinstance(effect, Admitted):
             self.admitted_ops.append(effect.op)
@@ -311,7 +311,7 @@ class Cluster:
         self.stopped.add(index)
 
     def found(self, index: int, wall_clock_us: int = 1_000) -> list[Effect]:
-        """Answer the replica's FoundingReady."""
+        """Answer the replica's BootstrapReady."""
         return self.step(index, Found(b"".join(self.machines[index].nonces), wall_clock_us))
 
     def batch(self, index: int, command_count: int = 1, wall_clock_us: int = 0) -> list[Effect]:
@@ -343,12 +343,12 @@ class Cluster:
         machine.superblock = state
         return self.step(index, SuperblockDurable(state))
 
-    def retire(self, index: int) -> list[Effect]:
-        """Retire the oldest executed entry."""
+    def apply(self, index: int) -> list[Effect]:
+        """Apply the oldest executed entry."""
         machine = self.machines[index]
-        assert machine.retired_op + 1 not in machine.unread, "what was not read cannot retire"
-        machine.retired_op += 1
-        return self.step(index, PrepareRetired(machine.retired_op))
+        assert machine.applied_op + 1 not in machine.unread, "what was not read cannot apply"
+        machine.applied_op += 1
+        return self.step(index, PrepareApplied(machine.applied_op))
 
     def deliver(self, position: int = 0, *, keep: bool = False) -> list[Effect]:
         """Deliver a message in flight; with `keep` it stays in flight, as a duplicate."""
@@ -365,7 +365,7 @@ class Cluster:
         """Put a replica into a later view, as the view change among several will."""
         state = self.machines[index].replica._state
         state.view = state.log_view = view
-        state.durable = SuperblockState(view, view, state.commit_max)
+        state.durable = CoreState(view, view, state.commit_max)
 
     def tick(self, index: int) -> list[Effect]:
         """Tell a replica the time."""
@@ -398,13 +398,13 @@ class Cluster:
             self.sync(machine.index)
         if machine.superblock_write is not None:
             self.sync_superblock(machine.index)
-        while machine.can_retire:
-            self.retire(machine.index)
+        while machine.can_apply:
+            self.apply(machine.index)
         return busy
 
 
-def founded(replica_count: int, standby_count: int = 0) -> Cluster:
-    """A cluster that was just founded; all replicas are in status normal, nothing is pending."""
+def bootstrapped(replica_count: int, standby_count: int = 0) -> Cluster:
+    """A cluster just bootstrapped: all replicas are in status normal, nothing is pending."""
     cluster = Cluster(replica_count, standby_count)
     for machine in reversed(cluster.machines):
         cluster.start(machine.index)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from coordinator.vsr import Abdicate, ReadIndexRequested, Status, Suspect
-from tests.replication.cluster_harness import Machine, founded
+from coordinator.vsr import Abdicate, ReadIndexRequested, ReplicaStatus, Suspect
+from tests.replication.cluster_harness import Machine, bootstrapped
 from viewstamp.limits import TICK_MS
 
 CALM_ROUNDS_MAX = 3_000
@@ -18,11 +18,11 @@ CALM_ROUNDS_MAX = 3_000
 
 
 class Storm:
-    """Plays random events on a founded cluster."""
+    """Plays random events on a bootstrapped cluster."""
 
     def __init__(self, replica_count: int, seed: int, standby_count: int = 0) -> None:
         self.random = Random(seed)
-        self.cluster = founded(replica_count, standby_count)
+        self.cluster = bootstrapped(replica_count, standby_count)
         machine_count = replica_count + standby_count
         self.cluster.shuffle_jitter(self.random)
         self.down: set[int] = set()
@@ -36,7 +36,7 @@ class Storm:
             (300, self.deliver),
             (100, self.tick),
             (200, self.write),
-            (80, self.retire),
+            (80, self.apply),
             (60, self.batch),
             (2 * rough, self.lose),
             (2 * rough, self.duplicate),
@@ -118,9 +118,9 @@ class Storm:
         elif machine.writes:
             self.cluster.sync(machine.index, self.random.randint(1, 3))
 
-    def retire(self, machine: Machine) -> None:
-        while machine.can_retire and self.random.random() < 0.8:
-            self.cluster.retire(machine.index)
+    def apply(self, machine: Machine) -> None:
+        while machine.can_apply and self.random.random() < 0.8:
+            self.cluster.apply(machine.index)
 
     def batch(self, machine: Machine) -> None:
         for each in self.up:
@@ -183,7 +183,7 @@ class Storm:
         self.cluster.step(machine.index, Suspect(self.random.choice(others)))
 
     def calm(self) -> None:
-        """Heal all; within bounded time one view is normal everywhere, with one log, retired."""
+        """Heal all; within bounded time one view is normal everywhere, with one log, applied."""
         self.cut = set()
         for index in sorted(self.down):
             self.cluster.start(index)
@@ -219,11 +219,11 @@ class Storm:
         """
         replicas = [machine.replica for machine in self.cluster.machines]
         return (
-            all(replica.status is Status.NORMAL for replica in replicas)
+            all(replica.status is ReplicaStatus.NORMAL for replica in replicas)
             and all(machine.replica.is_voter for machine in self.cluster.voters)
             and len({replica.view for replica in replicas}) == 1
             and len({replica.marks.op for replica in replicas}) == 1
-            and all(r.marks.retired_op == r.marks.op for r in replicas)
+            and all(r.marks.applied_op == r.marks.op for r in replicas)
             and replicas[0].marks.op >= max(self.cluster.history)
         )
 

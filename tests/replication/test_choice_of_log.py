@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.vsr import InvariantViolation, PrepareHeader
-from coordinator.vsr.choice import (
+from coordinator.vsr.log_selection import (
     AwaitingRepair,
     AwaitingVotes,
     Choice,
@@ -196,9 +196,9 @@ class History:
         self.random = Random(seed)
         self.count = self.random.choice((2, 3, 3, 4, 5, 6))
         self.quorums = QUORUMS[self.count]
-        founded = chain(0)
-        self.disks = [Disk(list(founded)) for _ in range(self.count)]
-        self.committed = list(founded)
+        bootstrapped = chain(0)
+        self.disks = [Disk(list(bootstrapped)) for _ in range(self.count)]
+        self.committed = list(bootstrapped)
         self.entries = 0
         for view in range(1, self.random.randint(2, 6)):
             self.live(view)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinator.vsr.messages import CommittedMessage, RequestStartViewMessage
-from tests.replication.cluster_harness import CLUSTER_ID, FEATURE_LEVEL, founded
+from tests.replication.cluster_harness import CLUSTER_ID, FEATURE_LEVEL, bootstrapped
 from viewstamp.format.prepare import seal
 from viewstamp.limits import HEARTBEAT_MS
 
@@ -13,7 +13,7 @@ def test_a_stop_records_no_commit_that_is_not_durable() -> None:
 
     Started again with that commit, the replica would execute the other one.
     """
-    cluster = founded(3)
+    cluster = bootstrapped(3)
     cluster.pass_time(HEARTBEAT_MS)
     cluster.batch(0)
     cluster.sync(0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.vsr import Commit, DropRule, Start, SuperblockState
+from coordinator.vsr import Commit, CoreState, DropRule, Start
 from coordinator.vsr.messages import (
     CommittedMessage,
     Prepare,
@@ -52,7 +52,7 @@ def with_logs_that_differ() -> tuple[Cluster, list[Prepare], list[Prepare]]:
     for _ in range(2):
         own.append(child(own[-1], 1))
     machine.journal[2:] = own
-    machine.superblock = SuperblockState(1, 1, 2)
+    machine.superblock = CoreState(1, 1, 2)
     machine.damaged = {3, 4}
     for other in (0, 2):
         cluster.machines[other].journal[2:] = committed
@@ -118,7 +118,7 @@ def test_a_late_log_says_nothing_of_a_damaged_entry_that_is_committed(is_asked_f
     machine = cluster.machines[2]
     old, new = (child(machine.journal[1], view) for view in (0, 1))
     machine.journal[2:], machine.damaged = [new], {3}
-    machine.superblock = SuperblockState(0, 0, 3)
+    machine.superblock = CoreState(0, 0, 3)
     cluster.start(2)
     cluster.network.clear()
     nonce = machine.replica._state.boot_nonce if is_asked_for else NONCE
@@ -144,8 +144,8 @@ def test_an_entry_behind_a_snapshot_is_replaced_though_the_one_before_is_not_the
     cluster.stopped.discard(2)
     machine.boots += 1
     machine.journal = machine.journal[:5]
-    machine.executed_op = machine.retired_op = 5
-    cluster.step(2, Start(SuperblockState(0, 0, 5), (), b"first boot nonce", 5))
+    machine.executed_op = machine.applied_op = 5
+    cluster.step(2, Start(CoreState(0, 0, 5), (), b"first boot nonce", 5))
     cluster.network.clear()
     cluster.receive(2, StartViewMessage(CLUSTER_ID, 0, 0, NONCE, 5, 6, (old.header,)))
     cluster.receive(2, RepairMessage(CLUSTER_ID, 0, old))
@@ -153,7 +153,7 @@ def test_an_entry_behind_a_snapshot_is_replaced_though_the_one_before_is_not_the
     cluster.network.clear()
     if restarts:
         machine.forget()
-        machine.executed_op = machine.retired_op = 5
+        machine.executed_op = machine.applied_op = 5
         cluster.step(2, Start(machine.superblock, (old.header,), b"other boot nonce", 5))
 
     cluster.pass_time(10_000)

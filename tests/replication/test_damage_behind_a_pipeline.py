@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.vsr import Abdicate, PersistPrepares, RecordFaulty, Send, Status
+from coordinator.vsr import Abdicate, PersistPrepares, RecordFaulty, ReplicaStatus, Send
 from coordinator.vsr.log import LOG_TAIL_PREPARES
 from coordinator.vsr.messages import (
     CommitMessage,
@@ -12,7 +12,7 @@ from coordinator.vsr.messages import (
     PrepareMessage,
     StartViewMessage,
 )
-from tests.replication.cluster_harness import Cluster, founded
+from tests.replication.cluster_harness import Cluster, bootstrapped
 from viewstamp.limits import (
     FORFEIT_LAG_OPS,
     PIPELINE_PREPARES_MAX,
@@ -40,8 +40,8 @@ def settle(cluster: Cluster) -> None:
     """Let everything that is under way happen, but for what is lost."""
     cluster.network = [item for item in cluster.network if not is_lost(item[1])]
     for machine in cluster.machines:
-        while machine.can_retire:
-            cluster.retire(machine.index)
+        while machine.can_apply:
+            cluster.apply(machine.index)
         if machine.writes:
             cluster.sync(machine.index)
         if machine.superblock_write is not None:
@@ -57,7 +57,7 @@ def one_behind_in_an_earlier_view() -> Cluster:
     Replica 0 took over the log of view 2, which replica 1 is only on its way to, and has sequenced
     a whole pipeline of entries since.
     """
-    cluster = founded(2)
+    cluster = bootstrapped(2)
     cluster.batch(0)
     cluster.pass_time(100)
     fill_pipeline(cluster)
@@ -65,7 +65,10 @@ def one_behind_in_an_earlier_view() -> Cluster:
     cluster.network.clear()
     cluster.step(0, Abdicate("asked to"))
     first = cluster.machines[0]
-    while first.replica.marks.log_view < LATER_VIEW or first.replica.status is not Status.NORMAL:
+    while (
+        first.replica.marks.log_view < LATER_VIEW
+        or first.replica.status is not ReplicaStatus.NORMAL
+    ):
         settle(cluster)
         cluster.now_ticks += 1
         for machine in cluster.machines:
@@ -89,8 +92,8 @@ def test_a_peer_that_knows_of_no_commit_gives_what_is_damaged(damaged: set[int])
     cluster.pass_time(VIEW_CHANGE_MS_MAX)
 
     assert first.damaged == set()
-    assert [each.replica.status for each in cluster.machines] == [Status.NORMAL] * 2
-    assert [each.replica.marks.retired_op for each in cluster.machines] == [10, 10]
+    assert [each.replica.status for each in cluster.machines] == [ReplicaStatus.NORMAL] * 2
+    assert [each.replica.marks.applied_op for each in cluster.machines] == [10, 10]
 
 
 @pytest.mark.parametrize("damaged", [{5}, {3, 10}, {5, 6, 7}, {3, 4, 5, 6, 7, 8, 9, 10}])
@@ -101,7 +104,7 @@ def test_the_chain_tells_what_is_damaged_far_below_the_head(damaged: set[int]) -
     view. So it is asked by checksum, which the entry after the damaged one tells, though that is
     not in memory any more.
     """
-    cluster = founded(3)
+    cluster = bootstrapped(3)
     cluster.batch(0)
     cluster.pass_time(100)
     fill_pipeline(cluster)
@@ -112,7 +115,7 @@ def test_the_chain_tells_what_is_damaged_far_below_the_head(damaged: set[int]) -
     first, second, third = cluster.machines
     cluster.step(0, Abdicate("asked to"))
     cluster.pass_time(VIEW_CHANGE_MS_MAX)
-    assert (third.replica.status, third.replica.primary) == (Status.NORMAL, 2)
+    assert (third.replica.status, third.replica.primary) == (ReplicaStatus.NORMAL, 2)
     for _ in range(LOG_TAIL_PREPARES + 8):
         cluster.settle()
         cluster.batch(2)
@@ -129,13 +132,13 @@ def test_the_chain_tells_what_is_damaged_far_below_the_head(damaged: set[int]) -
     cluster.pass_time(2 * VIEW_CHANGE_MS_MAX)
 
     assert first.damaged == set()
-    assert [each.replica.status for each in (first, second)] == [Status.NORMAL] * 2
-    assert second.replica.marks.retired_op >= head_op
+    assert [each.replica.status for each in (first, second)] == [ReplicaStatus.NORMAL] * 2
+    assert second.replica.marks.applied_op >= head_op
 
 
 def test_a_damaged_record_is_not_held() -> None:
     """It takes room to write it anew, though memory has the entry still."""
-    cluster = founded(3)
+    cluster = bootstrapped(3)
     cluster.batch(0)
     cluster.settle()
     machine = cluster.machines[1]
@@ -155,7 +158,7 @@ def test_a_damaged_record_is_not_held() -> None:
 def test_a_damaged_record_without_room_comes_from_a_peer(index: int) -> None:
     """A full disk is not written to, though memory has the entry; what a peer sends is let in once
     there is room, and until then the copy does not count."""
-    cluster = founded(3)
+    cluster = bootstrapped(3)
     cluster.batch(0)
     cluster.settle()
     machine = cluster.machines[index]

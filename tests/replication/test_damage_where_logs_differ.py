@@ -13,7 +13,7 @@ from coordinator.vsr import (
     PersistPrepares,
     RecordFaulty,
 )
-from coordinator.vsr.install import contradicts
+from coordinator.vsr.log_adoption import contradicts
 from coordinator.vsr.messages import (
     CommittedMessage,
     DoViewChangeMessage,

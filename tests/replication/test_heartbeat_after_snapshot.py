@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coordinator.vsr import Status
+from coordinator.vsr import ReplicaStatus
 from coordinator.vsr.messages import PrepareOkMessage
-from tests.replication.cluster_harness import Cluster, founded
+from tests.replication.cluster_harness import Cluster, bootstrapped
 from viewstamp.limits import TICK_MS
 
 
@@ -27,7 +27,7 @@ def pass_time_without_acks(cluster: Cluster, duration_ms: int) -> None:
 
 def test_a_heartbeat_names_an_entry_that_only_the_snapshot_has() -> None:
     """The entry after it tells its checksum; else all backups, which hold it, would end."""
-    cluster = founded(3)
+    cluster = bootstrapped(3)
     cluster.pass_time(50)
     for _ in range(3):
         cluster.batch(0)
@@ -47,6 +47,6 @@ def test_a_heartbeat_names_an_entry_that_only_the_snapshot_has() -> None:
 
     assert first.replica.marks.log_view == second.replica.marks.log_view == 1
     assert (first.replica.marks.op, first.replica.marks.commit_max) == (5, 4)
-    assert second.replica.status is Status.NORMAL
+    assert second.replica.status is ReplicaStatus.NORMAL
     cluster.pass_time(500)
-    assert [each.replica.marks.retired_op for each in (first, second)] == [5, 5]
+    assert [each.replica.marks.applied_op for each in (first, second)] == [5, 5]

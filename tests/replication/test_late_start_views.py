@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.vsr import Dropped, DropRule, Status
+from coordinator.vsr import Dropped, DropRule, ReplicaStatus
 from coordinator.vsr.effects import Effect
 from coordinator.vsr.messages import CommittedMessage, StartViewChangeMessage, StartViewMessage
-from tests.replication.cluster_harness import CLUSTER_ID, Cluster, founded
-from viewstamp.format.prepare import PrepareHeader
+from tests.replication.cluster_harness import CLUSTER_ID, Cluster, bootstrapped
+from viewstamp.format.prepare import SealedHeader
 from viewstamp.limits import SUSPICION_JITTER_MS, SUSPICION_MS, TICK_MS
 
 NONCE = bytes(16)
@@ -28,13 +28,13 @@ def leave(cluster: Cluster, index: int) -> None:
         cluster.receive(index, StartViewChangeMessage(CLUSTER_ID, other, 1))
 
 
-def caught_up_before_the_view(*, enters: bool) -> tuple[Cluster, PrepareHeader]:
+def caught_up_before_the_view(*, enters: bool) -> tuple[Cluster, SealedHeader]:
     """Entry 2 is of view 1 and committed without replica 2, which has it by catching up alone.
 
     Then it restarts, and knows no more that this is committed. It is in view 0, or on the way to
     the log of view 1 if it `enters`.
     """
-    cluster = founded(3)
+    cluster = bootstrapped(3)
     cluster.pass_time(50)
     cluster.stopped.add(2)
     leave(cluster, 1)
@@ -51,7 +51,7 @@ def caught_up_before_the_view(*, enters: bool) -> tuple[Cluster, PrepareHeader]:
     cluster.machines[2].superblock_write = None
     cluster.network.clear()
     cluster.start(2)
-    assert isinstance(entry.header, PrepareHeader)
+    assert isinstance(entry.header, SealedHeader)
     assert entry.view == 1
     assert cluster.machines[2].replica.marks.commit_max == 1
     return cluster, entry.header
@@ -65,8 +65,8 @@ def test_a_start_view_with_less_than_this_replica_caught_up_with_is_stale() -> N
 
     assert rules(effects) == [DropRule.STALE_START_VIEW]
     cluster.pass_time(PATIENCE_MS)
-    assert cluster.machines[2].replica.marks.retired_op == entry.op, "the primary was asked"
-    assert cluster.machines[2].replica.status is Status.NORMAL
+    assert cluster.machines[2].replica.marks.applied_op == entry.op, "the primary was asked"
+    assert cluster.machines[2].replica.status is ReplicaStatus.NORMAL
 
 
 def test_a_start_view_of_a_view_before_an_own_entry_is_stale() -> None:
@@ -78,5 +78,5 @@ def test_a_start_view_of_a_view_before_an_own_entry_is_stale() -> None:
 
     assert rules(effects) == [DropRule.STALE_START_VIEW]
     cluster.pass_time(PATIENCE_MS)
-    assert cluster.machines[2].replica.marks.retired_op == entry.op, "it follows in view 1"
+    assert cluster.machines[2].replica.marks.applied_op == entry.op, "it follows in view 1"
     assert cluster.machines[2].replica.view == 1

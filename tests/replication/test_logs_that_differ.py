@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.vsr import DiscardAfter, DropRule, PersistPrepares, Status
+from coordinator.vsr import DiscardAfter, DropRule, PersistPrepares, ReplicaStatus
 from coordinator.vsr.messages import (
     CommittedMessage,
     DoViewChangeMessage,
@@ -14,10 +14,10 @@ from coordinator.vsr.messages import (
 )
 from tests.replication.cluster_harness import CLUSTER_ID
 from tests.replication.test_view_change_statements import NONCE, quiet, rules
-from viewstamp.format.prepare import Prepare, seal
+from viewstamp.format.prepare import SealedPrepare, seal
 
 
-def another_entry_after(parent: PrepareHeader, view: int) -> Prepare:
+def another_entry_after(parent: PrepareHeader, view: int) -> SealedPrepare:
     """An entry that the primary of `view` sequenced after `parent`."""
     return seal(
         parent=parent.checksum,
@@ -89,7 +89,7 @@ def test_a_log_without_what_was_committed_since_is_not_taken_over(head_op: int) 
     cluster.pass_time(2_000)
 
     assert rules(effects) == [DropRule.NOT_LACKING]
-    assert left_at is Status.VIEW_CHANGE
+    assert left_at is ReplicaStatus.VIEW_CHANGE
     joined, primary = cluster.machines[4].replica, cluster.machines[1].replica
-    assert (joined.status, joined.view) == (Status.NORMAL, primary.view)
+    assert (joined.status, joined.view) == (ReplicaStatus.NORMAL, primary.view)
     assert joined.marks.commit_max == 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.vsr import ReadIndexRequested, Status
-from tests.replication.cluster_harness import Cluster, founded
+from coordinator.vsr import ReadIndexRequested, ReplicaStatus
+from tests.replication.cluster_harness import Cluster, bootstrapped
 from viewstamp.limits import PREPARE_RESEND_MS, TICK_MS
 
 Action = tuple[str, int, int]
@@ -42,10 +42,10 @@ class Play:
         if machine.superblock_write is not None:
             self.cluster.sync_superblock(machine.index)
 
-    def retire(self, first: int, second: int) -> None:
+    def apply(self, first: int, second: int) -> None:
         machine = self.cluster.machines[first % len(self.cluster.machines)]
-        if machine.can_retire:
-            self.cluster.retire(machine.index)
+        if machine.can_apply:
+            self.cluster.apply(machine.index)
 
     def read(self, first: int, second: int) -> None:
         self.tokens += 1
@@ -75,17 +75,17 @@ class Play:
         for _ in range(HEAL_ROUNDS_MAX):
             self.cluster.settle()
             marks = self.cluster.machines[0].replica.marks
-            if marks.op == marks.retired_op:
+            if marks.op == marks.applied_op:
                 return
             self.cluster.now_ticks += PREPARE_RESEND_MS // TICK_MS
             self.cluster.tick(0)
         raise AssertionError(f"not all committed: {self.cluster.machines[0].replica!r}")
 
 
-@given(actions("batch", "sync", "retire", "read"))
+@given(actions("batch", "sync", "apply", "read"))
 def test_alone_all_that_is_admitted_commits_in_order(script: list[Action]) -> None:
-    """Whatever the order of writes, retirements and batches, every admitted entry executes."""
-    play = Play(founded(1))
+    """Whatever the order of writes, applying and batches, every admitted entry executes."""
+    play = Play(bootstrapped(1))
     play.run(script)
 
     play.heal()
@@ -94,10 +94,10 @@ def test_alone_all_that_is_admitted_commits_in_order(script: list[Action]) -> No
     assert executed == [*range(1, len(executed) + 1)] == play.cluster.admitted_ops
 
 
-@given(actions("batch", "batch", "sync", "superblock", "retire", "read", "crash"))
+@given(actions("batch", "batch", "sync", "superblock", "apply", "read", "crash"))
 def test_alone_nothing_executed_is_lost_by_crashes(script: list[Action]) -> None:
     """Each new process executes the same entries from the first, and its view is a later one."""
-    play = Play(founded(1))
+    play = Play(bootstrapped(1))
     play.run(script)
     superblock = play.cluster.machines[0].superblock
     executed = max(play.cluster.history)
@@ -106,7 +106,7 @@ def test_alone_nothing_executed_is_lost_by_crashes(script: list[Action]) -> None
     play.heal()
 
     replica = play.cluster.machines[0].replica
-    assert replica.status is Status.NORMAL
+    assert replica.status is ReplicaStatus.NORMAL
     assert superblock is not None
     assert replica.view == superblock.view + 1
     assert replica.marks.commit_min >= executed
@@ -114,12 +114,12 @@ def test_alone_nothing_executed_is_lost_by_crashes(script: list[Action]) -> None
 
 @settings(max_examples=150)
 @given(
-    actions("batch", "batch", "sync", "sync", "retire", "read", "tick", "deliver", "deliver")
-    | actions("batch", "sync", "retire", "read", "tick", "deliver", "duplicate", "lose")
+    actions("batch", "batch", "sync", "sync", "apply", "read", "tick", "deliver", "deliver")
+    | actions("batch", "sync", "apply", "read", "tick", "deliver", "duplicate", "lose")
 )
 def test_three_replicas_agree_whatever_the_network_does(script: list[Action]) -> None:
     """Loss, repetition and reordering change nothing in the history; what is admitted commits."""
-    play = Play(founded(3))
+    play = Play(bootstrapped(3))
     play.run(script)
 
     play.heal()
@@ -133,8 +133,8 @@ def test_three_replicas_agree_whatever_the_network_does(script: list[Action]) ->
     st.sampled_from([2, 3, 4, 5, 6]),
     actions("sync", "superblock", "tick", "deliver", "deliver", "duplicate", "lose"),
 )
-def test_founding_succeeds_once_the_network_lets_it(count: int, script: list[Action]) -> None:
-    """Lost and repeated questions and answers delay a founding, and never double it."""
+def test_bootstrap_succeeds_once_the_network_lets_it(count: int, script: list[Action]) -> None:
+    """Lost and repeated questions and answers delay a bootstrap, and never double it."""
     cluster = Cluster(count)
     for index in range(count):
         cluster.start(index)

@@ -14,18 +14,18 @@ from coordinator.vsr import (
     CallerError,
     Commit,
     Configuration,
+    CoreState,
     DiscardAfter,
     Dropped,
     DropRule,
     Effect,
     InvariantViolation,
     ReadIndexRequested,
+    ReplicaStatus,
     Send,
     SnapshotNeeded,
-    Status,
-    SuperblockState,
     Suspect,
-    drop,
+    message_guards,
     replica,
 )
 from coordinator.vsr.messages import (
@@ -37,8 +37,8 @@ from coordinator.vsr.messages import (
     RequestAdmissionMessage,
     StartViewChangeMessage,
 )
-from coordinator.vsr.state import State, Wish
-from tests.replication.cluster_harness import CLUSTER_ID, Cluster, founded
+from coordinator.vsr.state import PreVote, ReplicaState
+from tests.replication.cluster_harness import CLUSTER_ID, Cluster, bootstrapped
 from tests.replication.storm import weather
 from viewstamp.limits import STANDBYS_MAX, SUSPICION_JITTER_MS, SUSPICION_MS
 
@@ -82,8 +82,8 @@ def test_a_wrong_number_of_standbys_is_refused(
         Configuration(CLUSTER_ID, index, replica_count, 1, standby_count)
 
 
-def test_a_cluster_is_founded_without_its_standbys() -> None:
-    """That a standby is missing keeps nobody from founding the cluster; it follows later."""
+def test_a_cluster_is_bootstrapped_without_its_standbys() -> None:
+    """That a standby is missing keeps nobody from bootstrap the cluster; it follows later."""
     cluster = Cluster(3, 1)
     cluster.stopped.add(STANDBY)
     for index in (2, 1, 0):
@@ -94,15 +94,15 @@ def test_a_cluster_is_founded_without_its_standbys() -> None:
     cluster.start(STANDBY)
     cluster.pass_time(LONG_MS)
 
-    assert cluster.machines[0].replica.status is Status.NORMAL
-    assert cluster.machines[STANDBY].replica.status is Status.NORMAL
+    assert cluster.machines[0].replica.status is ReplicaStatus.NORMAL
+    assert cluster.machines[STANDBY].replica.status is ReplicaStatus.NORMAL
     superblock = cluster.machines[STANDBY].superblock
     assert superblock is not None and superblock.voting_view == NOT_ADMITTED
 
 
 def test_the_copy_of_a_standby_commits_nothing() -> None:
     """With two replicas, one of them silent, an entry that a standby holds stays uncommitted."""
-    cluster = founded(2, 1)
+    cluster = bootstrapped(2, 1)
     cluster.batch(0)
     lose_messages_to(cluster, 1)
     cluster.stopped.add(1)
@@ -114,7 +114,7 @@ def test_the_copy_of_a_standby_commits_nothing() -> None:
 
 def test_a_standby_says_nothing_that_counts() -> None:
     """Over entries, heartbeats, rounds of reads, and a change of views, it only ever asks."""
-    cluster = founded(3, 1)
+    cluster = bootstrapped(3, 1)
     said: list[Any] = []
     for _ in range(5):
         cluster.batch(0)
@@ -130,27 +130,27 @@ def test_a_standby_says_nothing_that_counts() -> None:
         said += said_by(cluster, STANDBY)
         cluster.settle()
 
-    assert not [message for message in said if isinstance(message, drop.AMONG_VOTERS)]
+    assert not [message for message in said if isinstance(message, message_guards.AMONG_VOTERS)]
     assert cluster.machines[STANDBY].replica.view == 1
-    assert cluster.machines[STANDBY].replica.status is Status.NORMAL
+    assert cluster.machines[STANDBY].replica.status is ReplicaStatus.NORMAL
 
 
 def test_a_standby_that_hears_nobody_keeps_silent() -> None:
-    """Alone, suspecting everybody, it wishes for no other view and votes for none."""
-    cluster = founded(3, 1)
+    """Alone, suspecting everybody, it pre-votes for no other view and votes for none."""
+    cluster = bootstrapped(3, 1)
     for index in range(3):
         cluster.stop(index)
     cluster.step(STANDBY, Suspect(0))
     cluster.pass_time(3 * (SUSPICION_MS + SUSPICION_JITTER_MS))
 
     assert cluster.machines[STANDBY].replica.view == 0
-    assert cluster.machines[STANDBY].replica._state.wishes == {}
+    assert cluster.machines[STANDBY].replica._state.pre_votes == {}
     assert said_by(cluster, STANDBY) == []
 
 
 def test_standbys_alone_elect_nobody() -> None:
     """Three standbys beside one of three replicas are no quorum for anything."""
-    cluster = founded(3, 3)
+    cluster = bootstrapped(3, 3)
     cluster.stop(1)
     cluster.stop(2)
     cluster.batch(0)
@@ -174,14 +174,14 @@ def test_standbys_alone_elect_nobody() -> None:
 )
 def test_what_a_standby_must_not_say_is_dropped(message: Any) -> None:
     """Who takes itself for a replica with a vote, and is a standby to the others, is unheard."""
-    cluster = founded(3, 1)
+    cluster = bootstrapped(3, 1)
 
     assert dropped_rules(cluster.receive(0, message)) == [DropRule.STANDBY]
 
 
 def test_a_standby_is_not_admitted() -> None:
     """Nobody can give it a vote."""
-    cluster = founded(3, 1)
+    cluster = bootstrapped(3, 1)
     nonce = cluster.machines[STANDBY].replica._state.boot_nonce
 
     effects = cluster.receive(STANDBY, AdmissionMessage(CLUSTER_ID, 0, 0, nonce, 2))
@@ -191,13 +191,13 @@ def test_a_standby_is_not_admitted() -> None:
 
 def let_standbys_vouch(patch: pytest.MonkeyPatch) -> None:
     """Standbys acknowledge, and primaries listen."""
-    patch.setattr(State, "is_voter_in", lambda self, view: True)
-    patch.setattr(drop, "ANY_RULES", drop.ANY_RULES[:2])
+    patch.setattr(ReplicaState, "is_voter_in", lambda self, view: True)
+    patch.setattr(message_guards, "ANY_RULES", message_guards.ANY_RULES[:2])
 
 
 def test_a_primary_that_counts_a_standby_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quorum with a standby in it is found before anything is executed on the strength of it."""
-    cluster = founded(3, 1)
+    cluster = bootstrapped(3, 1)
     let_standbys_vouch(monkeypatch)
     cluster.batch(0)
     lose_messages_to(cluster, 1, 2)
@@ -208,7 +208,7 @@ def test_a_primary_that_counts_a_standby_stops(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_harness_finds_a_commit_on_a_standby(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same, where no invariant looks: a standby's copy is none to the checker either."""
-    cluster = founded(3, 1)
+    cluster = bootstrapped(3, 1)
     let_standbys_vouch(monkeypatch)
     monkeypatch.setattr(replica, "check_step", lambda before, state: None)
     cluster.batch(0)
@@ -218,46 +218,46 @@ def test_the_harness_finds_a_commit_on_a_standby(monkeypatch: pytest.MonkeyPatch
         cluster.settle()
 
 
-def vote_as_standby(state: State) -> None:
+def vote_as_standby(state: ReplicaState) -> None:
     """Cast a vote."""
     state.votes[state.replica] = DoViewChangeMessage(CLUSTER_ID, 3, 1, 0, 1, 1, (), (), False)
 
 
-def wish_as_standby(state: State) -> None:
-    """Wish for the next view."""
-    state.wishes[state.replica] = Wish(state.view + 1, state.now_ticks)
+def pre_vote_as_standby(state: ReplicaState) -> None:
+    """Pre-vote for the next view."""
+    state.pre_votes[state.replica] = PreVote(state.view + 1, state.now_ticks)
 
 
-def forget_role(state: State) -> None:
+def forget_role(state: ReplicaState) -> None:
     """Write a superblock that says it may vote."""
-    state.writing = SuperblockState(0, 0, 1, 0)
+    state.writing = CoreState(0, 0, 1, 0)
 
 
-def count_wish(state: State) -> None:
-    """A replica notes the wish of a standby."""
-    state.wishes[STANDBY] = Wish(state.view + 1, state.now_ticks)
+def count_pre_vote(state: ReplicaState) -> None:
+    """A replica notes the pre-vote of a standby."""
+    state.pre_votes[STANDBY] = PreVote(state.view + 1, state.now_ticks)
 
 
-def count_founder(state: State) -> None:
-    """A founding primary takes a standby for a founder."""
-    state.founders[STANDBY] = bytes(16)
+def count_initial_member(state: ReplicaState) -> None:
+    """A bootstrap primary takes a standby for an initial member."""
+    state.initial_members[STANDBY] = bytes(16)
 
 
 @pytest.mark.parametrize(
     ("index", "plant", "rule"),
     [
         (STANDBY, vote_as_standby, "standby_only_follows"),
-        (STANDBY, wish_as_standby, "standby_only_follows"),
+        (STANDBY, pre_vote_as_standby, "standby_only_follows"),
         (STANDBY, forget_role, "standby_only_follows"),
-        (0, count_wish, "voters_alone_are_counted"),
-        (0, count_founder, "voters_alone_are_counted"),
+        (0, count_pre_vote, "voters_alone_are_counted"),
+        (0, count_initial_member, "voters_alone_are_counted"),
     ],
 )
 def test_the_invariants_about_standbys_can_fail(
-    index: int, plant: Callable[[State], None], rule: str, monkeypatch: pytest.MonkeyPatch
+    index: int, plant: Callable[[ReplicaState], None], rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A handler that lets a standby count stops the replica, naming the rule."""
-    cluster = founded(3, 1)
+    cluster = bootstrapped(3, 1)
     monkeypatch.setitem(replica.EVENT_HANDLERS, Suspect, lambda state, _: plant(state))
 
     with pytest.raises(InvariantViolation, match=rule):
@@ -266,9 +266,9 @@ def test_the_invariants_about_standbys_can_fail(
 
 def test_a_standby_does_not_start_on_the_disk_of_a_voter() -> None:
     """A superblock that ever admitted its replica is no standby's."""
-    cluster = founded(3, 1)
+    cluster = bootstrapped(3, 1)
     machine = cluster.machines[STANDBY]
-    machine.superblock = SuperblockState(0, 0, 1, 0)
+    machine.superblock = CoreState(0, 0, 1, 0)
 
     with pytest.raises(CallerError, match="superblock of a standby"):
         cluster.start(STANDBY)
@@ -276,7 +276,7 @@ def test_a_standby_does_not_start_on_the_disk_of_a_voter() -> None:
 
 def test_a_standby_that_lost_its_superblock_is_a_standby() -> None:
     """With one entry in its journal and nothing else, the first thing that it notes is its role."""
-    cluster = founded(3, 1)
+    cluster = bootstrapped(3, 1)
     cluster.stop(STANDBY)
     cluster.machines[STANDBY].superblock = None
     cluster.batch(0)
@@ -285,12 +285,12 @@ def test_a_standby_that_lost_its_superblock_is_a_standby() -> None:
 
     superblock = cluster.machines[STANDBY].superblock
     assert superblock is not None and superblock.voting_view == NOT_ADMITTED
-    assert cluster.machines[STANDBY].replica.marks.retired_op == 2
+    assert cluster.machines[STANDBY].replica.marks.applied_op == 2
 
 
 def test_a_standby_catches_up_by_itself() -> None:
     """What it missed while it was down it asks for, more than anybody keeps in memory."""
-    cluster = founded(3, 1)
+    cluster = bootstrapped(3, 1)
     cluster.stop(STANDBY)
     for _ in range(MANY):
         cluster.batch(0)
@@ -298,12 +298,12 @@ def test_a_standby_catches_up_by_itself() -> None:
     cluster.start(STANDBY)
     cluster.pass_time(LONG_MS)
 
-    assert cluster.machines[STANDBY].replica.marks.retired_op == MANY + 1
+    assert cluster.machines[STANDBY].replica.marks.applied_op == MANY + 1
 
 
 def test_a_standby_restarts_from_a_snapshot_when_the_log_is_gone() -> None:
     """What the others truncated comes as a snapshot, as to every replica."""
-    cluster = founded(3, 1)
+    cluster = bootstrapped(3, 1)
     cluster.stop(STANDBY)
     for _ in range(4):
         cluster.batch(0)
@@ -319,7 +319,7 @@ def test_a_standby_restarts_from_a_snapshot_when_the_log_is_gone() -> None:
 
 def overtaken() -> tuple[Cluster, CommittedMessage]:
     """A standby in view 0 alone has entry 2 of it; the others have committed another in view 1."""
-    cluster = founded(3, 1)
+    cluster = bootstrapped(3, 1)
     cluster.batch(0)
     lose_messages_to(cluster, 1, 2)
     while cluster.network:
@@ -343,7 +343,7 @@ def test_an_entry_of_a_later_view_waits_for_the_log_of_that_view() -> None:
     assert dropped_rules(cluster.receive(STANDBY, message)) == [DropRule.LOG_REPLACED]
 
     cluster.pass_time(LONG_MS)
-    assert cluster.machines[STANDBY].replica.marks.retired_op == 2
+    assert cluster.machines[STANDBY].replica.marks.applied_op == 2
     assert cluster.machines[STANDBY].journal[1] == message.prepare
 
 
@@ -362,7 +362,7 @@ def test_a_standby_discards_what_the_later_view_does_not_have() -> None:
 
 def test_a_standby_gives_what_the_others_lost() -> None:
     """A committed record that is damaged with every replica that votes is written anew from it."""
-    cluster = founded(3, 1)
+    cluster = bootstrapped(3, 1)
     cluster.batch(0)
     cluster.pass_time(LONG_MS)
     for machine in cluster.voters:
@@ -373,12 +373,12 @@ def test_a_standby_gives_what_the_others_lost() -> None:
     cluster.pass_time(3 * LONG_MS)
 
     assert [machine.damaged for machine in cluster.voters] == [set(), set(), set()]
-    assert all(machine.replica.marks.retired_op >= 2 for machine in cluster.machines)
+    assert all(machine.replica.marks.applied_op >= 2 for machine in cluster.machines)
 
 
 def test_a_standby_answers_reads_with_an_index_of_the_primary() -> None:
     """Its read sees all that was acknowledged, as a quorum of those that vote confirms."""
-    cluster = founded(3, 1)
+    cluster = bootstrapped(3, 1)
     cluster.batch(0)
     lose_messages_to(cluster, STANDBY)
     cluster.settle()
@@ -386,12 +386,12 @@ def test_a_standby_answers_reads_with_an_index_of_the_primary() -> None:
     cluster.pass_time(LONG_MS)
 
     assert cluster.reads == {}
-    assert cluster.machines[STANDBY].replica.marks.retired_op == 2
+    assert cluster.machines[STANDBY].replica.marks.applied_op == 2
 
 
 def test_standbys_confirm_no_reads() -> None:
     """A primary alone with two standbys cannot prove that it still leads, and grants nothing."""
-    cluster = founded(3, 2)
+    cluster = bootstrapped(3, 2)
     cluster.stop(1)
     cluster.stop(2)
     cluster.step(0, ReadIndexRequested(1))
@@ -403,7 +403,7 @@ def test_standbys_confirm_no_reads() -> None:
 
 def test_entries_are_repeated_to_voters_alone() -> None:
     """A standby, which answers nothing, costs the primary one message for each entry."""
-    cluster = founded(3, 1)
+    cluster = bootstrapped(3, 1)
     cluster.batch(0)
     lose_messages_to(cluster, 1, 2, STANDBY)
     cluster.now_ticks += 100
@@ -417,7 +417,7 @@ def test_entries_are_repeated_to_voters_alone() -> None:
     assert repeated == {1, 2}
 
 
-def test_a_blank_standby_takes_no_founding_entry() -> None:
+def test_a_blank_standby_takes_no_bootstrap_entry() -> None:
     """Before its disk says that it is a standby it journals nothing, not even op 1."""
     cluster = Cluster(3, 1)
     for index in (STANDBY, 2, 1, 0):
@@ -427,13 +427,13 @@ def test_a_blank_standby_takes_no_founding_entry() -> None:
     cluster.settle()
     message = PrepareMessage(CLUSTER_ID, 0, 0, cluster.machines[0].journal[0])
 
-    assert dropped_rules(cluster.receive(STANDBY, message)) == [DropRule.NOT_A_FOUNDER]
+    assert dropped_rules(cluster.receive(STANDBY, message)) == [DropRule.NOT_AN_INITIAL_MEMBER]
     assert cluster.machines[STANDBY].writes == []
 
 
 def test_a_standby_that_lost_its_disk_is_a_standby() -> None:
     """An empty disk is filled again, and earns no vote."""
-    cluster = founded(3, 1)
+    cluster = bootstrapped(3, 1)
     cluster.batch(0)
     cluster.settle()
     cluster.stop(STANDBY)
@@ -442,14 +442,14 @@ def test_a_standby_that_lost_its_disk_is_a_standby() -> None:
     cluster.pass_time(3 * LONG_MS)
 
     core = cluster.machines[STANDBY].replica
-    assert core.marks.retired_op == 2
+    assert core.marks.applied_op == 2
     assert (core.is_standby, core.is_voter) == (True, False)
     assert cluster.machines[0].replica.view == 0
 
 
 def test_a_standby_executes_what_its_journal_holds_before_it_hears_anybody() -> None:
     """A restart goes on from what its disk knows to be committed."""
-    cluster = founded(3, 1)
+    cluster = bootstrapped(3, 1)
     cluster.batch(0)
     cluster.pass_time(LONG_MS)
     cluster.stop(STANDBY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.vsr import (
+    CoreState,
     DiscardAfter,
     DropRule,
     InvariantViolation,
@@ -12,10 +13,9 @@ from coordinator.vsr import (
     RecordFaulty,
     RefusalReason,
     Refused,
-    Status,
-    SuperblockState,
+    ReplicaStatus,
 )
-from coordinator.vsr.log import Entry, LogTail
+from coordinator.vsr.log import LogEntry, LogTail
 from coordinator.vsr.messages import CommittedMessage, Prepare, RepairMessage, StartViewMessage
 from tests.replication.cluster_harness import CLUSTER_ID, Cluster
 from tests.replication.test_logs_that_differ import another_entry_after
@@ -57,15 +57,15 @@ def joins(cluster: Cluster, index: int) -> None:
     """In the end the replica has executed all that the others have, in their view."""
     cluster.pass_time(4_000)
     joined, other = cluster.machines[index].replica, cluster.machines[(index + 1) % 3].replica
-    assert (joined.status, joined.view) == (Status.NORMAL, other.view)
-    assert joined.marks.retired_op == other.marks.retired_op
+    assert (joined.status, joined.view) == (ReplicaStatus.NORMAL, other.view)
+    assert joined.marks.applied_op == other.marks.applied_op
 
 
 def test_a_committed_entry_is_not_one_that_is_just_written_in_its_place() -> None:
     """The old entry is damaged, and comes again by a late log; then the committed one comes."""
     cluster, (old,), new = left_behind(committed=1, in_vain=1)
     cluster.machines[2].damaged = {2}
-    cluster.machines[2].superblock = SuperblockState(0, 0, 1)
+    cluster.machines[2].superblock = CoreState(0, 0, 1)
     cluster.start(2)
     cluster.network.clear()
     cluster.receive(2, StartViewMessage(CLUSTER_ID, 0, 0, NONCE, 1, 2, (old.header,)))
@@ -96,7 +96,7 @@ def test_what_follows_a_damaged_entry_is_not_replaced_before_that_is_mended() ->
     """Nothing can be put behind an entry whose checksum nobody knows."""
     cluster, _, new = left_behind(committed=2, in_vain=2)
     cluster.machines[2].damaged = {2, 3}
-    cluster.machines[2].superblock = SuperblockState(0, 0, 2)
+    cluster.machines[2].superblock = CoreState(0, 0, 2)
     cluster.start(2)
     cluster.network.clear()
 
@@ -134,7 +134,7 @@ def test_a_primary_takes_no_entry_of_a_later_view_once_it_has_its_log() -> None:
     cluster, entry = committed_in_view_2()
     cluster.receive(1, empty_vote(0, 1))
     cluster.sync_superblock(1)
-    assert cluster.machines[1].superblock_write == SuperblockState(1, 1, 1)
+    assert cluster.machines[1].superblock_write == CoreState(1, 1, 1)
 
     effects = cluster.receive(1, CommittedMessage(CLUSTER_ID, 2, entry, 2))
 
@@ -153,11 +153,11 @@ def test_who_has_an_entry_of_a_later_view_leads_no_earlier_one() -> None:
 
     cluster.receive(1, empty_vote(0, 1))
     machine = cluster.machines[1]
-    while machine.superblock_write is not None or machine.can_retire:
+    while machine.superblock_write is not None or machine.can_apply:
         if machine.superblock_write is not None:
             cluster.sync_superblock(1)
-        while machine.can_retire:
-            cluster.retire(1)
+        while machine.can_apply:
+            cluster.apply(1)
     refused = cluster.batch(1)
     cluster.sync(1)
     cluster.start(1)
@@ -178,4 +178,4 @@ def test_views_of_entries_never_go_back() -> None:
     earlier = another_entry_after(later.header, view=2)
 
     with pytest.raises(InvariantViolation, match="views of entries never go back"):
-        tail.append(Entry(earlier.header, earlier, 3))
+        tail.append(LogEntry(earlier.header, earlier, 3))

@@ -10,20 +10,20 @@ import pytest
 from coordinator.vsr import (
     NOT_ADMITTED,
     Commit,
+    CoreState,
     Dropped,
     DropRule,
     InvariantViolation,
     PersistPrepares,
     PersistSuperblock,
     RecordId,
+    ReplicaStatus,
     Send,
     SendCommitted,
     SnapshotNeeded,
-    Status,
-    SuperblockState,
 )
 from coordinator.vsr.effects import Effect
-from coordinator.vsr.log import Entry, LogTail
+from coordinator.vsr.log import LogEntry, LogTail
 from coordinator.vsr.messages import (
     AdmissionMessage,
     CommitMessage,
@@ -37,8 +37,8 @@ from coordinator.vsr.messages import (
     StartViewChangeMessage,
     StartViewMessage,
 )
-from tests.replication.cluster_harness import CLUSTER_ID, Cluster, founded
-from viewstamp.format.prepare import Prepare
+from tests.replication.cluster_harness import CLUSTER_ID, Cluster, bootstrapped
+from viewstamp.format.prepare import SealedPrepare
 from viewstamp.limits import FORFEIT_LAG_OPS, SUSPICION_JITTER_MS, SUSPICION_MS, TICK_MS
 
 NONCE = bytes(16)
@@ -46,8 +46,8 @@ PATIENCE_TICKS = (SUSPICION_MS + SUSPICION_JITTER_MS) // TICK_MS
 
 
 def quiet(replica_count: int) -> Cluster:
-    """A founded cluster in which everybody knows that op 1 is committed."""
-    cluster = founded(replica_count)
+    """A bootstrapped cluster in which everybody knows that op 1 is committed."""
+    cluster = bootstrapped(replica_count)
     cluster.pass_time(50)
     cluster.network.clear()
     return cluster
@@ -63,8 +63,8 @@ def rules(effects: list[Effect]) -> list[DropRule]:
     return [effect.rule for effect in effects if isinstance(effect, Dropped)]
 
 
-def wish(replica: int, target_view: int) -> StartViewChangeMessage:
-    """A wish of a replica."""
+def pre_vote(replica: int, target_view: int) -> StartViewChangeMessage:
+    """A pre-vote of a replica."""
     return StartViewChangeMessage(CLUSTER_ID, replica, target_view)
 
 
@@ -81,7 +81,7 @@ def leave(cluster: Cluster, index: int, view: int) -> None:
     cluster.tick(index)
     for other in range(len(cluster.machines)):
         if other != index:
-            cluster.receive(index, wish(other, view))
+            cluster.receive(index, pre_vote(other, view))
 
 
 def test_a_replica_in_a_view_change_does_not_accept_entries_of_the_view_it_left() -> None:
@@ -94,11 +94,11 @@ def test_a_replica_in_a_view_change_does_not_accept_entries_of_the_view_it_left(
     assert rules(cluster.receive(1, prepare)) == [DropRule.OLDER_VIEW]
 
 
-def test_a_vote_follows_a_quorum_of_wishes_and_a_durable_view() -> None:
+def test_a_vote_follows_a_quorum_of_pre_votes_and_a_durable_view() -> None:
     """Neither alone is enough, and the vote goes to the primary of the new view (P9)."""
     cluster = quiet(3)
     leave(cluster, 2, 1)
-    assert cluster.machines[2].replica.status is Status.VIEW_CHANGE
+    assert cluster.machines[2].replica.status is ReplicaStatus.VIEW_CHANGE
     assert not any(isinstance(s.message, DoViewChangeMessage) for _, s in cluster.network)
 
     assert sent(cluster.sync_superblock(2), DoViewChangeMessage) == [1]
@@ -123,8 +123,8 @@ def test_the_new_primary_waits_for_a_quorum_of_votes_its_own_included() -> None:
     (begun,) = [effect.state for effect in entered if isinstance(effect, PersistSuperblock)]
     chosen = cluster.sync_superblock(1)
 
-    assert begun == SuperblockState(1, 0, 1)
-    assert SuperblockState(1, 1, 1) in [e.state for e in chosen if isinstance(e, PersistSuperblock)]
+    assert begun == CoreState(1, 0, 1)
+    assert CoreState(1, 1, 1) in [e.state for e in chosen if isinstance(e, PersistSuperblock)]
 
 
 def test_the_new_primary_tells_all_the_log_once_its_disk_has_the_log_view() -> None:
@@ -196,7 +196,7 @@ def test_a_start_view_with_less_than_this_replica_vouched_for_is_stale() -> None
 
 
 def test_who_is_far_behind_lets_another_lead() -> None:
-    """The primary-elect wishes for the next view as soon as the votes say so (P15)."""
+    """The primary-elect pre-votes for the next view as soon as the votes say so (P15)."""
     cluster = quiet(3)
     cluster.receive(1, empty_vote(2, 1, commit=2 + FORFEIT_LAG_OPS))
 
@@ -222,10 +222,10 @@ def test_what_is_committed_is_never_discarded() -> None:
         state.discard_after(0)
 
 
-def test_old_wishes_do_not_add_up() -> None:
-    """A wish that is not repeated is forgotten (P16)."""
+def test_old_pre_votes_do_not_add_up() -> None:
+    """A pre-vote that is not repeated is forgotten (P16)."""
     cluster = quiet(3)
-    cluster.receive(2, wish(1, 1))
+    cluster.receive(2, pre_vote(1, 1))
     cluster.now_ticks += 2 * PATIENCE_TICKS
 
     cluster.tick(2)
@@ -240,7 +240,7 @@ def newcomer() -> Cluster:
     cluster.machines[2].lose_disk()
     cluster.start(2)
     cluster.pass_time(70)
-    assert cluster.machines[2].replica.status is Status.NORMAL
+    assert cluster.machines[2].replica.status is ReplicaStatus.NORMAL
     assert not cluster.machines[2].replica.is_voter
     cluster.network.clear()
     return cluster
@@ -261,22 +261,22 @@ def test_a_non_voter_journals_and_executes_and_vouches_for_nothing() -> None:
     assert sent(asked, CommitOkMessage) == []
 
 
-def test_a_non_voter_neither_wishes_nor_votes() -> None:
+def test_a_non_voter_neither_pre_votes_nor_votes() -> None:
     """It may have promised its vote to others before it lost its disk (P19)."""
     cluster = newcomer()
     cluster.now_ticks += 2 * PATIENCE_TICKS
 
-    wished = cluster.tick(2)
+    pre_voted = cluster.tick(2)
     cluster.receive(2, empty_vote(1, 1))
     cluster.sync_superblock(2)
 
-    assert sent(wished, StartViewChangeMessage) == []
+    assert sent(pre_voted, StartViewChangeMessage) == []
     assert cluster.machines[2].replica.view == 1
     assert not any(isinstance(s.message, DoViewChangeMessage) for _, s in cluster.network)
 
 
 def test_a_newcomer_journals_nothing_before_its_disk_says_what_it_is() -> None:
-    """Else a crash would make it a founder with an empty memory (P19)."""
+    """Else a crash would make it an initial member with an empty memory (P19)."""
     cluster = quiet(3)
     entry = cluster.machines[0].journal[0]
     cluster.stop(2)
@@ -303,7 +303,7 @@ def test_an_admission_of_an_earlier_boot_is_dropped() -> None:
     assert rules(effects) == [DropRule.NOT_A_NEWCOMER]
 
 
-def test_a_founder_that_missed_its_founding_has_a_vote() -> None:
+def test_an_initial_member_that_missed_its_bootstrap_has_a_vote() -> None:
     """Op 1 names its boot: it was blank then, and forgot nothing since."""
     cluster = Cluster(3)
     for index in (1, 2, 0):
@@ -316,12 +316,12 @@ def test_a_founder_that_missed_its_founding_has_a_vote() -> None:
 
     cluster.pass_time(300)
 
-    assert cluster.machines[2].replica.status is Status.NORMAL
+    assert cluster.machines[2].replica.status is ReplicaStatus.NORMAL
     assert cluster.machines[2].replica.is_voter
     assert cluster.machines[2].replica.view == 0
 
 
-def test_a_founding_is_finished_by_the_restarted_primary() -> None:
+def test_a_bootstrap_is_finished_by_the_restarted_primary() -> None:
     """It told nobody of op 1 before it crashed; the blank ones have it in the end, and vote."""
     cluster = Cluster(3)
     for index in (1, 2, 0):
@@ -336,8 +336,8 @@ def test_a_founding_is_finished_by_the_restarted_primary() -> None:
     cluster.pass_time(2_000)
 
     replicas = [machine.replica for machine in cluster.machines]
-    assert all(replica.status is Status.NORMAL for replica in replicas)
-    assert [replica.marks.retired_op for replica in replicas] == [1, 1, 1]
+    assert all(replica.status is ReplicaStatus.NORMAL for replica in replicas)
+    assert [replica.marks.applied_op for replica in replicas] == [1, 1, 1]
 
 
 def test_only_what_is_known_to_be_committed_is_given_as_committed() -> None:
@@ -373,7 +373,7 @@ def test_who_lacks_truncated_entries_is_told_of_the_snapshot_once() -> None:
     cluster.pass_time(500)
 
     assert cluster.machines[2].alarms == [SnapshotNeeded(0, 3, 13)]
-    assert cluster.machines[2].replica.status is Status.VIEW_CHANGE
+    assert cluster.machines[2].replica.status is ReplicaStatus.VIEW_CHANGE
 
 
 def test_a_member_restarts_from_a_snapshot_beyond_its_journal() -> None:
@@ -386,8 +386,8 @@ def test_a_member_restarts_from_a_snapshot_beyond_its_journal() -> None:
     cluster.start(2, base_op=14)
     cluster.pass_time(500)
 
-    assert behind.replica.status is Status.NORMAL
-    assert behind.replica.marks.retired_op == 20
+    assert behind.replica.status is ReplicaStatus.NORMAL
+    assert behind.replica.marks.applied_op == 20
     assert 14 not in behind.damaged
 
 
@@ -408,7 +408,7 @@ def test_a_damaged_record_is_written_anew_and_handed_out_with_its_body() -> None
     assert [(e.op, e.prepare) for e in effects if isinstance(e, Commit)][2] == (3, None)
     assert machine.found_damaged == {3}
     assert machine.damaged == set()
-    assert machine.replica.marks.retired_op == 5
+    assert machine.replica.marks.applied_op == 5
 
 
 def test_the_superblock_tells_of_no_commit_that_is_not_durable() -> None:
@@ -419,13 +419,13 @@ def test_the_superblock_tells_of_no_commit_that_is_not_durable() -> None:
         cluster.deliver(0)
         cluster.sync(index)
     entry = cluster.machines[2].writes[0]
-    assert isinstance(entry, Prepare)
+    assert isinstance(entry, SealedPrepare)
     cluster.receive(2, CommitMessage(CLUSTER_ID, 0, 0, 2, entry.checksum, 0))
     assert cluster.machines[2].replica.marks.commit_max == 2
 
     leave(cluster, 2, 1)
 
-    assert cluster.machines[2].superblock_write == SuperblockState(1, 0, 1)
+    assert cluster.machines[2].superblock_write == CoreState(1, 0, 1)
 
 
 def test_a_restarted_primary_does_not_lead_its_view() -> None:
@@ -442,11 +442,11 @@ def test_a_restarted_primary_does_not_lead_its_view() -> None:
 
 def test_a_write_that_was_discarded_does_not_make_its_entry_durable() -> None:
     """The same entry is written once more; only that write stays on the disk."""
-    prepare = founded(1).machines[0].journal[0]
+    prepare = bootstrapped(1).machines[0].journal[0]
     log, first, again = (
         LogTail(),
-        Entry(prepare.header, prepare, 0),
-        Entry(prepare.header, prepare, 0),
+        LogEntry(prepare.header, prepare, 0),
+        LogEntry(prepare.header, prepare, 0),
     )
     record = RecordId(1, prepare.checksum)
     log.append(first)
@@ -462,12 +462,12 @@ def test_a_write_that_was_discarded_does_not_make_its_entry_durable() -> None:
 def test_a_restarted_primary_of_a_later_view_makes_the_others_follow() -> None:
     """It can take part in no earlier view; who lives in one learns that the later one is due."""
     cluster = quiet(3)
-    cluster.machines[2].superblock = SuperblockState(2, 0, 1)
+    cluster.machines[2].superblock = CoreState(2, 0, 1)
     cluster.start(2)
 
     cluster.pass_time(1_000)
 
     replicas = [machine.replica for machine in cluster.machines]
-    assert {replica.status for replica in replicas} == {Status.NORMAL}
+    assert {replica.status for replica in replicas} == {ReplicaStatus.NORMAL}
     assert len({replica.view for replica in replicas}) == 1
     assert replicas[2].view >= 2

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.vsr import Commit, Dropped, DropRule, PersistPrepares, Refused, Send, Status
+from coordinator.vsr import Commit, Dropped, DropRule, PersistPrepares, Refused, ReplicaStatus, Send
 from coordinator.vsr.effects import Effect
 from coordinator.vsr.messages import (
     CommitMessage,
@@ -16,7 +16,7 @@ from coordinator.vsr.messages import (
     PrepareOkMessage,
 )
 from coordinator.vsr.quorum import QUORUMS
-from tests.replication.cluster_harness import Cluster, founded
+from tests.replication.cluster_harness import Cluster, bootstrapped
 from viewstamp.limits import HEARTBEAT_MS, PIPELINE_PREPARES_MAX, TICK_MS
 
 
@@ -41,7 +41,7 @@ def deliver_between(cluster: Cluster, source: int, target: int) -> list[Effect]:
 
 def test_the_primary_is_chosen_round_robin_from_the_view_number() -> None:
     """Of three replicas the first leads views 0 and 3, the second view 1, the third view 2."""
-    cluster = founded(3)
+    cluster = bootstrapped(3)
     primaries = []
     for view in range(4):
         cluster.enter_view_by_force(1, view=view)
@@ -63,7 +63,7 @@ def test_replicas_process_requests_only_in_status_normal() -> None:
 
 def test_a_request_sent_to_a_backup_is_dropped_and_names_the_primary() -> None:
     """Only the primary sequences; a backup says who that is."""
-    (refused,) = founded(3).batch(2)
+    (refused,) = bootstrapped(3).batch(2)
 
     assert isinstance(refused, Refused)
     assert refused.primary == 0
@@ -71,7 +71,7 @@ def test_a_request_sent_to_a_backup_is_dropped_and_names_the_primary() -> None:
 
 def test_the_primary_advances_op_number_and_sends_prepare_to_the_other_replicas() -> None:
     """One batch is one op, and goes to each backup once, together with the local write."""
-    cluster = founded(3)
+    cluster = bootstrapped(3)
 
     effects = cluster.batch(0)
 
@@ -82,7 +82,7 @@ def test_the_primary_advances_op_number_and_sends_prepare_to_the_other_replicas(
 
 def test_backups_process_prepare_messages_in_order() -> None:
     """A backup does not accept an entry before it has all earlier ones."""
-    cluster = founded(2)
+    cluster = bootstrapped(2)
     cluster.batch(0)
     cluster.batch(0)
 
@@ -95,7 +95,7 @@ def test_backups_process_prepare_messages_in_order() -> None:
 
 def test_a_backup_sends_prepare_ok_once_the_entry_is_in_its_durable_log() -> None:
     """Receiving is not enough, and the acknowledgement goes to the primary alone."""
-    cluster = founded(3)
+    cluster = bootstrapped(3)
     cluster.batch(0)
 
     received = deliver_between(cluster, 0, 1)
@@ -108,7 +108,7 @@ def test_a_backup_sends_prepare_ok_once_the_entry_is_in_its_durable_log() -> Non
 @pytest.mark.parametrize("replica_count", list(QUORUMS))
 def test_the_primary_waits_for_a_quorum_of_durable_copies_then_commits(replica_count: int) -> None:
     """The entry commits with the copy that completes the replication quorum, not one earlier."""
-    cluster = founded(replica_count)
+    cluster = bootstrapped(replica_count)
     cluster.batch(0)
     needed = QUORUMS[replica_count].replication
 
@@ -124,7 +124,7 @@ def test_the_primary_waits_for_a_quorum_of_durable_copies_then_commits(replica_c
 
 def test_backups_alone_can_make_the_quorum() -> None:
     """The primary's own disk is one copy like any other, and may be the slow one."""
-    cluster = founded(3)
+    cluster = bootstrapped(3)
     cluster.batch(0)
     for backup in (1, 2):
         deliver_between(cluster, 0, backup)
@@ -136,7 +136,7 @@ def test_backups_alone_can_make_the_quorum() -> None:
 
 def test_an_operation_commits_only_after_all_earlier_ones() -> None:
     """A later entry with a quorum waits for an earlier one without."""
-    cluster = founded(3)
+    cluster = bootstrapped(3)
     cluster.batch(0)
     cluster.batch(0)
     for backup in (1, 2):
@@ -153,7 +153,7 @@ def test_an_operation_commits_only_after_all_earlier_ones() -> None:
 
 def test_the_primary_informs_backups_of_the_commit_with_the_next_prepare() -> None:
     """The commit point travels in the next entry."""
-    cluster = founded(2)
+    cluster = bootstrapped(2)
     cluster.batch(0)
     cluster.sync(0)
     deliver_between(cluster, 0, 1)
@@ -167,7 +167,7 @@ def test_the_primary_informs_backups_of_the_commit_with_the_next_prepare() -> No
 
 def test_an_idle_primary_informs_backups_of_the_commit_with_a_commit_message() -> None:
     """Without a next entry the heartbeat tells."""
-    cluster = founded(2)
+    cluster = bootstrapped(2)
     cluster.now_ticks += HEARTBEAT_MS // TICK_MS
 
     effects = cluster.tick(0)
@@ -178,7 +178,7 @@ def test_an_idle_primary_informs_backups_of_the_commit_with_a_commit_message() -
 
 def test_a_backup_executes_a_commit_only_as_far_as_its_log_reaches() -> None:
     """The primary may be ahead of what a backup has received."""
-    cluster = founded(3)
+    cluster = bootstrapped(3)
     cluster.batch(0)
     cluster.sync(0)
     deliver_between(cluster, 0, 2)
@@ -194,7 +194,7 @@ def test_a_backup_executes_a_commit_only_as_far_as_its_log_reaches() -> None:
 
 def test_messages_of_an_earlier_view_are_dropped_by_a_replica_in_a_later_one() -> None:
     """Both an old primary's entry and an old acknowledgement fall to the rule on views."""
-    cluster = founded(2)
+    cluster = bootstrapped(2)
     cluster.batch(0)
     entry = cluster.network[0][1].message
     cluster.enter_view_by_force(1, view=2)
@@ -207,7 +207,7 @@ def test_messages_of_an_earlier_view_are_dropped_by_a_replica_in_a_later_one() -
 
 def test_no_replica_acknowledges_an_entry_of_a_view_that_it_has_left() -> None:
     """An entry journaled in one view and durable in the next is not vouched for (P11)."""
-    cluster = founded(2)
+    cluster = bootstrapped(2)
     cluster.batch(0)
     deliver_between(cluster, 0, 1)
     cluster.enter_view_by_force(1, view=2)
@@ -219,7 +219,7 @@ def test_no_replica_acknowledges_an_entry_of_a_view_that_it_has_left() -> None:
 
 def test_requests_are_pipelined() -> None:
     """Several entries are under way at once, up to the pipeline's depth, and no more."""
-    cluster = founded(3)
+    cluster = bootstrapped(3)
 
     results = [cluster.batch(0) for _ in range(PIPELINE_PREPARES_MAX + 1)]
 
@@ -231,12 +231,12 @@ def test_requests_are_pipelined() -> None:
 
 def test_a_heartbeat_is_confirmed_only_in_status_normal() -> None:
     """A replica that restarted does not vouch for a primary that it no longer follows."""
-    cluster = founded(2)
+    cluster = bootstrapped(2)
     cluster.now_ticks += HEARTBEAT_MS // TICK_MS
     cluster.tick(0)
     cluster.start(1)
 
     effects = deliver_between(cluster, 0, 1)
 
-    assert cluster.machines[1].replica.status is Status.RECOVERING
+    assert cluster.machines[1].replica.status is ReplicaStatus.RECOVERING
     assert messages(effects, CommitOkMessage) == []

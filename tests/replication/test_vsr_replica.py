@@ -15,21 +15,21 @@ from coordinator.vsr import (
     CallerError,
     ClientBatch,
     Configuration,
+    CoreState,
     Dropped,
     DropRule,
     Effect,
     Event,
     Found,
     InvariantViolation,
-    PrepareRetired,
+    PrepareApplied,
     RecordId,
     RecordsDurable,
     RefusalReason,
     Refused,
+    ReplicaStatus,
     Start,
-    Status,
     SuperblockDurable,
-    SuperblockState,
     Tick,
 )
 from coordinator.vsr.log import LOG_TAIL_PREPARES
@@ -40,14 +40,14 @@ from coordinator.vsr.messages import (
     PrepareMessage,
 )
 from coordinator.vsr.replica import Replica
-from coordinator.vsr.state import State
+from coordinator.vsr.state import ReplicaState
 from coordinator.vsr.timeouts import TimeoutName, Timeouts, ticks
 from tests.replication.cluster_harness import (
     CLUSTER_ID,
     Cluster,
+    bootstrapped,
     configuration,
-    founded,
-    read_founders,
+    read_initial_members,
 )
 from viewstamp.format.prepare import seal
 from viewstamp.limits import PREPARE_BODY_BYTES_MAX, TICK_MS
@@ -96,9 +96,9 @@ def test_a_wrong_configuration_is_refused(
         Configuration(cluster_id, replica, count, 1)
 
 
-def test_several_replicas_need_a_reader_of_founders() -> None:
+def test_several_replicas_need_a_reader_of_initial_members() -> None:
     """Without it a blank backup could not tell whether it was asked."""
-    with pytest.raises(ValueError, match="read_founders"):
+    with pytest.raises(ValueError, match="read_initial_members"):
         Replica(configuration(0, 2), seal=seal)
 
 
@@ -106,10 +106,10 @@ WRONG_EVENTS: list[tuple[Event, str]] = [
     (Start(None, (), NONCE), "Start is the first event"),
     (RecordsDurable((RecordId(2, NONCE),)), "asked to write"),
     (RecordsDurable((RecordId(1, b"\x01" * 16),)), "asked to write"),
-    (SuperblockDurable(SuperblockState(9, 9, 9)), "outstanding superblock"),
-    (PrepareRetired(1), "op order"),
-    (PrepareRetired(3), "op order"),
-    (PrepareRetired(2), "given out by Commit"),
+    (SuperblockDurable(CoreState(9, 9, 9)), "outstanding superblock"),
+    (PrepareApplied(1), "op order"),
+    (PrepareApplied(3), "op order"),
+    (PrepareApplied(2), "given out by Commit"),
     (ClientBatch(b"", -1, 0), "commands"),
     (ClientBatch(bytes(PREPARE_BODY_BYTES_MAX + 1), 1, 0), "bytes"),
     (Found(b"", 0), "blank replica"),
@@ -119,7 +119,7 @@ WRONG_EVENTS: list[tuple[Event, str]] = [
 @pytest.mark.parametrize(("event", "message"), WRONG_EVENTS)
 def test_an_event_against_the_duties_raises_and_changes_nothing(event: Event, message: str) -> None:
     """The driver is told of its bug, and the replica goes on as if nothing had come."""
-    cluster = founded(1)
+    cluster = bootstrapped(1)
     replica = cluster.machines[0].replica
     before = repr(replica)
 
@@ -138,7 +138,7 @@ def test_the_first_event_is_start() -> None:
 
 def test_time_never_goes_back() -> None:
     """A clock that jumps back is the driver's to hide."""
-    replica = founded(1).machines[0].replica
+    replica = bootstrapped(1).machines[0].replica
     replica.step(Tick(), 5)
 
     with pytest.raises(CallerError, match="time never goes back"):
@@ -146,7 +146,7 @@ def test_time_never_goes_back() -> None:
 
 
 def test_found_answers_a_question_once() -> None:
-    """A second Found for the same founding, and one with an impossible time, are driver bugs."""
+    """A second Found for the same bootstrap, and one with an impossible time, are driver bugs."""
     cluster = Cluster(1)
     cluster.start(0)
     with pytest.raises(CallerError, match="1970"):
@@ -157,40 +157,40 @@ def test_found_answers_a_question_once() -> None:
         cluster.found(0)
 
 
-def commit_undurable(state: State) -> None:
+def commit_undurable(state: ReplicaState) -> None:
     """Count an entry that is not durable as committed."""
     state.commit_max = state.log.op
 
 
-def count_undurable_copy(state: State) -> None:
+def count_undurable_copy(state: ReplicaState) -> None:
     """Count one's own copy as an acknowledgement before it is durable."""
     entry = state.log.get(state.log.op)
     assert entry is not None
     entry.acks.add(0)
 
 
-def forget_log_view(state: State) -> None:
+def forget_log_view(state: ReplicaState) -> None:
     """Be normal in a view that the disk does not know of."""
-    state.durable = SuperblockState(0, 0, 0)
+    state.durable = CoreState(0, 0, 0)
 
 
-def regress_view(state: State) -> None:
+def regress_view(state: ReplicaState) -> None:
     """Go back to an earlier view, on disk too."""
     state.view = state.log_view = 0
-    state.durable = SuperblockState(0, 0, 0)
+    state.durable = CoreState(0, 0, 0)
 
 
-def overtake_view(state: State) -> None:
+def overtake_view(state: ReplicaState) -> None:
     """Hold the log of a view that was not entered."""
     state.log_view = state.view + 1
 
 
-def retire_unexecuted(state: State) -> None:
-    """Retire what was never handed out."""
-    state.retired_op = state.commit_min + 1
+def apply_unexecuted(state: ReplicaState) -> None:
+    """Apply what was never handed out."""
+    state.applied_op = state.commit_min + 1
 
 
-def skip_inheritance(state: State) -> None:
+def skip_inheritance(state: ReplicaState) -> None:
     """Be normal with inherited entries still to be applied."""
     state.inherited_op = state.commit_min + 1
 
@@ -201,17 +201,17 @@ PLANTED = [
     (forget_log_view, "normal_is_durable"),
     (regress_view, "view never goes back"),
     (overtake_view, "views_in_order"),
-    (retire_unexecuted, "ops_in_order"),
+    (apply_unexecuted, "ops_in_order"),
     (skip_inheritance, "normal_has_applied_inheritance"),
 ]
 
 
 @pytest.mark.parametrize(("plant", "rule"), PLANTED)
 def test_every_invariant_can_fail(
-    plant: Callable[[State], None], rule: str, monkeypatch: pytest.MonkeyPatch
+    plant: Callable[[ReplicaState], None], rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A handler that breaks the rule stops the replica for good, naming the rule."""
-    cluster = founded(1)
+    cluster = bootstrapped(1)
     cluster.start(0)
     cluster.settle()
     cluster.batch(0)
@@ -223,12 +223,12 @@ def test_every_invariant_can_fail(
     with pytest.raises(InvariantViolation, match=rule):
         replica.step(Tick(), 0)
     with pytest.raises(CallerError, match="not stepped again"):
-        replica.step(PrepareRetired(1), 0)
+        replica.step(PrepareApplied(1), 0)
 
 
 def test_a_primary_that_commits_without_a_quorum_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Among several, the invariant counts the durable copies that the primary knows of."""
-    cluster = founded(3)
+    cluster = bootstrapped(3)
     cluster.batch(0)
     replica = cluster.machines[0].replica
     monkeypatch.setitem(
@@ -245,12 +245,12 @@ def test_a_primary_that_commits_without_a_quorum_stops(monkeypatch: pytest.Monke
     ("limit", "rule"),
     [
         ("PIPELINE_PREPARES_MAX", "pipeline_is_bounded"),
-        ("UNRETIRED_PREPARES_MAX", "unretired_is_bounded"),
+        ("UNAPPLIED_PREPARES_MAX", "unapplied_is_bounded"),
     ],
 )
 def test_the_bounds_are_held_to(limit: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the bound lowered under what is in flight, the next step notices."""
-    cluster = founded(1)
+    cluster = bootstrapped(1)
     cluster.batch(0)
     cluster.batch(0)
     cluster.sync(0, 1)
@@ -262,7 +262,7 @@ def test_the_bounds_are_held_to(limit: str, rule: str, monkeypatch: pytest.Monke
 
 def test_a_backup_with_another_history_stops() -> None:
     """A heartbeat with another checksum at a held entry proves that the logs diverged."""
-    cluster = founded(2)
+    cluster = bootstrapped(2)
     heartbeat = CommitMessage(CLUSTER_ID, 0, 0, 1, b"\x01" * 16, 0)
 
     with pytest.raises(InvariantViolation, match="same committed entry"):
@@ -271,8 +271,8 @@ def test_a_backup_with_another_history_stops() -> None:
 
 def test_the_superblock_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that would lower a field is not handed out."""
-    cluster = founded(1)
-    cluster.machines[0].superblock = SuperblockState(0, 0, 1)
+    cluster = bootstrapped(1)
+    cluster.machines[0].superblock = CoreState(0, 0, 1)
     cluster.start(0)
     cluster.machines[0].replica._state.log_view = -1
 
@@ -281,7 +281,7 @@ def test_the_superblock_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None
         cluster.machines[0].replica._state.persist_superblock()
 
 
-def test_a_founder_that_changed_after_the_question_needs_another_body() -> None:
+def test_an_initial_member_that_changed_after_the_question_needs_another_body() -> None:
     """A body with the nonce of an earlier boot is refused; the driver was asked anew already."""
     cluster = Cluster(2)
     cluster.start(1)
@@ -292,10 +292,12 @@ def test_a_founder_that_changed_after_the_question_needs_another_body() -> None:
     cluster.start(1)
     cluster.settle()
 
-    assert cluster.step(0, Found(stale, 0)) == [Refused(RefusalReason.FOUNDERS_CHANGED, None)]
+    assert cluster.step(0, Found(stale, 0)) == [
+        Refused(RefusalReason.INITIAL_MEMBERS_CHANGED, None)
+    ]
     cluster.found(0)
     cluster.settle()
-    assert [machine.replica.status for machine in cluster.machines] == [Status.NORMAL] * 2
+    assert [machine.replica.status for machine in cluster.machines] == [ReplicaStatus.NORMAL] * 2
 
 
 def test_who_has_op_1_says_to_nobody_that_it_is_blank() -> None:
@@ -307,21 +309,21 @@ def test_who_has_op_1_says_to_nobody_that_it_is_blank() -> None:
     cluster.found(0)
     nonces = cluster.machines[0].nonces
     late = BlankAnswerMessage(CLUSTER_ID, 1, nonces[0], b"\x09" * 16)
-    assert rules(cluster.receive(0, late)) == [DropRule.ALREADY_FOUNDED]
+    assert rules(cluster.receive(0, late)) == [DropRule.ALREADY_BOOTSTRAPPED]
     cluster.sync(0)
     cluster.sync_superblock(0)
     (prepare,) = [s.message for _, s in cluster.network if isinstance(s.message, PrepareMessage)]
     cluster.network.clear()
     cluster.receive(1, prepare)
 
-    assert rules(cluster.receive(1, prepare)) == [DropRule.ALREADY_FOUNDED]
+    assert rules(cluster.receive(1, prepare)) == [DropRule.ALREADY_BOOTSTRAPPED]
     query = BlankQueryMessage(CLUSTER_ID, 0, nonces[0])
-    assert rules(cluster.receive(1, query)) == [DropRule.ALREADY_FOUNDED]
+    assert rules(cluster.receive(1, query)) == [DropRule.ALREADY_BOOTSTRAPPED]
 
 
 def test_an_entry_of_another_cluster_is_dropped() -> None:
     """The entry's own cluster id counts, not only the message's."""
-    cluster = founded(2)
+    cluster = bootstrapped(2)
     head = cluster.machines[0].journal[-1]
     foreign = seal(
         parent=head.checksum,
@@ -343,7 +345,7 @@ def test_an_entry_of_another_cluster_is_dropped() -> None:
 
 def test_a_backup_with_a_slow_disk_holds_no_more_than_its_tail() -> None:
     """Undurable entries are not forgotten and not piled up: beyond the tail they are dropped."""
-    cluster = founded(3)
+    cluster = bootstrapped(3)
     sent = []
     for _ in range(LOG_TAIL_PREPARES + 1):
         cluster.batch(0)
@@ -356,7 +358,7 @@ def test_a_backup_with_a_slow_disk_holds_no_more_than_its_tail() -> None:
         while cluster.network:
             cluster.deliver()
         cluster.sync(0)
-        cluster.retire(0)
+        cluster.apply(0)
 
     results = [cluster.receive(1, message) for message in sent]
 
@@ -370,7 +372,7 @@ def test_a_backup_with_a_slow_disk_holds_no_more_than_its_tail() -> None:
 
 def test_an_entry_that_left_the_tail_is_dropped() -> None:
     """It was acknowledged a pipeline and more ago; nobody waits for it."""
-    cluster = founded(2)
+    cluster = bootstrapped(2)
     cluster.batch(0)
     old = cluster.network[0][1].message
     cluster.settle()
@@ -383,41 +385,41 @@ def test_an_entry_that_left_the_tail_is_dropped() -> None:
 
 def test_a_slow_backup_executes_from_its_journal() -> None:
     """What left the tail before it was executed is committed without a body, to be read again."""
-    cluster = founded(2)
+    cluster = bootstrapped(2)
     machine = cluster.machines[1]
     for _ in range(2 * LOG_TAIL_PREPARES):
         cluster.batch(0)
-        _settle_without_retiring(cluster, 1)
+        _settle_without_applying(cluster, 1)
 
     assert machine.replica.marks.op - machine.executed_op > LOG_TAIL_PREPARES
     cluster.settle()
-    while machine.retired_op < machine.executed_op:
-        cluster.retire(1)
+    while machine.applied_op < machine.executed_op:
+        cluster.apply(1)
     assert machine.executed_op >= 2 * LOG_TAIL_PREPARES
 
 
-def _settle_without_retiring(cluster: Cluster, slow: int) -> None:
-    """Let messages and disks finish; only the other replicas retire."""
+def _settle_without_applying(cluster: Cluster, slow: int) -> None:
+    """Let messages and disks finish; only the other replicas are applied."""
     while cluster.network or any(machine.writes for machine in cluster.machines):
         while cluster.network:
             cluster.deliver()
         for machine in cluster.machines:
             cluster.sync(machine.index)
-            while machine.index != slow and machine.retired_op < machine.executed_op:
-                cluster.retire(machine.index)
+            while machine.index != slow and machine.applied_op < machine.executed_op:
+                cluster.apply(machine.index)
 
 
 def test_a_primary_whose_disk_hangs_stops_admitting() -> None:
     """Backups can commit without it, but it may not let go of entries that it does not hold."""
-    cluster = founded(3)
+    cluster = bootstrapped(3)
     for _ in range(LOG_TAIL_PREPARES + 8):
         cluster.batch(0)
         while cluster.network:
             cluster.deliver()
             cluster.sync(1)
             cluster.sync(2)
-        while cluster.machines[0].retired_op < cluster.machines[0].executed_op:
-            cluster.retire(0)
+        while cluster.machines[0].applied_op < cluster.machines[0].executed_op:
+            cluster.apply(0)
 
     assert cluster.machines[0].replica.batch_refusal() is RefusalReason.JOURNAL_BACKLOG
     cluster.sync(0)
@@ -426,7 +428,7 @@ def test_a_primary_whose_disk_hangs_stops_admitting() -> None:
 
 def test_a_lone_idle_replica_needs_no_ticks() -> None:
     """Nothing is armed: an embedded replica costs nothing while nobody asks anything."""
-    cluster = founded(1)
+    cluster = bootstrapped(1)
 
     assert not [effect for effect in cluster.batch(0) if isinstance(effect, Arm)]
     assert not [effect for effect in cluster.sync(0) if isinstance(effect, Arm)]
@@ -436,7 +438,7 @@ def test_the_same_events_have_the_same_effects() -> None:
     """Two clusters that live through the same are equal to the last effect."""
 
     def life() -> list[list[Effect]]:
-        cluster = founded(3)
+        cluster = bootstrapped(3)
         trace = [cluster.batch(0, command_count=n) for n in range(5)]
         while cluster.network:
             trace.append(cluster.deliver())
@@ -468,13 +470,13 @@ def test_durations_round_up_to_ticks(duration_ms: int, expected: int) -> None:
     assert ticks(duration_ms) == expected
 
 
-def test_a_backup_without_a_reader_of_founders_is_no_founder() -> None:
+def test_a_backup_without_a_reader_of_initial_members_is_no_initial_member() -> None:
     """The guard holds even where the constructor was not asked."""
-    state = State(configuration(1, 2), seal, None)
-    cluster = founded(2)
+    state = ReplicaState(configuration(1, 2), seal, None)
+    cluster = bootstrapped(2)
     entry = cluster.machines[0].journal[0]
 
-    assert read_founders(entry.body)
-    assert not coordinator.vsr.founding.names_this_boot(
+    assert read_initial_members(entry.body)
+    assert not coordinator.vsr.bootstrap.names_this_boot(
         state, PrepareMessage(CLUSTER_ID, 0, 0, entry)
     )

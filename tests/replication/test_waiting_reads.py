@@ -14,14 +14,14 @@ from coordinator.vsr import (
 )
 from coordinator.vsr import reads as reads_module
 from coordinator.vsr.messages import ReadIndexRequestMessage
-from tests.replication.cluster_harness import founded
+from tests.replication.cluster_harness import bootstrapped
 from viewstamp.limits import READ_INDEX_RESEND_MS, TICK_MS
 
 
 def test_waiting_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads that no quorum confirms do not pile up without end."""
     monkeypatch.setattr(reads_module, "READ_INDEXES_WAITING_MAX", 2)
-    cluster = founded(3)
+    cluster = bootstrapped(3)
     cluster.step(0, ReadIndexRequested(1))
     cluster.step(0, ReadIndexRequested(2))
 
@@ -34,7 +34,7 @@ def test_waiting_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_abandoned_read_takes_no_place(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever reads next has room, although no index was granted all the while."""
     monkeypatch.setattr(reads_module, "READ_INDEXES_WAITING_MAX", 2)
-    cluster = founded(3)
+    cluster = bootstrapped(3)
     cluster.step(index, ReadIndexRequested(1))
     for token in range(2, 6):  # each waits for the next round, and is given up there
         assert not _refused(cluster.step(index, ReadIndexRequested(token)))
@@ -55,7 +55,7 @@ def _refused(effects: list[Effect]) -> list[Effect]:
 
 def test_a_question_for_nobody_is_not_repeated() -> None:
     """A backup whose reads were all abandoned asks no more, until somebody reads again."""
-    cluster = founded(3)
+    cluster = bootstrapped(3)
     cluster.step(1, ReadIndexRequested(1))
     cluster.step(1, ReadIndexAbandoned(1))
     cluster.network.clear()

@@ -6,11 +6,11 @@ checksums are left out.
 
     cluster N [standbys=N]    that many blank machines; the first command
     start I [base=OP]         crash I if it runs, and start it on its disk, and a snapshot at OP
-    found I [wall=US]         answer its FoundingReady
+    found I [wall=US]         answer its BootstrapReady
     batch I [commands=N] [wall=US]
     sync I [count=N]          complete pending journal writes
     superblock I              complete the pending superblock write
-    retire I [count=N]
+    apply I [count=N]
     deliver I J               deliver what is in flight from I to J
     duplicate I J             deliver it, and leave it in flight
     drop I J [count=N]        lose it, or the first N
@@ -41,13 +41,13 @@ from coordinator.vsr import (
     Abdicate,
     Admitted,
     Arm,
+    BootstrapReady,
     CallerError,
     Commit,
     DiscardAfter,
     Dropped,
     Effect,
     Fit,
-    FoundingReady,
     Halted,
     Message,
     PersistPrepares,
@@ -239,7 +239,7 @@ EFFECT_TEXTS: dict[type, Callable[[Any], str]] = {
     ),
     StatusChanged: lambda e: f"status {e.status.value} view={e.view} primary={e.primary}",
     Halted: lambda e: f"halted: {e.reason}",
-    FoundingReady: lambda e: f"founding ready {' '.join(map(nonce_name, e.nonces))}",
+    BootstrapReady: lambda e: f"bootstrap ready {' '.join(map(nonce_name, e.nonces))}",
     Dropped: lambda e: f"dropped {e.rule.value}: {message_text(e.message)}",
     Arm: lambda e: "arm off" if e.at_ticks is None else f"arm {e.at_ticks * TICK_MS} ms",
 }
@@ -341,9 +341,9 @@ class Runner:
         index = int(words[0])
         return self.trace(index, self.cluster.sync_superblock(index))
 
-    def do_retire(self, words: list[str], options: dict[str, int]) -> list[str]:
+    def do_apply(self, words: list[str], options: dict[str, int]) -> list[str]:
         index = int(words[0])
-        steps = [self.cluster.retire(index) for _ in range(options.get("count", 1))]
+        steps = [self.cluster.apply(index) for _ in range(options.get("count", 1))]
         return [line for effects in steps for line in self.trace(index, effects)]
 
     def in_flight(self, words: list[str]) -> list[tuple[int, Send]]:

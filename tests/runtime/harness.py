@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.runtime.machine import Applied, Machine
+from services.runtime.machine import AnsweredQueries, Machine
 from tests.runtime import echo
 from tests.runtime.echo import batch
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
@@ -20,7 +20,7 @@ class Harness:
         """Start with an empty machine."""
         self.machine = Machine(echo.DOMAIN)
 
-    def apply(self, *items: pb.Item) -> Applied:
+    def apply(self, *items: pb.Item) -> AnsweredQueries:
         """Apply the items as the next logged batch."""
         return self.machine.apply(batch(self.machine.sequence + 1, *items))
 

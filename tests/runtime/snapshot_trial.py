@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from services.runtime.domain import Domain
-from services.runtime.installing import Installation
+from services.runtime.installing import SectionInstallation
 from services.runtime.isolation import Isolation
-from services.runtime.machine import Applied, Machine
+from services.runtime.machine import AnsweredQueries, Machine
 from services.runtime.queries import ENDLESS, Patience
 from services.runtime.reading import SectionReading
 from services.runtime.section import Entity
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.format.block import decode_block
 from viewstamp.format.merge import merge
-from viewstamp.format.section import Entry
+from viewstamp.format.section import SectionEntry
 from viewstamp.limits import FEATURE_LEVEL_MAX
 
 _COMPRESSION = ThreadPoolExecutor(1)
@@ -44,7 +44,7 @@ class RecordedMachine(Machine[Any]):
         batch: pb.Batch,
         patience: Patience = ENDLESS,
         isolation: Isolation | None = None,
-    ) -> Applied:
+    ) -> AnsweredQueries:
         """Apply and remember."""
         applied = super().apply(batch, patience, isolation)
         if batch.sequence:
@@ -170,7 +170,7 @@ def install(
         entities=len(cut.entities),
         layers=len(layers),
     )
-    installation = Installation(machine.domain, begin)
+    installation = SectionInstallation(machine.domain, begin)
     for layer, blocks in enumerate(layers):
         for data in blocks:
             installation.add(pb.InstallBlock(layer=layer, data=data))
@@ -181,7 +181,7 @@ def install(
     return installation.installed.answer()
 
 
-def entries(blocks: Sequence[bytes]) -> list[Entry]:
+def entries(blocks: Sequence[bytes]) -> list[SectionEntry]:
     """Return the entries of a layer."""
     return [entry for data in blocks for entry in decode_block(data)]
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from services.runtime.installing import Installation
+from services.runtime.installing import SectionInstallation
 from services.runtime.machine import Machine
 from tests.runtime.golden_sections import HISTORIES
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
@@ -52,7 +52,7 @@ def test_golden_section_loads(name: str, generation: int) -> None:
         entities=entities,
         layers=generation,
     )
-    installation = Installation(domain, begin)
+    installation = SectionInstallation(domain, begin)
     for index in range(generation):
         reader = layer(name, index + 1)
         for number in range(len(reader.blocks)):

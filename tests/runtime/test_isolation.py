@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from services.runtime.isolation import ExhaustedError, Isolation
-from services.runtime.queries import Applied
+from services.runtime.queries import AnsweredQueries
 from services.runtime.stream import ApplyStream
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 
@@ -68,7 +68,7 @@ class Noting:
         self.alarms: list[Any] = []
         self.defers_digests = False
 
-    def apply(self, batch: pb.Batch, patience: Any, isolation: Isolation) -> Applied:
+    def apply(self, batch: pb.Batch, patience: Any, isolation: Isolation) -> AnsweredQueries:
         """Try one handler, and keep what came of it."""
         isolation.begin_item()
         try:
@@ -121,14 +121,14 @@ class Trying:
         self.alarms: list[Any] = []
         self.defers_digests = False
 
-    def apply(self, batch: pb.Batch, _: Any, isolation: Isolation | None = None) -> Applied:
+    def apply(self, batch: pb.Batch, _: Any, isolation: Isolation | None = None) -> AnsweredQueries:
         """Run a handler if the batch is isolated, and answer."""
         if isolation is not None:
             isolation.begin_item()
             guarded = isolation.guard("x/Y", lambda *_: self.ran.append("handler"))
             guarded(None, None, SimpleNamespace(revision=9))
         self.ran.append(f"batch {batch.sequence}")
-        return Applied(pb.BatchReply(sequence=batch.sequence), [], [])
+        return AnsweredQueries(pb.BatchReply(sequence=batch.sequence), [], [])
 
 
 async def test_nothing_is_tried_before_it_was_heard() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from services.runtime.installing import Installation
-from services.runtime.machine import Machine, ProtocolError
+from services.runtime.installing import SectionInstallation
+from services.runtime.machine import ApplyError, Machine
 from tests.runtime import echo
 from tests.runtime.echo import (
     KEEP,
@@ -38,7 +38,7 @@ def test_sequence_must_be_contiguous(harness: Harness, sequence: int) -> None:
     harness.apply(command(PUT, put_request("a")))
     if sequence == 4:
         harness.apply()
-    with pytest.raises(ProtocolError, match="is due"):
+    with pytest.raises(ApplyError, match="is due"):
         harness.machine.apply(batch(sequence, command(PUT, put_request("b"))))
     assert harness.texts() == {"a": "a"}
 
@@ -73,37 +73,37 @@ BREACHES: dict[str, tuple[pb.Item, str]] = {
 def test_breaches_of_the_protocol_are_loud(harness: Harness, name: str) -> None:
     """What a correct coordinator cannot send ends the machine, with what was wrong."""
     item, said = BREACHES[name]
-    with pytest.raises(ProtocolError, match=said):
+    with pytest.raises(ApplyError, match=said):
         harness.apply(item)
 
 
 def test_savepoints_do_not_nest(harness: Harness) -> None:
     """A second savepoint is a breach of the protocol."""
-    with pytest.raises(ProtocolError, match="open already"):
+    with pytest.raises(ApplyError, match="open already"):
         harness.apply(SAVEPOINT, SAVEPOINT)
 
 
 def test_cuts_ascend(harness: Harness) -> None:
     """A cut that is not newer than the last one, released or not, is a breach of the protocol."""
     harness.apply(cut(4))
-    with pytest.raises(ProtocolError, match="cut 4 comes after cut 4"):
+    with pytest.raises(ApplyError, match="cut 4 comes after cut 4"):
         harness.apply(cut(4))
     harness = Harness()
     harness.apply(cut(4))
     harness.machine.freezer.release(4)
-    with pytest.raises(ProtocolError, match="cut 3 comes after cut 4"):
+    with pytest.raises(ApplyError, match="cut 3 comes after cut 4"):
         harness.apply(cut(3))
 
 
 def test_no_cut_under_a_savepoint(harness: Harness) -> None:
     """What may still be taken back is in no snapshot."""
-    with pytest.raises(ProtocolError, match="cut 4 comes while a savepoint is open"):
+    with pytest.raises(ApplyError, match="cut 4 comes while a savepoint is open"):
         harness.apply(SAVEPOINT, cut(4))
 
 
 def test_no_section_behind_a_batch(harness: Harness) -> None:
     """A machine that has applied something does not take a section in its place."""
-    installation = Installation(
+    installation = SectionInstallation(
         echo.DOMAIN,
         pb.InstallBegin(
             generation=1, sequence=1, section_version=7, state_digest=bytes(DIGEST_BYTES)
@@ -113,21 +113,21 @@ def test_no_section_behind_a_batch(harness: Harness) -> None:
         pass
     assert installation.installed is not None
     harness.apply(command(PUT, put_request("a")))
-    with pytest.raises(ProtocolError, match="before a batch, not after batch 1"):
+    with pytest.raises(ApplyError, match="before a batch, not after batch 1"):
         harness.machine.activate(installation.installed)
     assert harness.texts() == {"a": "a"}
 
 
 def test_reads_outside_the_log_change_nothing(harness: Harness) -> None:
     """A batch without a place in the log may not hold what changes state."""
-    with pytest.raises(ProtocolError, match="holds a command"):
+    with pytest.raises(ApplyError, match="holds a command"):
         harness.machine.apply(batch(0, command(PUT, put_request("a"))))
 
 
 def test_unknown_feature_level_is_refused(harness: Harness) -> None:
     """A build does not guess what a level it does not know would have it do."""
     unknown = FEATURE_LEVEL_MAX + 1
-    with pytest.raises(ProtocolError, match=f"feature level {unknown} is in force"):
+    with pytest.raises(ApplyError, match=f"feature level {unknown} is in force"):
         harness.machine.apply(pb.Batch(sequence=1, feature_level=unknown))
 
 
@@ -137,7 +137,7 @@ def test_domain_without_resolvers_says_so() -> None:
     fields |= {"resolve": None, "resolve_grants": None}
     for grants, said in ((True, "permissions"), (False, "streams and topics")):
         machine: Machine[echo.State] = Machine(echo.DOMAIN.__class__(**fields))
-        with pytest.raises(ProtocolError, match=f"does not resolve {said}"):
+        with pytest.raises(ApplyError, match=f"does not resolve {said}"):
             machine.apply(batch(1, pb.Item(resolve=pb.ResolveItem(count=1, grants=grants))))
 
 

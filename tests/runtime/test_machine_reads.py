@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.runtime import queries as queries_module
-from services.runtime.machine import ProtocolError
+from services.runtime.machine import ApplyError
 from tests.runtime import echo
 from tests.runtime.echo import (
     GET,
@@ -318,11 +318,11 @@ def test_normalize_without_session_needs_a_nonce(harness: Harness) -> None:
     """Secrets of callers without a session come from their nonce."""
     response = harness.machine.normalize(hide_span("x", session_id=0, nonce=b"n" * 16)).run()
     assert parse("HideResponse", response.suffixes[0].suffix).token == b"n" * 16 + bytes(4)
-    with pytest.raises(ProtocolError, match="a nonce of 0 bytes"):
+    with pytest.raises(ApplyError, match="a nonce of 0 bytes"):
         harness.machine.normalize(hide_span("x", session_id=0))
 
 
 def test_normalize_knows_only_flagged_methods(harness: Harness) -> None:
     """A method that needs no normalization is refused."""
-    with pytest.raises(ProtocolError, match="method code 900 is not normalized"):
+    with pytest.raises(ApplyError, match="method code 900 is not normalized"):
         harness.machine.normalize(pb.NormalizeRequest(code=PUT))

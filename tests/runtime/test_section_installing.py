@@ -22,14 +22,18 @@ from viewstamp.format import CHECKSUM_BYTES
 from viewstamp.format.block import compress, raw_blocks
 from viewstamp.format.digest import StateDigest
 from viewstamp.format.prepare import checksum_of
-from viewstamp.format.section import Entry
+from viewstamp.format.section import SectionEntry
 
 WORDS: list[Entity] = [
     (1, b"a", b"a\x001\x00alpha"),
     (1, b"b", b"b\x002\x00beta"),
     (2, b"", b"4"),
 ]
-DELTA = [Entry(1, b"b", None), Entry(1, b"c", b"c\x003\x00gamma"), Entry(2, b"", b"4")]
+DELTA = [
+    SectionEntry(1, b"b", None),
+    SectionEntry(1, b"c", b"c\x003\x00gamma"),
+    SectionEntry(2, b"", b"4"),
+]
 RESULT: list[Entity] = [WORDS[0], (1, b"c", b"c\x003\x00gamma"), WORDS[2]]
 
 
@@ -42,7 +46,7 @@ async def client() -> AsyncIterator[Client]:
 
 def blocks(entries: list[Any]) -> list[bytes]:
     """Return entries as blocks."""
-    return [compress(raw).data for raw in raw_blocks(Entry(*entry) for entry in entries)]
+    return [compress(raw).data for raw in raw_blocks(SectionEntry(*entry) for entry in entries)]
 
 
 def begin(entities: list[Entity], layers: int = 1, **fields: Any) -> pb.Install:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.app.config import Config, parse
-from coordinator.replica.bootstrap import DirectoryOptions, ReplicaFiles, open_replica
+from coordinator.replica.data_directory import DirectoryOptions, ReplicaFiles, open_replica
 from coordinator.storage import FILE_MODE, DescriptorFile, FileStorage
 from services.consumer_groups.domain import DOMAIN as CONSUMER_GROUPS
 from services.runtime.domain import Domain

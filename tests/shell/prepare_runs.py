@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from coordinator.gateway.request_runs import check_runs, method_shape, mux_route
 from coordinator.mux.run_shapes import Shape
-from coordinator.mux.runs import Entry, split
+from coordinator.mux.runs import RunEntry, split
 from coordinator.mux.types import TRANSACT_CODE
-from coordinator.replica.batcher import Batch, LooseCommand, Reply, SessionRequest
+from coordinator.replica.batcher import LooseCommand, PrepareBatch, Reply, SessionRequest
 from viewstamp.api.log.v1 import log_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit
@@ -55,16 +55,16 @@ def split_runs(requests: Sequence[log_pb2.LoggedRequest]) -> int:
     return len(split([entry for each in requests for entry in _entries(each)]))
 
 
-def runs_of(batch: Batch) -> int:
+def runs_of(batch: PrepareBatch) -> int:
     """Return how many runs the mux makes of a prepare."""
     return split_runs(log_pb2.PrepareBody.FromString(batch.body).requests)
 
 
-def _entries(logged: log_pb2.LoggedRequest) -> list[Entry]:
-    entries: list[Entry] = []
+def _entries(logged: log_pb2.LoggedRequest) -> list[RunEntry]:
+    entries: list[RunEntry] = []
     for span in logged.spans:
         is_transact = span.code == TRANSACT_CODE
         route = None if is_transact else ROUTES[span.code]
         for _ in range(span.count if is_transact else 1):
-            entries.append(Entry(route, starts_request=not entries))
+            entries.append(RunEntry(route, starts_request=not entries))
     return entries

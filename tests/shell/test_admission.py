@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from coordinator.gateway.commands import Commands
+from coordinator.gateway.commands import CommandAdmission
 from coordinator.gateway.normalize import Normalizer
 from coordinator.gateway.quotas import QuotaConfig, Quotas
 from coordinator.gateway.routes import Routes
@@ -60,7 +60,7 @@ class World:
             closure = file_closure([file])
             routes.update(domain.DescribeResponse(file_descriptors=closure, methods=methods))
         self.shares = Shares(self.mux.replies, self.evicted.append)
-        self.commands = Commands(
+        self.commands = CommandAdmission(
             routes,
             Normalizer(routes, {2: self}),
             self,
@@ -212,7 +212,7 @@ async def test_sessions_that_are_none() -> None:
 
 
 async def test_committed_and_left_alone_is_still_in_flight() -> None:
-    """Whoever waited was let go at a view change, yet the entry retires: its reply is not lost."""
+    """Callers were let go at a view change, yet the entry is applied: its reply is not lost."""
     world = World()
     await world.admit(1)
     logged = LoggedRequest(SESSION, 1, 0, (LoggedSpan(CREATE_STREAM, 1, b"", 0, 1),))

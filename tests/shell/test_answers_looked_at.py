@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.gateway.audit import Audit
 from coordinator.gateway.unary import UnaryCalls
-from coordinator.replica.batcher import Reply, SpanReply
+from coordinator.replica.batcher import AnsweredSpan, Reply
 from tests.shell.test_admission import DONE
 from tests.shell.test_stream_fences import Face, turns
 from tests.shell.test_unary_deadline import Call
@@ -85,7 +85,7 @@ async def test_a_call_is_answered_that_the_audit_log_cannot_tell(tmp_path: Path)
     method: Any = SimpleNamespace(code=1, kind=MethodKind.QUERY, public=True)
 
     async def start_spans(*_: object) -> Reply:
-        return Reply(1, 1, 1, (SpanReply(EMPTY_FRAME, ()),))
+        return Reply(1, 1, 1, (AnsweredSpan(EMPTY_FRAME, ()),))
 
     nothing: Any = SimpleNamespace()
     calls = UnaryCalls(

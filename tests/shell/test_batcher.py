@@ -172,7 +172,7 @@ def test_loose_commands_of_many_users_share_a_request() -> None:
 ALTERNATING = ("UpdatePermissions", "CreateStream")
 
 
-def batches(batcher: Batcher) -> list[module.Batch]:
+def batches(batcher: Batcher) -> list[module.PrepareBatch]:
     """Take everything."""
     taken = []
     while (batch := batcher.take()) is not None:

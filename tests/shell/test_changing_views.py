@@ -14,7 +14,7 @@ from coordinator import vsr
 from coordinator.replica.batcher import Batcher, LooseCommand
 from coordinator.replica.driver import Driver
 from coordinator.replica.peers import PeerPorts
-from coordinator.replica.ports import DriverEvents, Room
+from coordinator.replica.ports import DriverEvents, JournalRoom
 from coordinator.vsr.messages import PrepareMessage
 from viewstamp.errors import Refusal
 from viewstamp.limits import SYSTEM_USER_ID
@@ -29,7 +29,7 @@ class PlannedCore:
     effects: list[Any] = field(default_factory=list)
     op: int = 0
     refusal: vsr.RefusalReason | None = None
-    unretired_count: int = 0
+    unapplied_count: int = 0
     events: list[vsr.Event] = field(default_factory=list)
     journals: bool = False  # each entry that is received
 
@@ -60,7 +60,7 @@ class Replica:
     """A driver over a planned core, no log to apply, and a writer that remembers."""
 
     core: PlannedCore
-    room: Room = Room.FREE
+    room: JournalRoom = JournalRoom.FREE
     reserve: list[bool] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
     admission: Any = field(default_factory=lambda: SimpleNamespace(reset=lambda: None))
@@ -74,9 +74,9 @@ class Replica:
             return None
 
         events = DriverEvents(
-            founding_ready=ignore,
+            bootstrap_ready=ignore,
             status_changed=self._status_changed,
-            retired=ignore,
+            applied=ignore,
             cut_taken=ignore,
             catalog_changed=ignore,
             fatal=self.failures.append,
@@ -124,21 +124,21 @@ async def test_discarded_entries_no_longer_count() -> None:
     replica.gives(vsr.PersistPrepares((await prepare_of(CREATE_TOPIC, 10),)))
     assert replica.driver.progress.op == 10
     replica.core.op = 8
-    replica.gives(vsr.StatusChanged(vsr.Status.NORMAL, 2, 2))
+    replica.gives(vsr.StatusChanged(vsr.ReplicaStatus.NORMAL, 2, 2))
     assert replica.driver.progress.op == 8
 
 
 @pytest.mark.parametrize(
     ("code", "room", "expected"),
     [
-        (BEGIN_SNAPSHOT, Room.FULL, True),
-        (BEGIN_SNAPSHOT, Room.EXHAUSTED, True),
-        (BEGIN_SNAPSHOT, Room.SOON, True),
-        (CREATE_TOPIC, Room.FULL, False),
-        (BEGIN_SNAPSHOT, Room.FREE, False),
+        (BEGIN_SNAPSHOT, JournalRoom.FULL, True),
+        (BEGIN_SNAPSHOT, JournalRoom.EXHAUSTED, True),
+        (BEGIN_SNAPSHOT, JournalRoom.SOON, True),
+        (CREATE_TOPIC, JournalRoom.FULL, False),
+        (BEGIN_SNAPSHOT, JournalRoom.FREE, False),
     ],
 )
-async def test_a_backup_has_a_reserve_too(code: int, room: Room, expected: bool) -> None:
+async def test_a_backup_has_a_reserve_too(code: int, room: JournalRoom, expected: bool) -> None:
     """On a full disk the cut that will free space is journaled by backups, like by the primary."""
     replica = Replica(PlannedCore(), room=room)
     replica.gives(vsr.PersistPrepares((await prepare_of(code),)))
@@ -148,14 +148,14 @@ async def test_a_backup_has_a_reserve_too(code: int, room: Room, expected: bool)
 @pytest.mark.parametrize(
     ("status", "primary", "address"),
     [
-        (vsr.Status.NORMAL, 0, None),
-        (vsr.Status.VIEW_CHANGE, 0, None),
-        (vsr.Status.RECOVERING, 0, None),
-        (vsr.Status.NORMAL, 2, "replica 2"),
+        (vsr.ReplicaStatus.NORMAL, 0, None),
+        (vsr.ReplicaStatus.VIEW_CHANGE, 0, None),
+        (vsr.ReplicaStatus.RECOVERING, 0, None),
+        (vsr.ReplicaStatus.NORMAL, 2, "replica 2"),
     ],
 )
 async def test_nobody_is_sent_to_where_they_are(
-    status: vsr.Status, primary: int, address: str | None
+    status: vsr.ReplicaStatus, primary: int, address: str | None
 ) -> None:
     """A late read belongs to another replica, or nowhere: who is to lead next is no other one."""
     replica = Replica(PlannedCore())
@@ -166,40 +166,40 @@ async def test_nobody_is_sent_to_where_they_are(
 
 async def test_each_entry_is_let_in_by_the_room_that_is_left() -> None:
     """Room may come in the middle of a step: the entries that wait still take it one by one."""
-    replica = Replica(PlannedCore(op=5, journals=True), room=Room.SOON)
+    replica = Replica(PlannedCore(op=5, journals=True), room=JournalRoom.SOON)
     for op in (6, 7):
         entry = await prepare_of(CREATE_TOPIC, op)
         replica.driver.entries.received(PrepareMessage(bytes(16), 1, 1, entry))
     assert replica.reserve == []
 
     def fill(_: Sequence[Any]) -> None:
-        replica.room = Room.SOON
+        replica.room = JournalRoom.SOON
 
     def free(_: vsr.StatusChanged) -> None:
-        replica.room = Room.FREE
+        replica.room = JournalRoom.FREE
         replica.driver.pump()
 
     replica.persisting, replica.status_changed = fill, free
-    replica.gives(vsr.StatusChanged(vsr.Status.NORMAL, 1, 1))
+    replica.gives(vsr.StatusChanged(vsr.ReplicaStatus.NORMAL, 1, 1))
     await asyncio.sleep(0)
-    assert (len(replica.reserve), replica.room) == (1, Room.SOON)
-    replica.gives(vsr.StatusChanged(vsr.Status.NORMAL, 1, 1))
+    assert (len(replica.reserve), replica.room) == (1, JournalRoom.SOON)
+    replica.gives(vsr.StatusChanged(vsr.ReplicaStatus.NORMAL, 1, 1))
     await asyncio.sleep(0)
     assert len(replica.reserve) == 2
 
 
-@pytest.mark.parametrize("room", Room)
-def test_a_damaged_record_is_told_with_the_room_there_is(room: Room) -> None:
+@pytest.mark.parametrize("room", JournalRoom)
+def test_a_damaged_record_is_told_with_the_room_there_is(room: JournalRoom) -> None:
     """Writing it anew takes room like any other entry; without any the process would end."""
     replica = Replica(PlannedCore(), room=room)
     replica.driver.found_faulty(3)
-    assert replica.core.events == [vsr.RecordFaulty(3, has_room=room is Room.FREE)]
+    assert replica.core.events == [vsr.RecordFaulty(3, has_room=room is JournalRoom.FREE)]
 
 
 async def test_who_gives_its_view_up_keeps_nobody_waiting() -> None:
     """What waits for a place is refused at the next tick, and whoever comes is sent away."""
     replica = Replica(PlannedCore(refusal=vsr.RefusalReason.PIPELINE_FULL))
-    replica.gives(vsr.StatusChanged(vsr.Status.NORMAL, 3, 0))
+    replica.gives(vsr.StatusChanged(vsr.ReplicaStatus.NORMAL, 3, 0))
     replica.driver.serving.check()
     future = asyncio.get_running_loop().create_future()
     replica.driver.intake.submit(LooseCommand(CREATE_TOPIC, b"", 1, 1, "", future))

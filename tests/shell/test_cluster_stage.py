@@ -12,9 +12,9 @@ from coordinator.base.alarms import Alarms
 from coordinator.gateway.cluster import ClusterStage
 from coordinator.gateway.status_digests import DOMAIN_STAGES
 from coordinator.mux import types as mux
-from coordinator.replica.batcher import Reply, SpanReply
+from coordinator.replica.batcher import AnsweredSpan, Reply
 from coordinator.replica.ports import Progress
-from coordinator.vsr import Status
+from coordinator.vsr import ReplicaStatus
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -38,7 +38,7 @@ class FakeReplica:
 
     def __init__(self) -> None:
         """Begin in normal status."""
-        self.progress = Progress(op=5, committed_op=4, retired_op=3, status=Status.NORMAL)
+        self.progress = Progress(op=5, committed_op=4, applied_op=3, status=ReplicaStatus.NORMAL)
         self.reads: list[asyncio.Future[Reply]] = []
         self.followed: list[mux.QueryOutcome] = []
 
@@ -127,7 +127,7 @@ async def test_malformed_span() -> None:
 async def test_roles_and_lag(primary: int, roles: str) -> None:
     """Each replica has its role, and how far it is behind what anybody calls committed."""
     world = World()
-    others = [cluster.Replica(replica_id=i, commit=10 + i, retired=9 + i) for i in (3, 1, 2)]
+    others = [cluster.Replica(replica_id=i, commit=10 + i, applied=9 + i) for i in (3, 1, 2)]
     alarms, services = Alarms(lambda: 7), world.services
     world.stage = ClusterStage(
         *world.replica.ports, alarms, services, lambda: 0, list, 0, bytes(16), lambda: others, 3
@@ -139,8 +139,8 @@ async def test_roles_and_lag(primary: int, roles: str) -> None:
     names = [cluster.ReplicaRole.Name(each.role) for each in status.replicas]
     assert [each.replica_id for each in status.replicas] == [0, 1, 2, 3]
     assert names == [f"REPLICA_ROLE_{role}" for role in roles.split()]
-    retired = world.replica.progress.retired_op
-    assert [each.lag for each in status.replicas] == [13 - retired, 3, 2, 1]
+    applied = world.replica.progress.applied_op
+    assert [each.lag for each in status.replicas] == [13 - applied, 3, 2, 1]
 
 
 async def test_alarms() -> None:
@@ -154,7 +154,7 @@ async def test_digests_follow() -> None:
     """Digests are read from every stage and the answer follows, refusals with it."""
     world = World()
     assert world.ask(GET_STATUS, DIGESTS, BAD, PLAIN, refused=(2,)).deferred
-    spans = tuple(SpanReply(frame(bytes((n,)) * 32), ()) for n in range(3))
+    spans = tuple(AnsweredSpan(frame(bytes((n,)) * 32), ()) for n in range(3))
     world.replica.reads[0].set_result(Reply(1, 3, 3, spans))
     await asyncio.sleep(0)
     (outcome,) = world.replica.followed

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.app.config import parse, parser
 from coordinator.base.errors import ConfigError
-from viewstamp.cluster.passed_on import CHOSEN, OF_ONE_REPLICA, OWN_OPTIONS, SWITCHES
+from viewstamp.cluster.passthrough_flags import CHOSEN, OF_ONE_REPLICA, OWN_OPTIONS, SWITCHES
 
 SERVICES = [f"--service={name}=unix:/{name}" for name in ("users", "streams", "consumer_groups")]
 GOOD = ["--data-directory=/data", *SERVICES]

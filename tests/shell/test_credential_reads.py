@@ -10,13 +10,19 @@ from typing import Any
 import pytest
 
 from coordinator.gateway.caller_calls import CallerCalls
-from coordinator.gateway.reads import CONSISTENCY_KEY, LINEARIZABLE, STALE, Consistency, ReadSpan
+from coordinator.gateway.reads import (
+    CONSISTENCY_KEY,
+    LINEARIZABLE,
+    STALE,
+    ReadConsistency,
+    RequestedReads,
+)
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.unary import UnaryCalls
 from coordinator.mux.mux import Mux
 from coordinator.mux.types import Read, ResolveItem, SendBatch
 from coordinator.mux.types import ReadSpan as MuxReadSpan
-from coordinator.replica.batcher import Reply, SpanReply
+from coordinator.replica.batcher import AnsweredSpan, Reply
 from tests.mux.fakes import FakeCodec
 from tests.mux.transcript import ROUTES
 from tests.shell.test_unary_deadline import Call
@@ -31,25 +37,27 @@ class Answering:
 
     def __init__(self) -> None:
         """Remember nothing yet."""
-        self.asked: list[tuple[ReadSpan, Consistency]] = []
+        self.asked: list[tuple[RequestedReads, ReadConsistency]] = []
 
     def start_spans(
         self,
-        spans: Sequence[ReadSpan],
+        spans: Sequence[RequestedReads],
         principal: AccessToken | None,
         session_id: int,
-        consistency: Consistency,
+        consistency: ReadConsistency,
         address: str = "",
     ) -> asyncio.Future[Reply]:
         """Answer at once."""
         self.asked += [(span, consistency) for span in spans]
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        future.set_result(Reply(1, 2, 3, (SpanReply(frame(b""), ()),)))
+        future.set_result(Reply(1, 2, 3, (AnsweredSpan(frame(b""), ()),)))
         return future
 
 
 @pytest.mark.parametrize(("is_public", "seen"), [(True, LINEARIZABLE), (False, STALE)])
-async def test_credentials_are_never_read_of_the_past(is_public: bool, seen: Consistency) -> None:
+async def test_credentials_are_never_read_of_the_past(
+    is_public: bool, seen: ReadConsistency
+) -> None:
     """A replica that has not heard of a revocation must not log anybody in by what was revoked,
     whatever the caller would be content with."""
     reads: Any = Answering()

@@ -10,13 +10,13 @@ from coordinator import vsr
 from coordinator.base.errors import HaltedError
 from coordinator.mux import types as mux
 from coordinator.replica.driver import Driver
-from coordinator.replica.ports import DriverEvents, Room
+from coordinator.replica.ports import DriverEvents, JournalRoom
 
 
 class FakeCore:
     """A core that answers each event with what is planned."""
 
-    unretired_count = 0
+    unapplied_count = 0
 
     def __init__(self, *effects: vsr.Effect) -> None:
         """Plan the effects of the first step."""
@@ -46,18 +46,18 @@ def ignore(*_: object) -> Any:
 
 
 def driver_of(
-    core: FakeCore, failures: list[BaseException], founding_ready: Callable[..., None] = ignore
+    core: FakeCore, failures: list[BaseException], bootstrap_ready: Callable[..., None] = ignore
 ) -> Driver:
     """Return a driver over fakes."""
 
     events = DriverEvents(
-        founding_ready=founding_ready,
+        bootstrap_ready=bootstrap_ready,
         status_changed=ignore,
-        retired=ignore,
+        applied=ignore,
         cut_taken=ignore,
         catalog_changed=ignore,
         fatal=failures.append,
-        room=lambda: Room.FREE,
+        room=lambda: JournalRoom.FREE,
         persisting=ignore,
         persisted=ignore,
         local_read=ignore,
@@ -79,7 +79,7 @@ def test_nothing_is_done_after_a_defect() -> None:
 
 def test_a_defect_ends_what_it_was_met_in() -> None:
     """No further effect of the same step is carried out: it could rest on what was interrupted."""
-    core, failures = FakeCore(vsr.FoundingReady(()), vsr.Halted("later")), list[BaseException]()
+    core, failures = FakeCore(vsr.BootstrapReady(()), vsr.Halted("later")), list[BaseException]()
     reply = mux.StageReply(mux.Stage.USERS, 1, ())
     driver = driver_of(core, failures, lambda _: driver.mux_effects.stage_replied(reply))
     driver.step(vsr.Tick())

@@ -25,7 +25,7 @@ CHANGED = 9
 
 
 def end(face: Face, *, minimum: int = 1, minimum_token: int = 0) -> None:
-    """End credentials of root, as the retirement of a command tells it."""
+    """End credentials of root, as the applied command tells it."""
     face.world.mux.sessions.apply_effect(CredentialsChanged(0, minimum, minimum_token), CHANGED)
     for user_id in face.world.mux.sessions.take_changes().users:
         face.streams.credentials_ended(user_id)

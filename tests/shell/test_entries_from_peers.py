@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from coordinator import vsr
-from coordinator.replica.entries import FULL_QUESTION_MS, WAITING_MAX, Entries
-from coordinator.replica.ports import Room
+from coordinator.replica.append_backpressure import (
+    FULL_QUESTION_MS,
+    WAITING_MAX,
+    AppendBackpressure,
+)
+from coordinator.replica.ports import JournalRoom
 from coordinator.vsr.messages import (
     CommitMessage,
     CommittedMessage,
@@ -35,12 +39,12 @@ class FakeReplica:
 
     def __init__(self) -> None:
         self.marks: Any = SimpleNamespace(op=HEAD)
-        self.room = Room.FREE
+        self.room = JournalRoom.FREE
         self.taken: list[Any] = []
         self.reserved: set[int] = set()
         self.held: list[Any] = []
         self.now_ticks = 0
-        self.entries = Entries(
+        self.entries = AppendBackpressure(
             self, self.step, self.may_use_reserve, lambda: self.room, lambda: self.now_ticks
         )
 
@@ -64,16 +68,16 @@ HELD = PrepareMessage(CLUSTER, 0, 1, prepare(HEAD))
 MENDS = RepairMessage(CLUSTER, 0, prepare(HEAD))
 CAUGHT_UP = CommittedMessage(CLUSTER, 0, prepare(HEAD + 1), 9)
 HEARTBEAT = CommitMessage(CLUSTER, 0, 1, 4, bytes(16), 0)
-WISH = StartViewChangeMessage(CLUSTER, 0, 2)
+PRE_VOTE = StartViewChangeMessage(CLUSTER, 0, 2)
 
 
-@pytest.mark.parametrize("room", [Room.SOON, Room.FULL, Room.EXHAUSTED])
+@pytest.mark.parametrize("room", [JournalRoom.SOON, JournalRoom.FULL, JournalRoom.EXHAUSTED])
 @pytest.mark.parametrize(
     ("message", "is_taken"),
     [(NEXT, False), (MENDS, False), (CAUGHT_UP, False), (HELD, True), (HEARTBEAT, True),
-     (WISH, True)],
+     (PRE_VOTE, True)],
 )  # fmt: skip
-def test_only_what_needs_no_room_is_taken(message: Any, is_taken: bool, room: Room) -> None:
+def test_only_what_needs_no_room_is_taken(message: Any, is_taken: bool, room: JournalRoom) -> None:
     """Without room nothing new is journaled; what is held is acknowledged, and views go on."""
     replica = FakeReplica()
     replica.room = room
@@ -85,7 +89,7 @@ def test_only_what_needs_no_room_is_taken(message: Any, is_taken: bool, room: Ro
 def test_what_is_held_is_acknowledged_again_however_it_comes(message: Any) -> None:
     """A primary that restarted repeats its entries as repairs, and needs the copies counted."""
     replica = FakeReplica()
-    replica.room = Room.FULL
+    replica.room = JournalRoom.FULL
     replica.held = [message.prepare]
     replica.entries.received(message)
     assert replica.taken == [message]
@@ -94,11 +98,11 @@ def test_what_is_held_is_acknowledged_again_however_it_comes(message: Any) -> No
 def test_what_waits_for_a_segment_is_taken_in_order() -> None:
     """While a segment is being made entries wait, and nothing overtakes them but signs of life."""
     replica = FakeReplica()
-    replica.room = Room.SOON
+    replica.room = JournalRoom.SOON
     for message in (NEXT, HEARTBEAT, AFTER):
         replica.entries.received(message)
     assert replica.taken == [HEARTBEAT]
-    replica.room = Room.FREE
+    replica.room = JournalRoom.FREE
     replica.entries.received(MENDS)
     assert replica.taken == [HEARTBEAT, NEXT, AFTER, MENDS]
 
@@ -106,12 +110,12 @@ def test_what_waits_for_a_segment_is_taken_in_order() -> None:
 def test_a_full_disk_lets_go_of_what_waits() -> None:
     """What was not taken comes again: nothing is kept of it, and it is counted."""
     replica = FakeReplica()
-    replica.room = Room.SOON
+    replica.room = JournalRoom.SOON
     for message in (NEXT, AFTER):
         replica.entries.received(message)
-    replica.room = Room.FULL
+    replica.room = JournalRoom.FULL
     replica.entries.look()
-    replica.room = Room.FREE
+    replica.room = JournalRoom.FREE
     replica.entries.look()
     assert (replica.taken, replica.entries.refused) == ([], 2)
 
@@ -119,7 +123,7 @@ def test_a_full_disk_lets_go_of_what_waits() -> None:
 def test_little_waits() -> None:
     """A segment that does not come leaves no queue behind that grows."""
     replica = FakeReplica()
-    replica.room = Room.SOON
+    replica.room = JournalRoom.SOON
     for _ in range(WAITING_MAX + 1):
         replica.entries.received(NEXT)
     assert replica.entries.refused == WAITING_MAX + 1
@@ -128,7 +132,7 @@ def test_little_waits() -> None:
 def test_what_will_free_the_disk_is_taken() -> None:
     """Commands about snapshots have a reserve, on a backup as on the primary."""
     replica = FakeReplica()
-    replica.room = Room.FULL
+    replica.room = JournalRoom.FULL
     replica.reserved = {HEAD + 1}
     replica.entries.received(NEXT)
     replica.entries.received(AFTER)
@@ -141,9 +145,14 @@ CHOSEN = RequestPrepareMessage(CLUSTER, 1, 6, bytes(16))
 
 @pytest.mark.parametrize(
     ("room", "has_room"),
-    [(Room.FREE, True), (Room.SOON, True), (Room.FULL, False), (Room.EXHAUSTED, False)],
+    [
+        (JournalRoom.FREE, True),
+        (JournalRoom.SOON, True),
+        (JournalRoom.FULL, False),
+        (JournalRoom.EXHAUSTED, False),
+    ],
 )
-def test_nobody_is_asked_in_vain(room: Room, has_room: bool) -> None:
+def test_nobody_is_asked_in_vain(room: JournalRoom, has_room: bool) -> None:
     """A full disk asks for hardly any entries, which peers would have to read and send."""
     replica = FakeReplica()
     replica.room = room
@@ -156,7 +165,7 @@ def test_nobody_is_asked_in_vain(room: Room, has_room: bool) -> None:
 def test_a_full_disk_asks_each_replica_now_and_then() -> None:
     """One that truncated its log says so: without being asked nobody would send a snapshot."""
     replica = FakeReplica()
-    replica.room = Room.FULL
+    replica.room = JournalRoom.FULL
     asked = [0, 0, 0]
     for replica.now_ticks in range(3 * FULL_QUESTION_MS // TICK_MS):
         for peer in (0, 2):
@@ -167,7 +176,7 @@ def test_a_full_disk_asks_each_replica_now_and_then() -> None:
 def test_a_damaged_entry_below_is_asked_for_beside_what_comes_next() -> None:
     """A peer may have dropped the one and hold the other: neither question stands for both."""
     replica = FakeReplica()
-    replica.room = Room.FULL
+    replica.room = JournalRoom.FULL
     damaged = RequestCommittedMessage(CLUSTER, 1, 2, 2)
     asked = {COMMITTED: 0, damaged: 0}
     for replica.now_ticks in range(2 * FULL_QUESTION_MS // TICK_MS):
@@ -180,6 +189,12 @@ def test_room_again_is_asked_at_once() -> None:
     """What was kept back does not hold up a replica that has room, nor the next full disk."""
     replica = FakeReplica()
     sent = []
-    for replica.room in (Room.FULL, Room.FREE, Room.FREE, Room.FULL, Room.FULL):
+    for replica.room in (
+        JournalRoom.FULL,
+        JournalRoom.FREE,
+        JournalRoom.FREE,
+        JournalRoom.FULL,
+        JournalRoom.FULL,
+    ):
         sent.append(replica.entries.may_send(vsr.Send(0, COMMITTED)))
     assert sent == [True, True, True, True, False]

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.mux import types as mux
 from coordinator.replica import read_shares
-from coordinator.replica.fair_queue import FairQueue, Place
+from coordinator.replica.fair_queue import FairQueue, QueuePlace
 from coordinator.replica.lane import Lane
 from coordinator.replica.read_shares import BYTES_PER_CALL, NOBODY, ReadShares, caller_of, weight_of
 from tests.shell.test_replica_reads import Setup
@@ -17,10 +17,10 @@ from viewstamp.errors import Refusal
 from viewstamp.limits import READ_GROUP_CALLS_MAX, READ_GROUP_CALLS_MIN
 
 
-def place(name: str, weight: int = 1) -> Place[str]:
+def place(name: str, weight: int = 1) -> QueuePlace[str]:
     """Return a place of a caller: "7b" is caller 7's."""
     caller, token = int(name[0]), int.from_bytes(name.encode(), "big")
-    return Place(caller, token, weight, name)
+    return QueuePlace(caller, token, weight, name)
 
 
 def queue_of(*names: str) -> FairQueue[str]:
@@ -97,12 +97,12 @@ def test_groups_shrink_until_they_fit_into_a_slice() -> None:
     sizes = []
     for step in range(12):
         for letter in range(READ_GROUP_CALLS_MAX):
-            lane.add(Place(1, step * READ_GROUP_CALLS_MAX + letter, 1, ""))
+            lane.add(QueuePlace(1, step * READ_GROUP_CALLS_MAX + letter, 1, ""))
         before = set(lane._group_of)
         sizes.append(len(lane.take()))
         tokens = sorted(set(lane._group_of) - before)
         if step < 8:
-            lane.postponed(Place(1, tokens[-1], 1, ""))
+            lane.postponed(QueuePlace(1, tokens[-1], 1, ""))
         for token in tokens:
             lane.left(token)
     assert sizes == [1024, 512, 256, 128, 64, 32, 16, 8, READ_GROUP_CALLS_MIN, 16, 32, 64]

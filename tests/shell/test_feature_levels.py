@@ -7,10 +7,10 @@ from typing import Final
 
 import pytest
 
-from coordinator.app.reports import FRESH_REPORT_MS, Reports
+from coordinator.app.reports import FRESH_REPORT_MS, SnapshotReports
 from coordinator.gateway.normalize import Normalizer, Origin
 from coordinator.gateway.primary_calls import check_supported
-from coordinator.gateway.reads import LINEARIZABLE, Reads
+from coordinator.gateway.reads import LINEARIZABLE, ReadStarter
 from coordinator.gateway.routes import Routes
 from coordinator.peers.messages import ReplicaReportMessage
 from tests.shell.test_admission import World
@@ -93,7 +93,7 @@ async def test_a_read_above_the_level_is_refused() -> None:
     routes = Routes()
     routes.level_in_force = lambda: 2
     _raised(routes, GET_STATUS, 3)
-    reads = Reads(routes, object())  # type: ignore[arg-type]
+    reads = ReadStarter(routes, object())  # type: ignore[arg-type]
     span = submit_pb2.Span(code=GET_STATUS, count=1, items=frame(b""))
     with pytest.raises(Refusal, match="needs feature level 3"):
         reads.start([span], ROOT, 0, LINEARIZABLE)
@@ -107,7 +107,7 @@ def _report(replica: int, level: int, status: int) -> ReplicaReportMessage:
 def test_who_is_not_heard_supports_nothing() -> None:
     """Down, halted, silent or never heard: none of these is known to support a level."""
     now_ms = 0
-    reports = Reports((1, 2, 3, 4), 3, lambda: now_ms)
+    reports = SnapshotReports((1, 2, 3, 4), 3, lambda: now_ms)
     normal, halted = cluster_pb2.REPLICA_STATUS_NORMAL, cluster_pb2.REPLICA_STATUS_HALTED
     reports.heard(_report(1, 3, normal))
     now_ms = FRESH_REPORT_MS + 1

@@ -23,14 +23,14 @@ STUCK = "op 8 does not get through its stages"
 
 def seen(
     committed: int = 7,
-    retired: int = 7,
+    applied: int = 7,
     streams: ServiceState = UP,
     *,
     is_full: bool = False,
     has_fit_peer: bool = True,
 ) -> Seen:
     """Return what a look finds."""
-    return Seen(committed, retired, {"users": UP, "streams": streams}, is_full, has_fit_peer)
+    return Seen(committed, applied, {"users": UP, "streams": streams}, is_full, has_fit_peer)
 
 
 class Trial:

@@ -1,4 +1,4 @@
-"""Op 1 while founders boot anew: only the last question of the core is answered."""
+"""Op 1 while initial members boot anew: only the last question of the core is answered."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.replica import founding
-from coordinator.replica.founding import ROOT_PASSWORD_FILE, Founding
+from coordinator.replica import bootstrap
+from coordinator.replica.bootstrap import ROOT_PASSWORD_FILE, Bootstrap
 
 FIRST, SECOND = (b"a" * 16, b"b" * 16), (b"a" * 16, b"c" * 16)
 
@@ -26,10 +26,10 @@ async def test_hashes_that_end_in_any_order(
         gates[tuple(nonces)].wait()  # type: ignore[index]
         return b"".join(nonces) + password.encode()
 
-    monkeypatch.setattr(founding, "founding_body", body)
+    monkeypatch.setattr(bootstrap, "bootstrap_body", body)
     found: list[bytes] = []
-    founder = Founding(bytes(16), tmp_path, found.append)
-    tasks = {nonces: asyncio.create_task(founder.make(nonces)) for nonces in (FIRST, SECOND)}
+    initial_member = Bootstrap(bytes(16), tmp_path, found.append)
+    tasks = {nonces: asyncio.create_task(initial_member.make(nonces)) for nonces in (FIRST, SECOND)}
     await asyncio.sleep(0)  # both have begun, in this order
     for nonces in order:
         gates[tuple(nonces)].set()  # type: ignore[index]

@@ -13,13 +13,13 @@ from coordinator import vsr
 from coordinator.base.errors import HaltedError
 from coordinator.base.slices import SLICE_MS, Steps
 from coordinator.journal import CorruptRecord
-from coordinator.replica.handover import RUN_PREPARES_MAX, Handover, HandoverPorts
+from coordinator.replica.apply_queue import RUN_PREPARES_MAX, Handover, HandoverPorts
 from coordinator.replica.ports import Progress
-from viewstamp.format.prepare import Prepare, seal
+from viewstamp.format.prepare import SealedPrepare, seal
 from viewstamp.limits import FEATURE_LEVEL_MAX
 
 
-def prepare(op: int, feature_level: int = FEATURE_LEVEL_MAX) -> Prepare:
+def prepare(op: int, feature_level: int = FEATURE_LEVEL_MAX) -> SealedPrepare:
     """Return an entry of an op; its parent is not looked at here."""
     return seal(
         parent=bytes([min(op - 1, 1)]) * 16,
@@ -71,7 +71,7 @@ class Journal:
             time.sleep(SLICE_MS / 1000)  # what a slice is for: no condition is waited for
             yield
 
-    async def read(self, op: int) -> Prepare | None:
+    async def read(self, op: int) -> SealedPrepare | None:
         is_damaged = op in self.damaged
         await self.may_read.wait()
         if is_damaged:
@@ -85,7 +85,7 @@ class Journal:
         while self.tasks:
             await self.tasks.pop(0)
 
-    def commit(self, op: int, entry: Callable[[int], Prepare] | None = None) -> None:
+    def commit(self, op: int, entry: Callable[[int], SealedPrepare] | None = None) -> None:
         self.handover.add(vsr.Commit(op, None if entry is None else entry(op)))
 
 

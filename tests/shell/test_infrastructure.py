@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from coordinator.gateway.infrastructure import REFLECTION, REFLECTION_ALPHA
-from coordinator.gateway.reads import Consistency, consistency_of_metadata
+from coordinator.gateway.reads import ReadConsistency, consistency_of_metadata
 from coordinator.gateway.server import GatewayServer
 from viewstamp.errors import Refusal
 
@@ -120,4 +120,4 @@ def test_a_revision_that_is_none(digits: str) -> None:
     assert caught.value.name == "MALFORMED_REQUEST"
     assert len(caught.value.message) < 300
     largest = [("viewstamp-consistency", f"at-least={2**64 - 1}")]
-    assert consistency_of_metadata(largest) == Consistency(False, 2**64 - 1)
+    assert consistency_of_metadata(largest) == ReadConsistency(False, 2**64 - 1)

@@ -16,7 +16,7 @@ import pytest
 from coordinator.app.composition import Coordinator
 from coordinator.app.config import parse
 from coordinator.gateway.reads import CONSISTENCY_KEY
-from coordinator.replica.bootstrap import DirectoryOptions, open_replica
+from coordinator.replica.data_directory import DirectoryOptions, open_replica
 from tests.shell.in_process import CLUSTER_ID, KEY, surroundings
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
 from viewstamp.api.cluster.v1.cluster_service_pb2_grpc import ClusterServiceStub

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.gateway.routes import Routes
 from coordinator.replica import proposals as module
-from coordinator.replica.batcher import LooseCommand, Reply, SpanReply
+from coordinator.replica.batcher import AnsweredSpan, LooseCommand, Reply
 from coordinator.replica.proposals import Proposals
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain
@@ -20,7 +20,7 @@ from viewstamp.limits import SYSTEM_USER_ID
 from viewstamp.routing import methods_of_file
 
 ASSIGN, SWEEP = 390, 392
-DONE = Reply(1, 1, 1, (SpanReply(b"\x0a\x00", ()),))
+DONE = Reply(1, 1, 1, (AnsweredSpan(b"\x0a\x00", ()),))
 
 
 class Sequencer:

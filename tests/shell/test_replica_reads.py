@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from coordinator import vsr
-from coordinator.gateway.reads import LINEARIZABLE, Consistency, Reads, ReadSpan
+from coordinator.gateway.reads import LINEARIZABLE, ReadConsistency, ReadStarter, RequestedReads
 from coordinator.gateway.routes import Routes
 from coordinator.mux import types as mux
 from coordinator.replica import read_shares
@@ -85,14 +85,14 @@ class Setup:
         self.replica, self.mux = FakeReplica(), FakeMux()
         self.reads = ReplicaReads(self.replica, self.replica, self.mux, self.replica)
         self.elsewhere: Refusal | None = None
-        self.gateway = Reads(Routes(), self, DEADLINE_MS)
+        self.gateway = ReadStarter(Routes(), self, DEADLINE_MS)
 
     def read(
         self,
-        spans: Sequence[ReadSpan],
+        spans: Sequence[RequestedReads],
         principal: AccessToken | None,
         session_id: int,
-        consistency: Consistency,
+        consistency: ReadConsistency,
         address: str,
     ) -> asyncio.Future[Reply]:
         """Start reads as the composition does."""
@@ -107,7 +107,7 @@ class Setup:
         """Say where the primary is, on a backup."""
         return self.elsewhere
 
-    def start(self, consistency: Consistency) -> asyncio.Future[Reply]:
+    def start(self, consistency: ReadConsistency) -> asyncio.Future[Reply]:
         """Start one read at the gateway."""
         span = submit.Span(code=CODE, count=1, items=b"\x0a\x00")
         return self.gateway.start([span], AccessToken(0, 1, 0), 0, consistency)
@@ -115,8 +115,8 @@ class Setup:
 
 CONSISTENCIES = {
     "asked": LINEARIZABLE,
-    "waiting": Consistency(False, 99),
-    "led": Consistency(False, 10),
+    "waiting": ReadConsistency(False, 99),
+    "led": ReadConsistency(False, 10),
 }
 
 
@@ -183,7 +183,7 @@ async def test_caller_that_leaves_before_the_reads_are_led() -> None:
 async def test_answers() -> None:
     """Answers and refusals reach their callers, and leave nothing."""
     setup = Setup()
-    answered, refused = (setup.start(Consistency(False, 0)) for _ in range(2))
+    answered, refused = (setup.start(ReadConsistency(False, 0)) for _ in range(2))
     await asyncio.sleep(0)
     assert setup.mux.led == [1, 2]
     setup.reads.answered(mux.ReadAnswered(1, 10, 7, (), None))

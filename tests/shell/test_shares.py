@@ -53,7 +53,7 @@ class Trial:
         assert window is not None
         errors = tuple(IndexedError(i, REFUSED) for i in range(limits.REQUEST_COMMANDS_MAX))
         reply = RequestReply(
-            session_id, window.last_retired + 1, 1, 1, 1, (SpanReply(b"", errors),)
+            session_id, window.last_applied + 1, 1, 1, 1, (SpanReply(b"", errors),)
         )
         self.replies.store(reply)
         return reply

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.base.slices import SLICE_MS, Steps, Work, at_once
+from coordinator.base.slices import SLICE_MS, SlicedWork, Steps, at_once
 from coordinator.mux import types as mux_types
 from coordinator.replica.mux_effects import MuxEffects
 
@@ -50,14 +50,14 @@ class Turns:
 async def test_the_loop_turns_between_slices() -> None:
     """Work that takes several slices lets the loop turn after each."""
     turns = Turns()
-    assert await Work(long_work("done")).finish() == "done"
+    assert await SlicedWork(long_work("done")).finish() == "done"
     assert turns.stop() >= STEPS
 
 
 async def test_short_work_is_done_at_once() -> None:
     """Work that takes no slice lets nobody in between."""
     turns = Turns()
-    assert await Work(short_work()).finish() == "done"
+    assert await SlicedWork(short_work()).finish() == "done"
     assert turns.stop() == 0
     assert at_once(short_work()) == "done"
 

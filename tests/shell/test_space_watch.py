@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from coordinator.journal.errors import NoSpace
-from coordinator.journal.journal import SPARE_SEGMENTS, Space
+from coordinator.journal.journal import SPARE_SEGMENTS, JournalSpace
 from coordinator.replica import space as module
-from coordinator.replica.ports import Room
+from coordinator.replica.ports import JournalRoom
 from coordinator.replica.space import MARGIN_BYTES, RECORD_BYTES_MAX, SpaceWatch
 
 
@@ -21,9 +21,9 @@ class FakeJournal:
         self.disk_is_full = True
         self.free_bytes = MARGIN_BYTES - 1
 
-    def space(self) -> Space:
+    def space(self) -> JournalSpace:
         """Return the room there is."""
-        return Space(self.free_bytes, SPARE_SEGMENTS - 1, True)
+        return JournalSpace(self.free_bytes, SPARE_SEGMENTS - 1, True)
 
     def prepare_spares(self) -> int:
         """Make a segment, if the disk lets us."""
@@ -40,15 +40,15 @@ async def test_full_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = asyncio.Event()
     watch = SpaceWatch(journal, alarms.append, tried.set)
     running = asyncio.create_task(watch.run())
-    assert watch.room() is Room.SOON
+    assert watch.room() is JournalRoom.SOON
     for _ in range(3):
         await tried.wait()
         tried.clear()
-        assert watch.room() is Room.FULL
+        assert watch.room() is JournalRoom.FULL
     assert alarms == ["free space on its file system"]
     journal.disk_is_full = False
     # It may be told once more of a try from before.
-    while watch.room() is not Room.FREE:
+    while watch.room() is not JournalRoom.FREE:
         await tried.wait()
         tried.clear()
     running.cancel()
@@ -59,8 +59,8 @@ async def test_what_is_on_its_way_counts() -> None:
     journal = FakeJournal()
     journal.free_bytes = MARGIN_BYTES + RECORD_BYTES_MAX
     watch = SpaceWatch(journal, lambda _: None, lambda: None)
-    assert watch.room() is Room.FREE
+    assert watch.room() is JournalRoom.FREE
     watch.sent([None, None])
-    assert watch.room() is Room.SOON
+    assert watch.room() is JournalRoom.SOON
     watch.written([None, None])
-    assert watch.room() is Room.FREE
+    assert watch.room() is JournalRoom.FREE

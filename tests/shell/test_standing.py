@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from coordinator import vsr
-from coordinator.app.leadership import PROGRESS_INTERVAL_S, Standing, StandingPorts
+from coordinator.app.leadership import PROGRESS_INTERVAL_S, Leadership, StandingPorts
 from coordinator.replica.ports import Progress
 
-NORMAL, VIEW_CHANGE = vsr.Status.NORMAL, vsr.Status.VIEW_CHANGE
+NORMAL, VIEW_CHANGE = vsr.ReplicaStatus.NORMAL, vsr.ReplicaStatus.VIEW_CHANGE
 
 
 class Trial:
@@ -54,7 +54,7 @@ class Trial:
             data_directory=directory,
             start=self.work.append,
         )
-        self.standing = Standing(ports)
+        self.standing = Leadership(ports)
 
     def say(self, what: str) -> Any:
         """Return what remembers that it was called."""
@@ -70,7 +70,7 @@ class Trial:
     def ask_proposals(self) -> None:
         """Ask nobody."""
 
-    def changes(self, status: vsr.Status, view: int) -> None:
+    def changes(self, status: vsr.ReplicaStatus, view: int) -> None:
         """Enter a status; of the views, 0 is led by this replica."""
         self.serving.is_primary = status is NORMAL and view == 0
         self.standing.status_changed(vsr.StatusChanged(status, view, view))
@@ -135,16 +135,16 @@ async def test_a_long_log_is_told_of(
     now_s = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     trial = Trial(tmp_path)
-    retired: Any = SimpleNamespace(ended_sessions=(), users_with_ended_credentials=())
+    applied: Any = SimpleNamespace(ended_sessions=(), users_with_ended_credentials=())
     for op in range(1, 4):
-        trial.progress = Progress(op=9, retired_op=op)
-        trial.standing.retired(retired)
+        trial.progress = Progress(op=9, applied_op=op)
+        trial.standing.applied(applied)
         now_s += PROGRESS_INTERVAL_S / 2 + 1
-    assert capsys.readouterr().out == '{"retired": 3}\n'
-    trial.progress = Progress(op=9, retired_op=9)
+    assert capsys.readouterr().out == '{"applied": 3}\n'
+    trial.progress = Progress(op=9, applied_op=9)
     trial.changes(NORMAL, 0)
     await trial.run()
     capsys.readouterr()
     now_s += PROGRESS_INTERVAL_S
-    trial.standing.retired(retired)
+    trial.standing.applied(applied)
     assert not capsys.readouterr().out

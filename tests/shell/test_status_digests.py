@@ -18,7 +18,7 @@ from coordinator.mux.catalog_types import Entity
 from coordinator.mux.entities import REPLY_KIND, WINDOW_KIND
 from coordinator.mux.replies import ReplyTable
 from coordinator.mux.types import RequestReply
-from coordinator.replica.batcher import Reply, SpanReply
+from coordinator.replica.batcher import AnsweredSpan, Reply
 from coordinator.stages.codec import ProtobufCodec
 from viewstamp.api.errors.v1.errors_pb2 import IndexedError, Reason
 from viewstamp.errors import Refusal
@@ -54,9 +54,9 @@ class World:
         """Ask under a name."""
         self.digests.ask(user_id, lambda found: self.told.append((name, found)))
 
-    async def answer(self, walk: int, *spans: SpanReply) -> None:
+    async def answer(self, walk: int, *spans: AnsweredSpan) -> None:
         """Let every service answer a walk."""
-        digest = SpanReply(frame(bytes((walk,)) * 32), ())
+        digest = AnsweredSpan(frame(bytes((walk,)) * 32), ())
         self.walks[walk].set_result(Reply(1, 3, 3, spans or (digest, digest, digest)))
         for _ in range(20):
             await asyncio.sleep(0)
@@ -116,9 +116,9 @@ async def test_a_service_may_refuse() -> None:
     """What a service answers instead of its digest is told to the caller, not left out."""
     world = World()
     refusal = Refusal(Reason.REASON_OVERLOADED, "too many walks")
-    refused = SpanReply(EMPTY_FRAME, (IndexedError(index=0, error=refusal.to_error()),))
+    refused = AnsweredSpan(EMPTY_FRAME, (IndexedError(index=0, error=refusal.to_error()),))
     world.ask("a")
-    await world.answer(0, SpanReply(frame(bytes(32)), ()), refused, refused)
+    await world.answer(0, AnsweredSpan(frame(bytes(32)), ()), refused, refused)
     ((_, found),) = world.told
     assert isinstance(found, Refusal)
     assert found.reason == Reason.REASON_OVERLOADED
@@ -158,7 +158,7 @@ async def test_a_walk_that_fails_is_told_and_the_next_begins(where: str) -> None
         world.walks[0].set_exception(KeyError("planted"))
         await asyncio.sleep(0)
     else:
-        await world.answer(0, *([SpanReply(b"", ())] * (3 if where == "answer" else 0)))
+        await world.answer(0, *([AnsweredSpan(b"", ())] * (3 if where == "answer" else 0)))
     ((_, found),) = world.told
     assert isinstance(found, Refusal)
     assert found.reason == Reason.REASON_INTERNAL
@@ -198,7 +198,7 @@ async def test_sessions_are_walked_in_slices(monkeypatch: pytest.MonkeyPatch) ->
 
     world = World(entities())
     world.ask("a")
-    world.walks[0].set_result(Reply(1, 3, 3, (SpanReply(frame(bytes(32)), ()),) * 3))
+    world.walks[0].set_result(Reply(1, 3, 3, (AnsweredSpan(frame(bytes(32)), ()),) * 3))
     seen = set()
     while not world.told:
         await asyncio.sleep(0)

@@ -252,7 +252,7 @@ def _answer(world: World) -> None:
         return
     request = at_once(codec.logged_requests([logged]))[0]
     assert world.mux.sessions.check_header(request) is HeaderVerdict.APPLY
-    world.mux.admission.retire(SESSION, 1)
+    world.mux.admission.apply(SESSION, 1)
     world.mux.replies.store(RequestReply(SESSION, 1, 1, 1, 1, (), fingerprint=request.fingerprint))
 
 

@@ -44,7 +44,7 @@ async def keep(face: Face, stream: Wire) -> RequestReply:
     (request,) = at_once(codec.logged_requests([face.world.logged[0].logged]))
     mux, reply = face.world.mux, all_refused()
     assert mux.sessions.check_header(request) is HeaderVerdict.APPLY
-    mux.admission.retire(SESSION, 1)
+    mux.admission.apply(SESSION, 1)
     mux.replies.store(reply)
     face.world.logged[0].future.set_result(request_reply(reply))
     await stream.written.get()

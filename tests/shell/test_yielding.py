@@ -17,12 +17,12 @@ from coordinator.yielding import (
 )
 
 
-def seen(*, follows: bool = True, op: int = 9, retired: int = 9) -> Seen:
+def seen(*, follows: bool = True, op: int = 9, applied: int = 9) -> Seen:
     """Return what a look finds."""
-    return Seen(follows, op, retired)
+    return Seen(follows, op, applied)
 
 
-BEHIND = seen(retired=8)
+BEHIND = seen(applied=8)
 LEADS = seen(follows=False)
 
 
@@ -83,15 +83,15 @@ def test_busy_is_not_behind() -> None:
     """A backup always has something to do under load; it yields while each op is done soon."""
     trial = Trial()
     for op in range(200):
-        trial.sees(seen(op=op + 4, retired=op), LOOK_INTERVAL_MS)
+        trial.sees(seen(op=op + 4, applied=op), LOOK_INTERVAL_MS)
     assert trial.said == [True]
 
 
 def test_falling_back_slowly_is_behind() -> None:
-    """One that retires something at every look, and less than comes, is found out."""
+    """One that applies something at every look, and less than comes, is found out."""
     trial = Trial()
     for look in range(200):
-        trial.sees(seen(op=20 * look, retired=look), LOOK_INTERVAL_MS)
+        trial.sees(seen(op=20 * look, applied=look), LOOK_INTERVAL_MS)
     assert trial.said == [True, False]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from coordinator.vsr import choice
+from coordinator.vsr import log_selection
 from testkit.simulation import campaign, document, outcome
 from testkit.simulation.branches import counted
 from testkit.simulation.figures import (
@@ -127,12 +127,12 @@ def test_whole_campaign_needs_every_fault_transfer_and_mark() -> None:
     too_few = Counter(enough)
     too_few["fault rot"] = FAULTS_MIN - 1
     too_few["state transfer"] = TRANSFERS_MIN - 1
-    too_few["dropped stale_wish"] = MARK_MIN - 1
+    too_few["dropped stale_pre_vote"] = MARK_MIN - 1
 
     assert campaign.report(whole(enough), Scale.CAMPAIGN, QUIET) == 0
     assert campaign.report(whole(too_few), Scale.CAMPAIGN, QUIET) == 1
     assert [line.partition(":")[0] for line in shortfalls(whole(too_few))] == [
-        "dropped stale_wish",
+        "dropped stale_pre_vote",
         "fault rot",
         "state transfer",
     ]
@@ -208,11 +208,11 @@ def test_run_in_time_is_left_alone() -> None:
 
 def test_branches_are_counted_only_while_a_run_lasts() -> None:
     """The functions of the core are what they were, once the run is over."""
-    real, marks = choice.choose, Marks()
+    real, marks = log_selection.choose, Marks()
 
     with counted(marks):
-        assert choice.choose is not real
-    assert choice.choose is real
+        assert log_selection.choose is not real
+    assert log_selection.choose is real
 
 
 @pytest.mark.long

@@ -44,7 +44,7 @@ FOUND_BUGS: Final[tuple[tuple[str, Options], ...]] = tuple(
             draw(86, Scale.QUICK).faults - {FaultKind.LOST_DISK},
         ),
         ("nothing is appended behind a damaged head", 29, draw(29, Scale.QUICK).faults),
-        ("a founder that missed the founding is a voter", 1, frozenset()),
+        ("an initial member that missed the bootstrap is a voter", 1, frozenset()),
         ("one more whose first entry came late", 4, frozenset()),
     )
 )

@@ -26,7 +26,7 @@ from tests.snapshot_files.scripted_machine import (
     machine_at,
 )
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
-from viewstamp.format.prepare import NO_PARENT, Prepare
+from viewstamp.format.prepare import NO_PARENT, SealedPrepare
 
 COLLECTING_STAGE = 3
 # While this generation is written the second disk is full.
@@ -213,8 +213,8 @@ class Life:
         self.files.close()
 
 
-def _prepares() -> list[Prepare]:
-    made: list[Prepare] = []
+def _prepares() -> list[SealedPrepare]:
+    made: list[SealedPrepare] = []
     parent = NO_PARENT
     for number, op in enumerate(SCRIPT, start=1):
         made.append(prepare(number, parent, body=op.body))

@@ -6,9 +6,9 @@ import pytest
 
 from coordinator.mux.stage import Stage
 from coordinator.snapshot.errors import (
-    AllCopiesBad,
     ConflictingManifest,
     GenerationDamaged,
+    NoIntactCopy,
 )
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.generation_writer import GenerationWriter
@@ -134,7 +134,7 @@ def test_what_is_not_there_is_named() -> None:
     files = open_files(memory())
     assert files.stored_manifest(3) is None
     assert files.generations() == []
-    with pytest.raises(AllCopiesBad, match=r"manifests/0{19}3.manifest .* in copies/c: missing"):
+    with pytest.raises(NoIntactCopy, match=r"manifests/0{19}3.manifest .* in copies/c: missing"):
         files.load(3)
 
 
@@ -160,10 +160,10 @@ def test_a_manifest_of_another_place_is_not_believed() -> None:
     files = open_files(storage)
     manifest = Sections(files).write(1, entities(1, 2))
     put_manifest(storage, 2, manifest)
-    with pytest.raises(AllCopiesBad, match="is of generation 1, must be of 2"):
+    with pytest.raises(NoIntactCopy, match="is of generation 1, must be of 2"):
         files.load(2)
     put_manifest(storage, 1, changed(manifest, cluster_id=OTHER_CLUSTER_ID))
-    with pytest.raises(AllCopiesBad, match=f"must be {CLUSTER_ID.hex()}"):
+    with pytest.raises(NoIntactCopy, match=f"must be {CLUSTER_ID.hex()}"):
         files.load(1)
 
 

@@ -17,7 +17,7 @@ import pytest
 from coordinator.mux.entities import RestoreError
 from coordinator.mux.mux import Mux
 from coordinator.mux.stage import SERVICE_STAGES, Stage
-from coordinator.mux.types import Prepare, RequestReply
+from coordinator.mux.types import CommittedPrepare, RequestReply
 from coordinator.snapshot.bases import INNER_STAGES, restored_mux, section_base
 from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
 from coordinator.snapshot.inner_sections import VERSIONS, entities_of, is_rewritten
@@ -25,7 +25,7 @@ from coordinator.snapshot.restore import Loaded
 from coordinator.stages.codec import ProtobufCodec
 from coordinator.storage import FileStorage
 from services.consumer_groups.domain import DOMAIN as CONSUMER_GROUPS
-from services.runtime.installing import Installation
+from services.runtime.installing import SectionInstallation
 from services.streams.domain import DOMAIN as STREAMS
 from services.users.domain import build_domain
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
@@ -33,7 +33,7 @@ from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.format import FormatVersionError
 from viewstamp.format.manifest import section_of
 from viewstamp.format.merge import merge
-from viewstamp.format.section import Entry, SectionTally
+from viewstamp.format.section import SectionEntry, SectionTally
 
 GOLDEN: Final = Path(__file__).parent / "level_1.tar.gz"
 CLUSTER_ID: Final = bytes.fromhex("09bfd2c22740a172d33d8db40bf72e52")
@@ -64,7 +64,7 @@ def golden(directory: Path) -> Iterator[tuple[SnapshotFiles, Loaded]]:
         files.close()
 
 
-def stored(loaded: Loaded, stage: Stage) -> list[Entry]:
+def stored(loaded: Loaded, stage: Stage) -> list[SectionEntry]:
     """Return the entries of a section as they lie on the disk."""
     layers = [layer.entries() for layer in loaded.layers[int(stage)]]
     return list(merge(layers, keep_tombstones=False))
@@ -106,7 +106,7 @@ def test_services_load_an_old_snapshot(tmp_path: Path, stage: Stage) -> None:
             entities=base.entities,
             layers=base.layers,
         )
-        installation: Installation[object] = Installation(DOMAINS[stage], begin)  # type: ignore[arg-type]
+        installation: SectionInstallation[object] = SectionInstallation(DOMAINS[stage], begin)  # type: ignore[arg-type]
         for layer, block in base.blocks():
             installation.add(pb.InstallBlock(layer=layer, data=block))
         for _ in installation.loading():
@@ -120,7 +120,7 @@ def test_the_next_snapshot_has_a_new_base_of_what_was_rewritten(tmp_path: Path) 
         mux = Mux({}, ProtobufCodec(), restored_mux(loaded))
         section = section_of(loaded.manifest, int(Stage.SESSIONS))
         assert is_rewritten(Stage.SESSIONS, section)
-    prepare = Prepare(mux.op + 1, 0, mux.revision + 1, 2**60, 1, ())
+    prepare = CommittedPrepare(mux.op + 1, 0, mux.revision + 1, 2**60, 1, ())
     taken = mux._catalog.cut(2, mux.revision + 1, prepare)
     assert (taken.sessions.base_generation, taken.catalog.base_generation) == (0, 1)
     tally = SectionTally()

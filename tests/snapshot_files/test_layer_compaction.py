@@ -18,8 +18,8 @@ from coordinator.snapshot.compaction import (
     job_from_json,
     merge_chain,
 )
-from coordinator.snapshot.copies import Copies
-from coordinator.snapshot.errors import AllCopiesBad, CompactionFailed, CopiesFailed
+from coordinator.snapshot.copies import CopyDirectories
+from coordinator.snapshot.errors import CompactionFailed, CopiesFailed, NoIntactCopy
 from coordinator.snapshot.layout import layer_file
 from coordinator.storage import FileStorage
 from testkit.generation_builders import (
@@ -194,7 +194,7 @@ def test_merging_repairs_what_it_reads() -> None:
     assert storage.content(f"copies/b/{name}") == pristine
     for directory in "abc":
         storage.flip(f"copies/{directory}/{name}", 300)
-    with pytest.raises(AllCopiesBad):
+    with pytest.raises(NoIntactCopy):
         sections.files.compact(manifest_of(sections), 1)
 
 
@@ -205,7 +205,7 @@ class Waiting:
         self.merged = threading.Event()
         self.go_on = threading.Event()
 
-    def merge(self, copies: Copies, job: CompactionJob) -> LayerReference:
+    def merge(self, copies: CopyDirectories, job: CompactionJob) -> LayerReference:
         """As `merge_chain`."""
         layer = merge_chain(copies, job)
         self.merged.set()

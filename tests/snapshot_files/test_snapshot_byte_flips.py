@@ -27,7 +27,7 @@ import pytest
 
 from coordinator.journal import Superblock, SuperblockQuorumLost, SuperblockState
 from coordinator.journal.superblock import COPIES, COPY_BYTES
-from coordinator.snapshot.errors import AllCopiesBad, WrongCopyDirectory
+from coordinator.snapshot.errors import NoIntactCopy, WrongCopyDirectory
 from coordinator.snapshot.files import SnapshotFiles
 from coordinator.snapshot.identity import IDENTITY_BYTES, IDENTITY_FILE
 from coordinator.snapshot.layout import layer_check, layer_file
@@ -134,7 +134,7 @@ def test_a_flip_in_all_copies_is_refused() -> None:
     for name, offset in rotting.places(every=499):
         rotting.flip(name, offset, range(3))
         before = rotting.storage.snapshot()
-        with pytest.raises(AllCopiesBad, match=r"Ways out: .*disaster restore") as raised:
+        with pytest.raises(NoIntactCopy, match=r"Ways out: .*disaster restore") as raised:
             rotting.files.load(GENERATION)
         assert raised.value.name == name
         assert [directory for directory, _ in raised.value.reasons] == list(COPY_DIRECTORIES)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.snapshot.errors import (
-    AllCopiesBad,
     CopiesFailed,
     CopyNotWritten,
+    NoIntactCopy,
     SnapshotNoSpace,
 )
 from coordinator.snapshot.layout import layer_file, manifest_file
@@ -257,7 +257,7 @@ def test_a_copy_that_fails_after_it_was_verified_is_left_for_the_next() -> None:
             assert len(list(layer.entries())) == 4
     with sections.files.load(1) as loaded:
         storage.bad = "/layers"
-        with pytest.raises(AllCopiesBad):
+        with pytest.raises(NoIntactCopy):
             list(loaded.blocks(2))
 
 

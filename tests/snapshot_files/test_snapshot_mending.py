@@ -14,13 +14,13 @@ from coordinator.app.config import parse
 from coordinator.app.snapshot_repair import Mending, mend_of
 from coordinator.journal.superblock import SuperblockState
 from coordinator.peers.fetch import ADOPTED
-from coordinator.replica.bootstrap import (
+from coordinator.replica.data_directory import (
     DamagedSnapshot,
     DirectoryOptions,
     SuperblockFile,
     open_replica,
 )
-from coordinator.snapshot.errors import AllCopiesBad
+from coordinator.snapshot.errors import NoIntactCopy
 from coordinator.snapshot.layout import layer_file, manifest_file
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.storage import FileStorage
@@ -88,7 +88,7 @@ class Hurt:
 
     def mending(self) -> Mending:
         """Return what a start makes of it, which is called only if no copy is intact."""
-        with pytest.raises(AllCopiesBad) as caught:
+        with pytest.raises(NoIntactCopy) as caught:
             self.files.load(self.superblock.state.generation)
         damaged = DamagedSnapshot(self.files, self.superblock, caught.value)
         return Mending(damaged, (0, 1), self._directory)
@@ -325,7 +325,7 @@ async def test_peers_of_which_the_layers_are_all_too_new(tmp_path: Path) -> None
     hurt.spoil(base_layer(hurt.manifest))
     with pytest.raises(FormatVersionError, match="newer build reads: start one here"):
         await hurt.mend()
-    with pytest.raises(AllCopiesBad):
+    with pytest.raises(NoIntactCopy):
         hurt.files.load(NEWEST)
 
 
@@ -354,10 +354,10 @@ def test_a_start_has_it_mended_or_is_refused(tmp_path: Path) -> None:
         for path, data in good.items():
             path.write_bytes(data)
 
-    with pytest.raises(AllCopiesBad, match="Ways out"):
+    with pytest.raises(NoIntactCopy, match="Ways out"):
         open_replica(options, FileStorage())
     # Nothing is mended by looking away.
-    with pytest.raises(AllCopiesBad, match="Ways out"):
+    with pytest.raises(NoIntactCopy, match="Ways out"):
         open_replica(options, FileStorage(), called.append)
     files = open_replica(options, FileStorage(), mend)
     try:

@@ -15,7 +15,7 @@ import pytest
 from blake3 import blake3
 
 from coordinator.snapshot import section_writer, writer_process
-from coordinator.snapshot.copies import Copies
+from coordinator.snapshot.copies import CopyDirectories
 from coordinator.snapshot.errors import CopiesFailed, CopyNotWritten, SnapshotNoSpace
 from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
 from coordinator.snapshot.layout import DigestCheck
@@ -225,7 +225,7 @@ def test_a_failed_sync_over_there_ends_this_process() -> None:
     """The kernel tells of it once: nothing may be written, or read as good, afterwards."""
     storage = memory()
     open_files(storage).close()
-    copies = Copies(storage, COPY_DIRECTORIES, Repairs(), "coordinator")
+    copies = CopyDirectories(storage, COPY_DIRECTORIES, Repairs(), "coordinator")
     process = NearProcess(storage, copies.local)
 
     def refuse(name: str) -> None:

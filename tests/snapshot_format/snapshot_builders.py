@@ -25,29 +25,33 @@ from viewstamp.format.manifest import (
     section_of,
 )
 from viewstamp.format.prepare import checksum_of
-from viewstamp.format.section import Entry, SectionTally
+from viewstamp.format.section import SectionEntry, SectionTally
 
 CLUSTER_ID: Final = bytes(range(16))
 SESSIONS, USERS, STREAMS, CONSUMER_GROUPS, CATALOG = 1, 2, 3, 4, 5
 GENERATION: Final = 3
 KINDS_BY_MESSAGE: Final = {info.message: kind for (_, kind), info in KINDS.items()}
-Chain = list[tuple[int, list[Entry]]]
+Chain = list[tuple[int, list[SectionEntry]]]
 
 
-def entry(stage: int, message: Message) -> Entry:
+def entry(stage: int, message: Message) -> SectionEntry:
     """The entry of an entity."""
     kind = KINDS_BY_MESSAGE[type(message)]
     canonical = message.SerializeToString(deterministic=True)
-    return Entry(kind, key_of(KINDS[stage, kind], message), canonical)
+    return SectionEntry(kind, key_of(KINDS[stage, kind], message), canonical)
 
 
-def gone(entity: Entry) -> Entry:
+def gone(entity: SectionEntry) -> SectionEntry:
     """The tombstone of an entity."""
     return entity._replace(canonical=None)
 
 
 def layer_of(
-    entries: Iterable[Entry], *, stage: int = USERS, generation: int = GENERATION, base: int = 0
+    entries: Iterable[SectionEntry],
+    *,
+    stage: int = USERS,
+    generation: int = GENERATION,
+    base: int = 0,
 ) -> bytes:
     """A whole layer file."""
     writer = LayerWriter(LayerHeader(CLUSTER_ID, stage, 1, generation, base, 1))
@@ -56,7 +60,7 @@ def layer_of(
     return b"".join([*parts, writer.finish()])
 
 
-def user(user_id: int, name: str) -> Entry:
+def user(user_id: int, name: str) -> SectionEntry:
     """A user with a secret."""
     return entry(
         USERS,
@@ -77,7 +81,7 @@ def chains() -> Mapping[int, Chain]:
     sessions = [
         entry(SESSIONS, sessions_pb2.SessionEntity(session_id=7, user_id=0, nonce=bytes(16))),
         entry(SESSIONS, sessions_pb2.MinimumEntity(user_id=1, minimum=9)),
-        entry(SESSIONS, sessions_pb2.WindowEntity(session_id=7, acked=3, last_retired=4)),
+        entry(SESSIONS, sessions_pb2.WindowEntity(session_id=7, acked=3, last_applied=4)),
         entry(SESSIONS, sessions_pb2.ReplyEntity(session_id=7, number=4, view=2, spans=[span])),
     ]
     users = [user(number, f"user-{number}") for number in range(4)]
@@ -174,7 +178,7 @@ def _add_section(
 
 
 def _add_layer(
-    files: dict[str, bytes], stage: int, generation: int, base: int, entries: list[Entry]
+    files: dict[str, bytes], stage: int, generation: int, base: int, entries: list[SectionEntry]
 ) -> LayerReference:
     writer = LayerWriter(LayerHeader(CLUSTER_ID, stage, 1, generation, base, 1))
     parts = [writer.begin()]

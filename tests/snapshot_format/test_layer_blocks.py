@@ -20,21 +20,21 @@ from viewstamp.format.block import (
     decode_block,
     raw_blocks,
 )
-from viewstamp.format.section import Entry
+from viewstamp.format.section import SectionEntry
 from viewstamp.limits import ENTITY_BYTES_MAX, LAYER_BLOCK_BYTES_MAX
 
 ENTRIES = st.dictionaries(
     st.tuples(st.integers(0, (1 << 32) - 1) | st.integers(1, 2), st.binary(max_size=3)),
     st.none() | st.binary(max_size=3) | st.integers(0, 200_000).map(bytes),
     max_size=10,
-).map(lambda found: [Entry(*here, found[here]) for here in sorted(found)])
-SMALL = Entry(1, b"a", b"small")
+).map(lambda found: [SectionEntry(*here, found[here]) for here in sorted(found)])
+SMALL = SectionEntry(1, b"a", b"small")
 ONE = raw_entry(1, b"a", b"x")
 TWO = ONE + raw_entry(1, b"b")
 
 
 @given(ENTRIES)
-def test_entries_come_back_in_bounded_blocks(entries: list[Entry]) -> None:
+def test_entries_come_back_in_bounded_blocks(entries: list[SectionEntry]) -> None:
     """Blocks hold the entries in order, state what they hold, and keep to their size."""
     blocks = [compress(raw) for raw in raw_blocks(entries)]
     decoded = [decode_block(block.data) for block in blocks]
@@ -54,7 +54,7 @@ def test_entries_come_back_in_bounded_blocks(entries: list[Entry]) -> None:
 def test_builder_tells_when_a_block_is_full() -> None:
     """A block is full once an entry did not fit, and that entry begins the next one."""
     builder = BlockBuilder()
-    large = Entry(1, b"b", bytes(LAYER_BLOCK_BYTES_MAX))
+    large = SectionEntry(1, b"b", bytes(LAYER_BLOCK_BYTES_MAX))
     is_full = []
     for entry in (SMALL, large):
         builder.add(entry)
@@ -74,7 +74,7 @@ def test_a_block_is_filled_to_the_last_byte(spare_bytes: int, blocks: int) -> No
     """Entries share a block up to exactly its limit, and not a byte beyond."""
     headers_and_keys = 2 * (ENTRY_HEADER_BYTES + 1)
     rest = bytes(LAYER_BLOCK_BYTES_MAX - headers_and_keys - 100 - spare_bytes)
-    entries = [Entry(1, b"a", bytes(100)), Entry(1, b"b", rest)]
+    entries = [SectionEntry(1, b"a", bytes(100)), SectionEntry(1, b"b", rest)]
     assert len(list(raw_blocks(entries))) == blocks
 
 
@@ -84,9 +84,9 @@ def test_builder_refuses_to_run_ahead() -> None:
     with pytest.raises(ValueError, match="no entry was added"):
         builder.take_raw()
     for key in (b"a", b"b"):
-        builder.add(Entry(1, key, bytes(LAYER_BLOCK_BYTES_MAX)))
+        builder.add(SectionEntry(1, key, bytes(LAYER_BLOCK_BYTES_MAX)))
     with pytest.raises(ValueError, match="a full block must be taken"):
-        builder.add(Entry(1, b"c", b""))
+        builder.add(SectionEntry(1, b"c", b""))
 
 
 def test_order_holds_across_blocks() -> None:
@@ -101,16 +101,16 @@ def test_order_holds_across_blocks() -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        Entry(-1, b"a", b""),
-        Entry(1 << 32, b"", b""),
-        Entry(1 << 32, b"", None),
-        Entry(1, bytes(KEY_BYTES_MAX + 1), b""),
-        Entry(1, bytes(KEY_BYTES_MAX + 1), None),
-        Entry(1, b"", bytes(ENTITY_BYTES_MAX - ENTRY_HEADER_BYTES + 1)),
+        SectionEntry(-1, b"a", b""),
+        SectionEntry(1 << 32, b"", b""),
+        SectionEntry(1 << 32, b"", None),
+        SectionEntry(1, bytes(KEY_BYTES_MAX + 1), b""),
+        SectionEntry(1, bytes(KEY_BYTES_MAX + 1), None),
+        SectionEntry(1, b"", bytes(ENTITY_BYTES_MAX - ENTRY_HEADER_BYTES + 1)),
     ],
     ids=["negative kind", "kind", "kind of a tombstone", "key", "key of a tombstone", "entity"],
 )
-def test_oversized_entries_are_refused(entry: Entry) -> None:
+def test_oversized_entries_are_refused(entry: SectionEntry) -> None:
     """What no reader would take is not written."""
     with pytest.raises(ValueError, match="an entry has a kind up to"):
         BlockBuilder().add(entry)
@@ -121,7 +121,7 @@ def test_the_largest_entry_fits() -> None:
     words = ((n * 0x9E3779B97F4A7C15) % 2**64 for n in range(ENTITY_BYTES_MAX // 8))
     noise = b"".join(map(struct.Struct("<Q").pack, words))
     key = bytes(KEY_BYTES_MAX)
-    entry = Entry(1, key, noise[: ENTITY_BYTES_MAX - ENTRY_HEADER_BYTES - KEY_BYTES_MAX])
+    entry = SectionEntry(1, key, noise[: ENTITY_BYTES_MAX - ENTRY_HEADER_BYTES - KEY_BYTES_MAX])
     (raw,) = raw_blocks([entry])
 
     assert len(raw.raw) == ENTITY_BYTES_MAX

@@ -29,18 +29,23 @@ from viewstamp.format.layer import (
     raw_blocks,
     reader_of,
 )
-from viewstamp.format.section import Entry
+from viewstamp.format.section import SectionEntry
 
 HEADER = LayerHeader(CLUSTER_ID, 2, 1, 3, 0, 1)
 # Large enough that two of them are in no block together.
 LARGE = bytes(140_000)
-ENTRIES = [Entry(1, b"a", LARGE), Entry(1, b"b", LARGE), Entry(2, b"", LARGE), Entry(2, b"c", b"")]
+ENTRIES = [
+    SectionEntry(1, b"a", LARGE),
+    SectionEntry(1, b"b", LARGE),
+    SectionEntry(2, b"", LARGE),
+    SectionEntry(2, b"c", b""),
+]
 LAYER = layer_of(ENTRIES)
-SMALL = layer_of([Entry(1, b"a", b"x"), Entry(1, b"b", b"y")])
-DELTA = layer_of([Entry(1, b"a", b"x"), Entry(1, b"b", None)], base=2)
+SMALL = layer_of([SectionEntry(1, b"a", b"x"), SectionEntry(1, b"b", b"y")])
+DELTA = layer_of([SectionEntry(1, b"a", b"x"), SectionEntry(1, b"b", None)], base=2)
 
 
-def blocks_of(entries: list[Entry]) -> list[Block]:
+def blocks_of(entries: list[SectionEntry]) -> list[Block]:
     """The blocks of some entries."""
     return [compress(raw) for raw in raw_blocks(entries)]
 
@@ -57,7 +62,7 @@ def test_entries_come_back_from_anywhere(
     found: dict[tuple[int, bytes], bytes | None], start: tuple[int, bytes]
 ) -> None:
     """A delta gives back its entries, all of them or those from any place on."""
-    entries = [Entry(*here, found[here]) for here in sorted(found)]
+    entries = [SectionEntry(*here, found[here]) for here in sorted(found)]
     reader = check_layer(layer_of(entries, base=2))
 
     assert list(reader.entries()) == entries
@@ -155,9 +160,9 @@ def refuses_blocks_and_end(writer: LayerWriter, block: Block) -> None:
         writer.finish()
 
 
-(FIRST,) = blocks_of([Entry(1, b"a", b"x"), Entry(1, b"b", b"y")])
-(SINGLE,) = blocks_of([Entry(1, b"a", b"x")])
-(DELETING,) = blocks_of([Entry(1, b"a", b"x"), Entry(1, b"b", None)])
+(FIRST,) = blocks_of([SectionEntry(1, b"a", b"x"), SectionEntry(1, b"b", b"y")])
+(SINGLE,) = blocks_of([SectionEntry(1, b"a", b"x")])
+(DELETING,) = blocks_of([SectionEntry(1, b"a", b"x"), SectionEntry(1, b"b", None)])
 
 
 @pytest.mark.parametrize(
@@ -291,7 +296,7 @@ def test_order_across_blocks_is_checked() -> None:
 
 def test_parts_of_other_layers_are_refused() -> None:
     """Header, index and trailer of an equally long file of another generation do not fit."""
-    other = layer_of([Entry(1, b"a", b"x"), Entry(1, b"b", b"y")], generation=4)
+    other = layer_of([SectionEntry(1, b"a", b"x"), SectionEntry(1, b"b", b"y")], generation=4)
     assert len(other) == len(SMALL)
     with pytest.raises(FormatError, match="it belongs to another layer"):
         check_layer(other[:80] + SMALL[80:])

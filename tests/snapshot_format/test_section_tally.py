@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewstamp.format.digest import StateDigest
-from viewstamp.format.section import Change, Entry, SectionTally
+from viewstamp.format.section import Change, SectionEntry, SectionTally
 
 States = dict[tuple[int, bytes], bytes]
 STATES = st.dictionaries(
@@ -41,7 +41,9 @@ def test_tally_of_a_base_and_its_changes_is_that_of_the_new_state(old: States, n
     assert tally.kinds == tally_of(new).kinds
     assert tally.entities == len(new)
     assert [entry for entry in entries if entry] == [
-        Entry(kind, key, after) for kind, key, before, after in changes(old, new) if before != after
+        SectionEntry(kind, key, after)
+        for kind, key, before, after in changes(old, new)
+        if before != after
     ]
 
 
@@ -68,7 +70,7 @@ def test_kinds_without_entities_are_left_out() -> None:
     """A kind whose last entity goes is not counted any more, nor is one given as 0."""
     tally = SectionTally(0, {1: 1, 4: 0})
 
-    assert tally.add((1, b"", b"x", None)) == Entry(1, b"", None)
+    assert tally.add((1, b"", b"x", None)) == SectionEntry(1, b"", None)
     assert tally.kinds == {}
 
 

@@ -16,12 +16,12 @@ from tests.snapshot_format.snapshot_builders import (
 from viewstamp.format import FormatError
 from viewstamp.format.layer import check_layer, reader_of
 from viewstamp.format.manifest import decode_manifest
-from viewstamp.format.section import Entry
+from viewstamp.format.section import SectionEntry
 
 (MANIFEST,) = (data for name, data in snapshot_files().items() if name.startswith("manifests/"))
 # A delta with a tombstone, of two blocks, in few bytes.
 DELTA = layer_of(
-    [user(1, "one"), Entry(1, user(2, "two").key, bytes(262_100)), chains()[USERS][1][1][1]],
+    [user(1, "one"), SectionEntry(1, user(2, "two").key, bytes(262_100)), chains()[USERS][1][1][1]],
     generation=3,
     base=2,
 )

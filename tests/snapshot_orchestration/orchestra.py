@@ -17,18 +17,18 @@ from coordinator.mux.catalog_types import (
     Snapshot,
     TaskSnapshot,
 )
-from coordinator.mux.sessions import Applied, Refused
+from coordinator.mux.sessions import SessionApplied, SessionRefused
 from coordinator.mux.stage import STAGES, Stage
 from coordinator.snapshot.agreement import Reports
 from coordinator.snapshot.decisions import LocalState
-from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports, Work
+from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator, Ports, SnapshotWork
 from coordinator.snapshot.sections import (
     GenerationFailed,
     SectionHead,
     SectionPart,
     SectionUnavailable,
 )
-from coordinator.snapshot.triggers import Load, SnapshotTriggers, TriggerSettings
+from coordinator.snapshot.triggers import ReplicaLoad, SnapshotTriggers, TriggerSettings
 from coordinator.snapshot.work import Durable, LocalCut, LocalWork
 from coordinator.stages.catalog_codec import CATALOG_PARSERS
 from coordinator.stages.codec import ProtobufCodec
@@ -215,7 +215,7 @@ class World:
         files: FakeFiles | None = None,
         machine: CatalogMachine | None = None,
         adopted: Durable | None = None,
-        work: Work | None = None,
+        work: SnapshotWork | None = None,
         reports: Reports | None = None,
     ) -> None:
         """Begin as the primary of an empty cluster, or behind what was adopted.
@@ -240,7 +240,7 @@ class World:
         self.disk_full = False
         self.item_log_bytes = self.journal_bytes = 0
         self.triggers = SnapshotTriggers(settings or TriggerSettings())
-        self.work: Work = work or LocalWork(self.services, self.files, self.services.wait)
+        self.work: SnapshotWork = work or LocalWork(self.services, self.files, self.services.wait)
         self.orchestrator = LocalSnapshotOrchestrator(
             self._ports(),
             self.triggers,
@@ -274,16 +274,16 @@ class World:
         if (code, request) not in self.proposed:
             self.proposed.append((code, request))
 
-    def load(self) -> Load:
+    def load(self) -> ReplicaLoad:
         """Return what the replica holds."""
-        return Load(
+        return ReplicaLoad(
             self.now_ms, self.revision, self.journal_bytes, self.item_log_bytes, self.disk_full
         )
 
     # --- The log ---
 
-    def command(self, command: CatalogCommand) -> Applied | Refused:
-        """Sequence, apply and retire a command, and tell the orchestrator of it."""
+    def command(self, command: CatalogCommand) -> SessionApplied | SessionRefused:
+        """Sequence, apply and apply a command, and tell the orchestrator of it."""
         self.op += 1
         self.revision += 1
         place = (self.revision, self.op, self.op * 1000, FEATURE_LEVEL_MAX)
@@ -314,7 +314,7 @@ class World:
     def create(self) -> int:
         """Ask for a snapshot and return its number. Raises Refusal."""
         verdict = self.command(CreateSnapshot())
-        if isinstance(verdict, Refused):
+        if isinstance(verdict, SessionRefused):
             raise Refusal.from_error(errors_pb2.Error.FromString(verdict.error))
         return self.machine.last_generation
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.app.snapshots import Snapshots
+from coordinator.app.snapshots import SnapshotAssembly
 from coordinator.mux.catalog_types import CutTaken
 
 CUT_OP = 7
@@ -23,7 +23,7 @@ class Written:
     checksum: bytes
 
 
-class Cuts(Snapshots):
+class Cuts(SnapshotAssembly):
     """The snapshots of a replica whose journal holds `held` at the cut."""
 
     def __init__(self, held: bytes | None) -> None:

@@ -7,8 +7,14 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from coordinator.snapshot import retention
-from coordinator.snapshot.retention import NONE_AT_ALL, Follower, Retention, Room, keep_from
+from coordinator.snapshot import log_retention
+from coordinator.snapshot.log_retention import (
+    NONE_AT_ALL,
+    Follower,
+    LogRetention,
+    RetentionRoom,
+    keep_from,
+)
 from viewstamp.limits import (
     PIPELINE_PREPARES_MAX,
     RETAIN_FOR_BACKUP_BYTES_MAX,
@@ -33,23 +39,23 @@ def lags(ops: int, silent_ms: int = 0) -> Follower:
 @pytest.mark.parametrize(
     ("followers", "room", "kept_ops"),
     [
-        ([], Room(), 0),
-        ([lags(0)], Room(), 0),
-        ([lags(-100)], Room(), 0),
-        ([lags(1)], Room(), 1),
-        ([lags(40), lags(30)], Room(), 40),
-        ([lags(40, LATE_MS - 1)], Room(), 40),
-        ([lags(40, LATE_MS)], Room(), 0),
-        ([lags(40, LATE_MS), lags(30)], Room(), 30),
-        ([lags(500)], Room(), 500),
-        ([lags(501)], Room(), 0),
-        ([lags(501), lags(30)], Room(), 30),
+        ([], RetentionRoom(), 0),
+        ([lags(0)], RetentionRoom(), 0),
+        ([lags(-100)], RetentionRoom(), 0),
+        ([lags(1)], RetentionRoom(), 1),
+        ([lags(40), lags(30)], RetentionRoom(), 40),
+        ([lags(40, LATE_MS - 1)], RetentionRoom(), 40),
+        ([lags(40, LATE_MS)], RetentionRoom(), 0),
+        ([lags(40, LATE_MS), lags(30)], RetentionRoom(), 30),
+        ([lags(500)], RetentionRoom(), 500),
+        ([lags(501)], RetentionRoom(), 0),
+        ([lags(501), lags(30)], RetentionRoom(), 30),
         ([lags(40)], NONE_AT_ALL, 0),
-        ([Follower(0, 0)], Room(), 0),
+        ([Follower(0, 0)], RetentionRoom(), 0),
     ],
 )
 def test_for_whom_the_journal_is_kept(
-    followers: Sequence[Follower], room: Room, kept_ops: int
+    followers: Sequence[Follower], room: RetentionRoom, kept_ops: int
 ) -> None:
     """For who was heard lately and lags a little, unless the disk is full."""
     assert keep_from(CUT, followers, bytes_from, room) == CUT - kept_ops
@@ -57,7 +63,7 @@ def test_for_whom_the_journal_is_kept(
 
 def test_who_has_nothing_yet_needs_all() -> None:
     """Ops begin with 1, also for a replica that has committed nothing."""
-    assert keep_from(9, [Follower(0, 0)], bytes_from, Room()) == 1
+    assert keep_from(9, [Follower(0, 0)], bytes_from, RetentionRoom()) == 1
 
 
 class FakeJournal:
@@ -78,14 +84,14 @@ class FakeJournal:
 
 async def test_what_was_kept_goes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once the other one has caught up, its part is dropped."""
-    monkeypatch.setattr(retention, "LOOK_INTERVAL_MS", 1)
+    monkeypatch.setattr(log_retention, "LOOK_INTERVAL_MS", 1)
     journal, followers, looked = FakeJournal(), [lags(40)], asyncio.Event()
 
     async def call(function: Callable[[], int]) -> int:
         looked.set()
         return function()
 
-    kept = Retention(journal, lambda: followers, Room)
+    kept = LogRetention(journal, lambda: followers, RetentionRoom)
     running = asyncio.create_task(kept.run(call))
     assert kept.truncate_before(CUT) == 1
     await looked.wait()

@@ -18,7 +18,7 @@ from testkit.journal_builders import CLUSTER_ID
 from testkit.memory_storage import MemoryStorage
 from tests.snapshot_orchestration.orchestra import CHECKSUM, Frozen
 from viewstamp.format.block import compress, raw_blocks
-from viewstamp.format.section import Entry
+from viewstamp.format.section import SectionEntry
 
 HELD_BYTES_MAX = 1_000
 ENTITY_BYTES = 400
@@ -39,7 +39,7 @@ class Blocks:
         """Yield the blocks, and wait."""
         for number in range(BLOCKS):
             key = b"%04d" % number
-            entry = Entry(1, key, value(number, size_bytes=ENTITY_BYTES))
+            entry = SectionEntry(1, key, value(number, size_bytes=ENTITY_BYTES))
             (raw,) = raw_blocks([entry])
             yield compress(raw)
         self.sent.set()

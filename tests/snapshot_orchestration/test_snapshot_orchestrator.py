@@ -12,7 +12,7 @@ from coordinator.mux.catalog_types import (
     BeginSnapshot,
     CompleteSnapshot,
     FailSnapshot,
-    Retention,
+    RetentionClass,
     SetRetention,
 )
 from coordinator.mux.stage import STAGES, Stage
@@ -299,7 +299,7 @@ async def test_retention_change_decides_nothing() -> None:
     world = primary()
     await world.snapshot()
     world.alarms.append("kept")
-    world.command(SetRetention(1, Retention.PINNED))
+    world.command(SetRetention(1, RetentionClass.PINNED))
     assert world.alarms == ["kept"]
 
 

@@ -25,12 +25,12 @@ from coordinator.snapshot.pacing import (
     REST_US_MAX,
     REST_US_MIN,
     RESTS_PERCENT,
-    Pace,
-    Situation,
+    PacingSituation,
+    SnapshotPace,
     Traffic,
     rest_us,
 )
-from coordinator.snapshot.triggers import Load
+from coordinator.snapshot.triggers import ReplicaLoad
 from coordinator.snapshot.work import LocalWork
 from testkit.generation_builders import Sections, entities, memory, open_files
 from tests.snapshot_orchestration.orchestra import FakeFiles, Services, World, primary, tasks
@@ -38,9 +38,9 @@ from viewstamp.limits import ITEM_LOG_CUT_BYTES
 
 T = TypeVar("T")
 
-IDLE = Load(now_ms=0, revision=0, journal_bytes=0, item_log_bytes=0)
+IDLE = ReplicaLoad(now_ms=0, revision=0, journal_bytes=0, item_log_bytes=0)
 LEFT_US = 10_000_000
-BUSY = Situation(is_busy=True, is_urgent=False, left_us=LEFT_US)
+BUSY = PacingSituation(is_busy=True, is_urgent=False, left_us=LEFT_US)
 
 
 @dataclass
@@ -62,15 +62,15 @@ class Clock:
         self.now_us += us
         await asyncio.sleep(0)
 
-    def retired(self) -> int:
+    def applied(self) -> int:
         """Return the revision of the last command."""
         until_us = min(self.now_us, self.ends_us)
         return 0 if self.interval_us is None else until_us // self.interval_us
 
-    def pace(self, deadline_ms: int = 120_000) -> Pace:
+    def pace(self, deadline_ms: int = 120_000) -> SnapshotPace:
         """Return the pace of work beside these commands."""
-        traffic = Traffic(self.retired, is_urgent=lambda: self.now_us >= self.is_full_from_us)
-        return Pace(traffic, deadline_ms, lambda: self.now_us, self.sleep)
+        traffic = Traffic(self.applied, is_urgent=lambda: self.now_us >= self.is_full_from_us)
+        return SnapshotPace(traffic, deadline_ms, lambda: self.now_us, self.sleep)
 
 
 class Writer:
@@ -96,7 +96,7 @@ class Writer:
         (2_000, BUSY._replace(left_us=-1), 0),
     ],
 )
-def test_how_long_to_rest(step_us: int, situation: Situation, expected_us: int) -> None:
+def test_how_long_to_rest(step_us: int, situation: PacingSituation, expected_us: int) -> None:
     """A multiple of the step, within limits; nothing if nobody has a use for it."""
     assert rest_us(step_us, situation) == expected_us
 
@@ -104,9 +104,9 @@ def test_how_long_to_rest(step_us: int, situation: Situation, expected_us: int) 
 @given(
     st.integers(0, 10**8),
     st.integers(0, 10**8),
-    st.builds(Situation, st.booleans(), st.booleans(), st.integers(-(10**6), 10**8)),
+    st.builds(PacingSituation, st.booleans(), st.booleans(), st.integers(-(10**6), 10**8)),
 )
-def test_rests_have_bounds(step_us: int, other_us: int, situation: Situation) -> None:
+def test_rests_have_bounds(step_us: int, other_us: int, situation: PacingSituation) -> None:
     """No rest exceeds its limit or what is left, and a longer step never has a shorter rest."""
     rest = rest_us(step_us, situation)
     assert 0 <= rest <= max(0, min(REST_US_MAX, situation.left_us))
@@ -147,7 +147,9 @@ async def test_an_idle_replica_does_not_rest() -> None:
 async def test_commands_that_wait_count() -> None:
     """Commands that do not get on, for a sync that is slow, say, are there all the same."""
     clock, waiting = Clock(interval_us=None), 1
-    pace = Pace(Traffic(waiting=lambda: waiting), 120_000, lambda: clock.now_us, clock.sleep)
+    pace = SnapshotPace(
+        Traffic(waiting=lambda: waiting), 120_000, lambda: clock.now_us, clock.sleep
+    )
     await pace.begin_generation()
     steps = pace.begin()
     clock.now_us += 3_000
@@ -235,7 +237,7 @@ async def test_a_generation_that_is_abandoned_in_a_rest() -> None:
             resting.set()
             await asyncio.Event().wait()
 
-    pace = Pace(Traffic(clock.retired), 120_000, lambda: clock.now_us, sleep)
+    pace = SnapshotPace(Traffic(clock.applied), 120_000, lambda: clock.now_us, sleep)
     world = World(work=LocalWork(services, files, services.wait, pace), files=files)
     world.begin(1)
     await world.settle()
@@ -281,7 +283,7 @@ async def test_an_adoption_rests_behind_each_step(interval_us: int | None) -> No
         copied=lambda *_: None,
         freed=freed,
         start=lambda work: work.close(),
-        pace=Pace(Traffic(clock.retired), 120_000, lambda: clock.now_us, sleep),
+        pace=SnapshotPace(Traffic(clock.applied), 120_000, lambda: clock.now_us, sleep),
     )
     adoption = Adoption(files, ports)
     await adoption.replayed()
@@ -307,7 +309,7 @@ async def test_an_adoption_rests_behind_each_step(interval_us: int | None) -> No
     ],
 )
 def test_what_is_urgent(
-    state: SnapshotState | None, local: LocalState, load: Load, expected: bool
+    state: SnapshotState | None, local: LocalState, load: ReplicaLoad, expected: bool
 ) -> None:
     """Space, memory, and a generation that others have completed while it is written here."""
     older = Snapshot(4, SnapshotState.COMPLETED)
@@ -322,10 +324,10 @@ def test_what_commands_do_is_told() -> None:
 
     progress, batcher, full = Progress(), Batcher(), list[bool]()
     traffic = traffic_of(progress, batcher, lambda: bool(full))
-    assert (traffic.retired(), traffic.waiting(), traffic.is_urgent()) == (0, 0, False)
-    progress.op, progress.retired_op, progress.retired_revision = 9, 7, 30
+    assert (traffic.applied(), traffic.waiting(), traffic.is_urgent()) == (0, 0, False)
+    progress.op, progress.applied_op, progress.applied_revision = 9, 7, 30
     loop = asyncio.new_event_loop()
     batcher.add(LooseCommand(1, b"", 1, 0, "", loop.create_future()))
     loop.close()
     full.append(True)
-    assert (traffic.retired(), traffic.waiting(), traffic.is_urgent()) == (30, 3, True)
+    assert (traffic.applied(), traffic.waiting(), traffic.is_urgent()) == (30, 3, True)

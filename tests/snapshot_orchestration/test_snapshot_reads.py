@@ -19,11 +19,11 @@ from coordinator.mux.catalog_types import (
     CreateSnapshot,
     DeleteSnapshot,
     FailSnapshot,
-    Retention,
+    RetentionClass,
     SnapshotState,
     TaskSnapshot,
 )
-from coordinator.mux.sessions import Refused
+from coordinator.mux.sessions import SessionRefused
 from coordinator.mux.stage import STAGES, Stage
 from coordinator.snapshot.api import LocalSnapshotApi
 from coordinator.stages.catalog_codec import CATALOG_PARSERS
@@ -79,7 +79,7 @@ class World:
         return self.timers[-1]
 
     def command(self, *commands: CatalogCommand) -> None:
-        """Apply and retire commands."""
+        """Apply and apply commands."""
         for command in commands:
             self.revision += 1
             place = (self.revision, self.revision, self.revision, 1)
@@ -294,7 +294,7 @@ def _api(world: World) -> LocalSnapshotApi:
         world.revision += 1
         place = (world.revision, world.revision, world.revision, 1)
         verdict = world.machine.apply(CATALOG_PARSERS[code](request), *place)
-        if isinstance(verdict, Refused):
+        if isinstance(verdict, SessionRefused):
             raise Refusal.from_error(errors_pb2.Error.FromString(verdict.error))
         return unframe(verdict.result)[0]
 
@@ -319,13 +319,13 @@ async def test_local_api() -> None:
     world = World()
     api = _api(world)
     assert (await api.current()).generation == 0
-    assert await api.create(Retention.PINNED) == 1
+    assert await api.create(RetentionClass.PINNED) == 1
     with pytest.raises(Refusal) as caught:
         await api.create()
     assert caught.value.reason == Reason.REASON_SNAPSHOT_IN_PROGRESS
     # The first wait ends at the deadline of a read, and is begun anew.
     current = await api.current(wait=True)
-    assert (current.state, current.retention) == (SnapshotState.COMPLETED, Retention.PINNED)
+    assert (current.state, current.retention) == (SnapshotState.COMPLETED, RetentionClass.PINNED)
     assert await api.create() == 2
     world.complete(2)
     assert await api.latest_completed() == await api.get(2)
@@ -334,7 +334,7 @@ async def test_local_api() -> None:
     last = await api.list(page_size=1, page_token=page.next_page_token)
     assert ([s.generation for s in last.snapshots], last.next_page_token) == ([1], "")
     assert await api.lookup_generation(Stage.USERS) == 2
-    await api.set_retention(1, Retention.LAST)
+    await api.set_retention(1, RetentionClass.LAST)
     assert await api.prune(1, validate_only=True) == (1,)
     await api.delete(1)
     assert await api.prune(1) == ()

@@ -52,7 +52,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.mux.catalog_types import CutTaken, Retention, Snapshot, SnapshotState
+from coordinator.mux.catalog_types import CutTaken, RetentionClass, Snapshot, SnapshotState
 from coordinator.mux.entities import SNAPSHOT_KIND, number_key
 from coordinator.mux.stage import SERVICE_STAGES, STAGES, Stage
 from coordinator.snapshot import values
@@ -354,7 +354,7 @@ FULL = Snapshot(
     root=bytes(range(32)),
     tasks=tasks(Stage.SESSIONS, Stage.CATALOG),
     created_at=2**50,
-    retention=Retention.PINNED,
+    retention=RetentionClass.PINNED,
     failure="why — at length",
     decided_at=2**51,
     keep_last=4,

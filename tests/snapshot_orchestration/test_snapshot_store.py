@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.mux.catalog_types import Retention, Snapshot, SnapshotState
+from coordinator.mux.catalog_types import RetentionClass, Snapshot, SnapshotState
 from coordinator.mux.stage import Stage
 from coordinator.snapshot import store as store_module
 from coordinator.snapshot.store import CatalogViewWriter, rebuild, view_of
@@ -123,7 +123,7 @@ async def test_file_of_an_older_build(tmp_path: Path) -> None:
 async def test_tables_for_people(tmp_path: Path) -> None:
     """Whoever looks with SQL finds states, retention classes and stages by name."""
     path = tmp_path / CATALOG_VIEW_FILE
-    await rebuild(path, _view(replace(ONE, retention=Retention.PINNED)))
+    await rebuild(path, _view(replace(ONE, retention=RetentionClass.PINNED)))
     with sqlite3.connect(path) as connection:
         rows = connection.execute(
             "SELECT generation, state, retention, stage FROM generations"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.snapshot.triggers import Load, SnapshotTriggers, Trigger, TriggerSettings
+from coordinator.snapshot.triggers import ReplicaLoad, SnapshotTriggers, Trigger, TriggerSettings
 
 SETTINGS = TriggerSettings(
     commands=100,
@@ -16,7 +16,7 @@ SETTINGS = TriggerSettings(
     retry_delay_ms=1_000,
     retry_delay_max_ms=3_000,
 )
-START = Load(now_ms=5_000, revision=40, journal_bytes=7_000, item_log_bytes=0)
+START = ReplicaLoad(now_ms=5_000, revision=40, journal_bytes=7_000, item_log_bytes=0)
 CUT = replace(START, now_ms=10_000, revision=40)
 
 
@@ -44,14 +44,14 @@ ROWS = [
     ("disk full, nothing to free", replace(CUT, revision=41, is_disk_full=True), None),
     (
         "everything",
-        Load(10**9, 10**9, 10**9, 10**9, True),
+        ReplicaLoad(10**9, 10**9, 10**9, 10**9, True),
         Trigger.DISK_FULL,
     ),
 ]
 
 
 @pytest.mark.parametrize(("load", "expected"), [r[1:] for r in ROWS], ids=[r[0] for r in ROWS])
-def test_due(load: Load, expected: Trigger | None) -> None:
+def test_due(load: ReplicaLoad, expected: Trigger | None) -> None:
     """Each threshold counts from the last completed cut; the most urgent reason is named."""
     assert _after_cut().due(load) is expected
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from coordinator.gateway.reads import LINEARIZABLE
 from coordinator.gateway.shares import Taken
-from coordinator.replica.batcher import LooseCommand, Reply, SpanReply
+from coordinator.replica.batcher import AnsweredSpan, LooseCommand, Reply
 from coordinator.snapshot.ports import CopyVerdicts, SnapshotFile
 from tests.client.fake_domain import Domain
 from tests.snapshot_tools.generations import Replica
@@ -203,8 +203,8 @@ class FakeStages:
         try:
             response, _ = self.domain.call(METHODS[code], item)
         except Refusal as refusal:
-            return Reply(3, 9, 41, (SpanReply(EMPTY_FRAME, ()),), refusal.to_answer())
-        return Reply(3, 9, 41, (SpanReply(frame(response.SerializeToString()), ()),))
+            return Reply(3, 9, 41, (AnsweredSpan(EMPTY_FRAME, ()),), refusal.to_answer())
+        return Reply(3, 9, 41, (AnsweredSpan(frame(response.SerializeToString()), ()),))
 
 
 class DirectoryProvider:

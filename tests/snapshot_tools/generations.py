@@ -24,7 +24,7 @@ from viewstamp.format.manifest import (
     root_of,
     section_of,
 )
-from viewstamp.format.section import Change, Entry, SectionTally
+from viewstamp.format.section import Change, SectionEntry, SectionTally
 
 CLUSTER_ID: Final = bytes(range(16))
 COPIES: Final = ("copy-0", "copy-1", "copy-2")
@@ -192,7 +192,7 @@ class Replica:
         section.layers.extend(self._chains[stage])
 
 
-def layer_bytes(writer: LayerWriter, entries: Iterable[Entry]) -> bytes:
+def layer_bytes(writer: LayerWriter, entries: Iterable[SectionEntry]) -> bytes:
     """Return the bytes of a layer file."""
     blocks = [writer.begin(), *(writer.add(compress(raw)) for raw in raw_blocks(entries))]
     return b"".join([*blocks, writer.finish()])

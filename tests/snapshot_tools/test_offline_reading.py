@@ -22,7 +22,7 @@ from viewstamp.snapshots.errors import (
     NoSuchGeneration,
 )
 from viewstamp.snapshots.generation import Generation
-from viewstamp.snapshots.verify import FileVerdict, Verdict, verify
+from viewstamp.snapshots.verify import FileVerdict, GenerationVerdict, verify
 
 MANIFEST_2 = f"manifests/{manifest_name(2)}"
 
@@ -32,10 +32,10 @@ def copies_of(replica: Replica) -> Copies:
     return Copies(copy_directories(replica.path))
 
 
-def verdict_on(copies: Copies, generation: int = 2) -> tuple[list[FileVerdict], Verdict]:
+def verdict_on(copies: Copies, generation: int = 2) -> tuple[list[FileVerdict], GenerationVerdict]:
     """Return what a verification finds: the files' verdicts, and the whole."""
     *files, whole = verify(copies, generation)
-    assert isinstance(whole, Verdict)
+    assert isinstance(whole, GenerationVerdict)
     return [file for file in files if isinstance(file, FileVerdict)], whole
 
 
@@ -47,10 +47,10 @@ def layer_paths(replica: Replica, copy: int = 0) -> list[Path]:
 def test_good_generations_are_intact(replica: Replica) -> None:
     """What was written verifies: the manifest, every layer of the chains, digests and root."""
     files, whole = verdict_on(copies_of(replica))
-    assert whole == Verdict(True, ())
+    assert whole == GenerationVerdict(True, ())
     assert [file.files_left for file in files] == list(range(7, -1, -1))
     assert {text for file in files for text in file.copies} == {"intact"}
-    assert verdict_on(copies_of(replica), 1)[1] == Verdict(True, ())
+    assert verdict_on(copies_of(replica), 1)[1] == GenerationVerdict(True, ())
 
 
 def test_chains_are_merged(replica: Replica) -> None:

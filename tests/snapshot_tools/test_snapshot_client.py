@@ -14,7 +14,7 @@ from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.client import CannotConnect, Client, Endpoint, Refusal, unary
 from viewstamp.client.streaming import ServerStreams
-from viewstamp.client.transport import Credentials, Endpoints, Identity
+from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoints
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ async def test_streams_log_in_again(client: Client, gateway: FakeCluster) -> Non
     messages = [message async for message in client.snapshots.verify(2)]
     assert messages[-1].is_intact
     assert gateway.logins == 2
-    given = Identity(Credentials(access_token="access-0"))
+    given = AccessTokenSource(Credentials(access_token="access-0"))
     request = snapshots_pb2.VerifySnapshotRequest()
     with pytest.raises(Refusal, match="the token is not valid"):
         await anext(ServerStreams(Endpoints([gateway.address]), given).open(request, None))
@@ -71,7 +71,7 @@ async def test_streams_that_cannot_be_opened(client: Client) -> None:
     with pytest.raises(TypeError, match="GetSnapshotRequest is not the request of a method that"):
         await anext(client.stream(snapshots_pb2.GetSnapshotRequest()))
     nobody = ServerStreams(
-        Endpoints(["127.0.0.1:1"]), Identity(Credentials(access_token="access-0"))
+        Endpoints(["127.0.0.1:1"]), AccessTokenSource(Credentials(access_token="access-0"))
     )
     with pytest.raises(CannotConnect, match=r"127\.0\.0\.1:1: UNAVAILABLE"):
         await anext(nobody.open(snapshots_pb2.VerifySnapshotRequest(), None))

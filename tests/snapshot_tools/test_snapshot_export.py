@@ -267,9 +267,9 @@ def test_directories_that_are_refused(replica: Replica, tmp_path: Path, out: Pat
 def test_overwriting_replaces_all(replica: Replica, out: Path) -> None:
     """An export that replaces another one leaves nothing of it."""
     write(replica, out)
-    (out / "section=users" / "kind=retired").mkdir()
+    (out / "section=users" / "kind=applied").mkdir()
     write(replica, out, 1, overwrite=True)
-    assert not (out / "section=users" / "kind=retired").exists()
+    assert not (out / "section=users" / "kind=applied").exists()
     assert rows(out, "section=users/kind=users")[1]["username"] == "ann"
 
 

@@ -27,7 +27,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.client import StreamBroken, TimedOut
 from viewstamp.client.streaming import ServerStreams
-from viewstamp.client.transport import Credentials, Endpoints, Identity
+from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoints
 from viewstamp.errors import Refusal
 from viewstamp.tokens import sign
 
@@ -80,7 +80,9 @@ class Gateway:
         self, request: Any, *, user_id: int = ROOT, timeout_s: float | None = 30.0
     ) -> AsyncIterator[Any]:
         """Call as a user, as the client does."""
-        identity = Identity(Credentials(access_token=sign(KEY, CLUSTER_ID, user_id, 1, EXPIRES_US)))
+        identity = AccessTokenSource(
+            Credentials(access_token=sign(KEY, CLUSTER_ID, user_id, 1, EXPIRES_US))
+        )
         return ServerStreams(Endpoints([self.address]), identity).open(request, timeout_s)
 
     async def all(self, request: Any, *, user_id: int = ROOT) -> list[Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.stages.busyness import LOOK_INTERVAL_MS, PAUSE_MS_MAX, Busyness
-from coordinator.stages.client import Identity, StageClient, StageEvents
+from coordinator.stages.client import CoordinatorIdentity, StageClient, StageEvents
 from coordinator.stages.poison import DEATHS_MAX, Poison
 from services.runtime.failures import internal_error
 from tests.runtime import echo
@@ -81,7 +81,7 @@ async def followed(address: str) -> AsyncIterator[Followed]:
     """Run a client and its service until the block is left."""
     followed = Followed(address)
     await followed.start()
-    run = asyncio.create_task(followed.client.run(Identity(b"c" * 16, 0, 1)))
+    run = asyncio.create_task(followed.client.run(CoordinatorIdentity(b"c" * 16, 0, 1)))
     supervisor = asyncio.create_task(followed.supervise())
     try:
         yield followed

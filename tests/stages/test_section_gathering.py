@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from coordinator.stages.base import BaseRefusedError
-from coordinator.stages.gathering import SectionGathering
+from coordinator.stages.install_barrier import SectionGathering
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 
 USERS, STREAMS, GROUPS = 2, 3, 4

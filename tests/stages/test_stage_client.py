@@ -12,8 +12,13 @@ from pathlib import Path
 import pytest
 
 from coordinator.base.slices import SLICE_MS, Steps
-from coordinator.stages.base import SectionBase
-from coordinator.stages.client import Identity, ItemLogDroppedError, StageClient, StageEvents
+from coordinator.stages.base import InstalledSection
+from coordinator.stages.client import (
+    CoordinatorIdentity,
+    ItemLogDroppedError,
+    StageClient,
+    StageEvents,
+)
 from coordinator.stages.item_log import ItemLog
 from coordinator.stages.outgoing import SHARED_MESSAGE_BYTES_MAX
 from services.runtime import patience, stream
@@ -25,7 +30,7 @@ from tests.runtime.snapshot_trial import SnapshotTrial, read_section
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.limits import MIB
 
-IDENTITY = Identity(b"c" * 16, 0, 1)
+IDENTITY = CoordinatorIdentity(b"c" * 16, 0, 1)
 WAIT_S = 20
 
 
@@ -229,13 +234,13 @@ class HeldBack:
         await self.released.wait()
 
 
-async def installable_section() -> SectionBase:
+async def installable_section() -> InstalledSection:
     """Return the section of one word."""
     trial = SnapshotTrial(echo.DOMAIN)
     trial.machine.apply(put(1, "one", "1"))
     trial.cut()
     blocks, summary = await read_section(trial.machine)
-    return SectionBase(
+    return InstalledSection(
         generation=1,
         revision=1,
         sequence=0,

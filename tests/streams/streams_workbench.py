@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from services.runtime.machine import Machine
 from services.streams.domain import DOMAIN
-from services.streams.model import State
+from services.streams.model import StreamsState
 from viewstamp import framing, routing
 from viewstamp.api.common.v1.common_pb2 import Identifier
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
@@ -37,13 +37,13 @@ class Workbench:
     """A machine whose root user exists, and the revision that it has reached."""
 
     def __init__(self) -> None:
-        self.machine: Machine[State] = Machine(DOMAIN)
+        self.machine: Machine[StreamsState] = Machine(DOMAIN)
         self.revision = 0
         self.effects: list[tuple[tuple[int, ...], effects_pb2.EffectPayload]] = []
         self.grant(ROOT, users_pb2.Permissions())
 
     @property
-    def state(self) -> State:
+    def state(self) -> StreamsState:
         """The machine's state."""
         return self.machine.state
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from services.runtime.machine import Machine
 from services.streams import bulk
 from services.streams.domain import DOMAIN
-from services.streams.model import State
+from services.streams.model import StreamsState
 from tests.streams.streams_workbench import CLOCK, LATEST, METHODS, Workbench, by, in_stream
 from viewstamp import framing, limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
@@ -136,7 +136,7 @@ def apply(made: Workbench, items: list[bytes], user: int, is_reverted: bool) -> 
     return reply
 
 
-def indexes(state: State) -> Any:
+def indexes(state: StreamsState) -> Any:
     """Return what the table of topics knows besides its rows, and the counters."""
     streams = [state.topics.of_stream(stream_id) for stream_id in (1, 2, 3)]
     return [(s.ids, s.by_name) for s in streams], state.topics.sorted_keys(), state.counters.rows

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from services.runtime.tables import UndoLog
 from services.streams import partitions
-from services.streams.model import State
+from services.streams.model import StreamsState
 from services.streams.partitions import PartitionRun
 from services.streams.section import SECTION, encode_counters
 from tests.streams.streams_workbench import Workbench, by
@@ -288,7 +288,7 @@ class AgainstModel(RuleBasedStateMachine):
         state = self.bench.state
         entities = list(SECTION.entities(state))
         assert entities == sorted(entities)
-        restored = State(UndoLog())
+        restored = StreamsState(UndoLog())
         SECTION.load(restored, entities)
         assert tables(restored) == tables(state)
         assert list(SECTION.entities(restored)) == entities
@@ -307,7 +307,7 @@ def permissions_of(grants: set[tuple[int, int]]) -> users_pb2.Permissions:
     return permissions
 
 
-def observed_stream(state: State, stream_id: int) -> ModelStream:
+def observed_stream(state: StreamsState, stream_id: int) -> ModelStream:
     """Return a stream of the machine in the model's terms."""
     row = state.streams.rows[stream_id]
     topics = {}
@@ -327,7 +327,7 @@ def observed_stream(state: State, stream_id: int) -> ModelStream:
     return ModelStream(row.name, row.modified_revision, row.purge_generation, topics)
 
 
-def tables(state: State) -> dict[str, Any]:
+def tables(state: StreamsState) -> dict[str, Any]:
     """Return the rows of all tables, and the order in which they are walked."""
     rows: dict[str, Any] = {
         name: getattr(state, name).rows

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from services.runtime.section import Entity, SectionError
 from services.runtime.tables import UndoLog
-from services.streams.model import State
+from services.streams.model import StreamsState
 from services.streams.section import SECTION, encode_topic
 from tests.streams.streams_workbench import Workbench, by, in_topic
 from viewstamp.api.streams.v1 import streams_pb2
@@ -63,10 +63,10 @@ def entities_of(bench: Workbench) -> list[Entity]:
     return list(SECTION.entities(bench.state))
 
 
-def loaded(entities: list[Entity]) -> State:
+def loaded(entities: list[Entity]) -> StreamsState:
     """Return a state loaded from entities."""
     undo = UndoLog()
-    state = State(undo)
+    state = StreamsState(undo)
     SECTION.load(state, entities)
     return state
 
@@ -94,7 +94,7 @@ def test_golden_bytes_load() -> None:
 
 def test_empty_section() -> None:
     """A state in which nothing was ever created has no entity, and loads."""
-    assert list(SECTION.entities(State(UndoLog()))) == []
+    assert list(SECTION.entities(StreamsState(UndoLog()))) == []
     assert list(SECTION.entities(loaded([]))) == []
 
 

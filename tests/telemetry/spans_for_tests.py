@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from viewstamp.telemetry.otlp import Lines
 from viewstamp.telemetry.sampling import TraceContext, new_root
-from viewstamp.telemetry.spans import Attributes, Kind, Notes, Span, encoded_each, texts_of
+from viewstamp.telemetry.spans import Attributes, Notes, SpanRole, TraceSpan, encoded_each, texts_of
 
 
-def made_span(name: str = "a span", context: TraceContext | None = None, **more: Any) -> Span:
+def made_span(name: str = "a span", context: TraceContext | None = None, **more: Any) -> TraceSpan:
     """Return a span of one microsecond."""
     fields: dict[str, Any] = {
         "parent_id": "",
@@ -20,7 +20,7 @@ def made_span(name: str = "a span", context: TraceContext | None = None, **more:
         "end_ns": 2_000,
         "attributes": {},
     } | more
-    return Span(name, fields.pop("kind", Kind.INTERNAL), context or new_root(), **fields)
+    return TraceSpan(name, fields.pop("kind", SpanRole.INTERNAL), context or new_root(), **fields)
 
 
 def encode_line(resource: Attributes, notes: Iterable[Notes]) -> bytes:
@@ -33,7 +33,7 @@ class Kept:
 
     def __init__(self) -> None:
         """Keep none yet."""
-        self.spans: list[Span] = []
+        self.spans: list[TraceSpan] = []
 
     def put(self, notes: Notes) -> None:
         """Keep the spans of notes."""

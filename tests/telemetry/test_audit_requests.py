@@ -18,7 +18,7 @@ from coordinator.gateway.audit import Audit
 from coordinator.gateway.audit_records import KEPT_BYTES_MAX, SPANS_MAX
 from coordinator.mux import types as mux_types
 from coordinator.mux.replies import ERROR_OVERHEAD_BYTES
-from coordinator.replica.batcher import Reply, SpanReply
+from coordinator.replica.batcher import AnsweredSpan, Reply
 from coordinator.replica.kept_errors import DECODED_ERROR_BYTES, KeptErrors
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as consumer_groups
@@ -247,7 +247,7 @@ def test_refusals_that_wait_are_bounded_in_bytes(
     audit = Audit(kept, routes, cast(Any, None))
     error = errors_pb2.Error(reason=Reason.REASON_PERMISSION_DENIED).SerializeToString()
     encoded = tuple(mux_types.IndexedError(index, error) for index in range(1_000))
-    refused = SpanReply(b"", KeptErrors(encoded))
+    refused = AnsweredSpan(b"", KeptErrors(encoded))
     reply = Reply(view=1, op=1, first_revision=9, spans=(refused,))
     sent = span("DeleteStream", streams.DeleteStreamRequest())
     for _ in range(200):

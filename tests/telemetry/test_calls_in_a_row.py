@@ -15,7 +15,7 @@ from coordinator.base.command_traces import CommandTrace
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.mux import types as mux_types
-from coordinator.replica.batcher import Batch, Reply, SpanReply
+from coordinator.replica.batcher import AnsweredSpan, PrepareBatch, Reply
 from coordinator.telemetry.watch import ReplicaWatch
 from services.runtime.watch import ApplyWatch
 from tests.telemetry.spans_for_tests import Kept
@@ -35,12 +35,12 @@ from viewstamp.telemetry.sampling import (
     sampled_parent,
 )
 from viewstamp.telemetry.settings import Telemetry, TelemetrySettings
-from viewstamp.telemetry.spans import Kind, Recorder, Span
+from viewstamp.telemetry.spans import Recorder, SpanRole, TraceSpan
 
 REGISTER_CODE, END_CODE, UNKNOWN_CODE = 1, 2, 9_999
 STREAMS = mux_types.Stage.STREAMS
 FIRST_REVISION, OP = 1_000, 7
-STEPS = ("queue", "journal", "replicate", "commit", "retire")
+STEPS = ("queue", "journal", "replicate", "commit", "apply")
 
 
 def gateway_of(kept: Kept) -> GatewayWatch:
@@ -118,7 +118,7 @@ class Way:
             op=OP, view=0, first_revision=FIRST_REVISION, command_count=count, size=1
         )
         prepares: list[Any] = [SimpleNamespace(op=OP, header=header)]
-        batch = Batch(b"", count, [], [], traces=self.traces)
+        batch = PrepareBatch(b"", count, [], [], traces=self.traces)
         self.watch.persisting(prepares, lambda _: batch)
         self.watch.persisted(prepares)
         self.watch.committed(OP)
@@ -139,13 +139,13 @@ class Way:
         self.service.end(sent, self.service.begin(sent))
         self.watch.answered(STREAMS, sequence)
 
-    def retire(self, *errors: errors_pb2.IndexedError) -> None:
-        """Retire the prepare, and answer the request."""
-        self.watch.retired(mux_types.Retired(OP, 0, 0, (), ()))
-        reply = Reply(0, OP, FIRST_REVISION, (SpanReply(b"", errors),))
+    def apply(self, *errors: errors_pb2.IndexedError) -> None:
+        """Apply the prepare, and answer the request."""
+        self.watch.applied(mux_types.Applied(OP, 0, 0, (), ()))
+        reply = Reply(0, OP, FIRST_REVISION, (AnsweredSpan(b"", errors),))
         self.gateway.answered(self.traces, reply)
 
-    def spans(self, call: int) -> list[Span]:
+    def spans(self, call: int) -> list[TraceSpan]:
         """Return the spans of a call here, in the order of their making."""
         return [one for one in self.kept.spans if one.context.trace_id == self.roots[call].trace_id]
 
@@ -155,7 +155,7 @@ def test_each_call_has_its_own_spans(count: int) -> None:
     """Each of them has all spans below its own caller, with its own revision, and its link."""
     way = Way(count)
     way.visit(1, [(0, count)])
-    way.retire()
+    way.apply()
     (prepare,) = [one for one in way.kept.spans if one.name == "prepare"]
     for call, root in enumerate(way.roots):
         *steps, stage, server = way.spans(call)
@@ -188,7 +188,7 @@ def test_only_calls_that_a_batch_is_about_visit(visits: list[list[tuple[int, int
     way = Way(count)
     for sequence, ranges in enumerate(visits, 1):
         way.visit(sequence, ranges)
-    way.retire()
+    way.apply()
     for call in range(count):
         about = [
             sequence
@@ -196,12 +196,12 @@ def test_only_calls_that_a_batch_is_about_visit(visits: list[list[tuple[int, int
             if any(start <= call < stop for start, stop in ranges)
         ]
         spans = way.spans(call)
-        stages = [one for one in spans if one.kind is Kind.CLIENT]
+        stages = [one for one in spans if one.kind is SpanRole.CLIENT]
         assert len(stages) == len(about)
-        # Retiring begins with the answer of its last visit.
-        (retire,) = [one for one in spans if one.name == "retire"]
+        # Applying begins with the answer of its last visit.
+        (apply,) = [one for one in spans if one.name == "apply"]
         (commit,) = [one for one in spans if one.name == "commit"]
-        assert retire.start_ns == (stages[-1].end_ns if stages else commit.end_ns)
+        assert apply.start_ns == (stages[-1].end_ns if stages else commit.end_ns)
         assert {one.attributes["viewstamp.revision"] for one in spans} == {FIRST_REVISION + call}
     CURRENT_SPAN.set(None)
 
@@ -210,8 +210,8 @@ def test_overlapping_items_are_one_visit() -> None:
     """A batch that says several things about a command is one visit of it, in any order."""
     way = Way(6)
     way.visit(1, [(3, 5), (0, 2), (1, 4)])
-    way.retire()
-    found = [sum(one.kind is Kind.CLIENT for one in way.spans(call)) for call in range(6)]
+    way.apply()
+    found = [sum(one.kind is SpanRole.CLIENT for one in way.spans(call)) for call in range(6)]
     assert found == [1, 1, 1, 1, 1, 0]
 
 
@@ -223,7 +223,7 @@ def test_refused_calls_are_told_apart() -> None:
         errors_pb2.IndexedError(index=index, error=errors_pb2.Error(reason=reason))
         for index, reason in reasons.items()
     ]
-    way.retire(*errors)
+    way.apply(*errors)
     outcomes = [way.spans(call)[-1].attributes["viewstamp.outcome"] for call in range(4)]
     assert outcomes == ["ok", "STREAM_EXISTS", "ok", "INTERNAL"]
 

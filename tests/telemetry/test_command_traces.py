@@ -26,7 +26,7 @@ from viewstamp.telemetry.settings import Telemetry, TelemetrySettings
 
 CLIENT, COORDINATOR = "viewstamp-client", "viewstamp-coordinator"
 INTERNAL, SERVER, CLIENT_KIND = 1, 2, 3
-STEPS = ("queue", "journal", "replicate", "commit", "retire")
+STEPS = ("queue", "journal", "replicate", "commit", "apply")
 STREAMS = "StreamsService/"
 LOGIN = "UsersService/Login"
 DOWNLOAD = "SnapshotsService/DownloadSnapshot"
@@ -245,16 +245,16 @@ def test_steps_follow_each_other(recorded: Recorded) -> None:
     for before, after in itertools.pairwise(steps):
         assert before.start_ns <= before.end_ns == after.start_ns
     assert trace["replicate"].start_ns == trace["replicate"].end_ns
-    assert trace["stage streams"].end_ns <= trace["retire"].start_ns <= trace["retire"].end_ns
+    assert trace["stage streams"].end_ns <= trace["apply"].start_ns <= trace["apply"].end_ns
     (server,) = [
         span
         for span in recorded.trace(STREAMS + "CreateStream")
         if span.kind == SERVER and span.service == COORDINATOR
     ]
-    assert server.start_ns <= steps[0].start_ns and trace["retire"].end_ns <= server.end_ns
+    assert server.start_ns <= steps[0].start_ns and trace["apply"].end_ns <= server.end_ns
     places = {
         (span.attributes["viewstamp.op"], span.attributes["viewstamp.revision"])
-        for span in (*steps, trace["retire"], trace["stage streams"], server)
+        for span in (*steps, trace["apply"], trace["stage streams"], server)
     }
     assert len(places) == 1
     assert server.attributes["viewstamp.user_id"] == 0

@@ -12,7 +12,7 @@ from coordinator.base.command_traces import CommandTrace
 from coordinator.gateway.routes import Routes
 from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.mux import types as mux_types
-from coordinator.replica.batcher import Batch, Reply, SpanReply
+from coordinator.replica.batcher import AnsweredSpan, PrepareBatch, Reply
 from coordinator.stages.outgoing import traced
 from coordinator.telemetry.metrics import ReplicaMetrics
 from coordinator.telemetry.watch import PREPARE_SPANS_PER_SECOND_MAX, ReplicaWatch
@@ -25,7 +25,7 @@ from viewstamp.errors import Refusal
 from viewstamp.routing import MethodKind
 from viewstamp.telemetry.rpc import rpc_names
 from viewstamp.telemetry.sampling import Sampler, format_trace_parent, new_root, new_trace_id
-from viewstamp.telemetry.spans import Kind, Recorder, Status
+from viewstamp.telemetry.spans import Recorder, SpanOutcome, SpanRole
 
 REGISTER = "/viewstamp.api.sessions.v1.SessionsService/RegisterSession"
 REGISTER_CODE, END_CODE, UNKNOWN_CODE = 1, 2, 9_999
@@ -130,16 +130,16 @@ def test_answers_are_told_apart() -> None:
     error = errors_pb2.IndexedError(
         index=2, error=errors_pb2.Error(reason=Reason.REASON_INTERNAL, message="secret")
     )
-    reply = Reply(0, 9, 100, (SpanReply(b"", ()), SpanReply(b"", (error,))))
+    reply = Reply(0, 9, 100, (AnsweredSpan(b"", ()), AnsweredSpan(b"", (error,))))
     gateway.answered(begun, reply)
     told = [
         (s.attributes["viewstamp.revision"], s.attributes["viewstamp.outcome"], s.status)
         for s in kept.spans
     ]
     assert told == [
-        (101, "ok", Status.UNSET),
-        (102, "ok", Status.UNSET),
-        (104, "INTERNAL", Status.ERROR),
+        (101, "ok", SpanOutcome.UNSET),
+        (102, "ok", SpanOutcome.UNSET),
+        (104, "INTERNAL", SpanOutcome.ERROR),
     ]
     assert "secret" not in repr(kept.spans)
 
@@ -163,7 +163,7 @@ def test_reads_of_a_request_have_one_revision() -> None:
         ],
     )
     gateway, kept = watch(0.0)
-    gateway.answered(gateway.packed(reads, user_id=7), Reply(0, 9, 1000, (SpanReply(b"", ()),)))
+    gateway.answered(gateway.packed(reads, user_id=7), Reply(0, 9, 1000, (AnsweredSpan(b"", ()),)))
     assert [span.attributes["viewstamp.revision"] for span in kept.spans] == [1000] * 3
 
 
@@ -175,12 +175,12 @@ def test_refusals_before_the_log_are_counted() -> None:
     gateway.refused(gateway.packed(request(), user_id=7), refusal)
     gateway.refused((), refusal)
     (span,) = kept.spans
-    assert (span.attributes["viewstamp.reason"], span.status) == ("OVERLOADED", Status.ERROR)
+    assert (span.attributes["viewstamp.reason"], span.status) == ("OVERLOADED", SpanOutcome.ERROR)
     samples = {s.name: s.value for family in metrics.families() for s in family.samples}
     assert samples["viewstamp_refusals_total"] == 2
 
 
-class Retiring:
+class Applying:
     """A replica's watch that is told of prepares."""
 
     def __init__(self) -> None:
@@ -188,14 +188,14 @@ class Retiring:
         self.kept = Kept()
         self.watch = ReplicaWatch(Recorder([self.kept]), None, Sampler(1.0), is_alone=True)
 
-    def retire(self, op: int, batch: Batch | None) -> None:
-        """Lead a prepare from admission to retirement."""
+    def apply(self, op: int, batch: PrepareBatch | None) -> None:
+        """Lead a prepare from admission until it is applied."""
         prepares: list[Any] = [prepare(op)]
         self.watch.persisting(prepares, lambda _: batch)
         self.watch.persisted(prepares)
         self.watch.committed(op)
         self.watch.handed_over(op)
-        self.watch.retired(mux_types.Retired(op, 0, op, (), ()))
+        self.watch.applied(mux_types.Applied(op, 0, op, (), ()))
 
 
 def prepare(op: int) -> Any:
@@ -211,25 +211,25 @@ def sampled() -> CommandTrace:
 
 def test_replayed_prepares_leave_nothing() -> None:
     """A prepare that nobody here waits for, as in a replay, has no span."""
-    replica = Retiring()
-    replica.retire(1, None)
+    replica = Applying()
+    replica.apply(1, None)
     assert not replica.kept.spans
 
 
 def test_prepares_are_bounded_and_sampled_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one second only so many prepares have a span, but every one with a sampled command."""
     monkeypatch.setattr(time, "time_ns", lambda: 1_700_000_000_000_000_000)
-    replica = Retiring()
+    replica = Applying()
     for op in range(PREPARE_SPANS_PER_SECOND_MAX + 10):
-        replica.retire(op, Batch(b"abc", 1, [], []))
+        replica.apply(op, PrepareBatch(b"abc", 1, [], []))
     assert len(replica.kept.spans) == PREPARE_SPANS_PER_SECOND_MAX
-    replica.retire(9_999, Batch(b"abc", 1, [], [], traces=[sampled()]))
+    replica.apply(9_999, PrepareBatch(b"abc", 1, [], [], traces=[sampled()]))
     assert [span.name for span in replica.kept.spans[PREPARE_SPANS_PER_SECOND_MAX:]] == [
         "queue",
         "journal",
         "replicate",
         "commit",
-        "retire",
+        "apply",
         "prepare",
     ]
 
@@ -267,27 +267,27 @@ def test_only_concerned_commands_visit(item: domain_pb2.Item, concerned: list[in
 
     The prepare begins at revision 8; two commands from its start and one at offset 3 are sampled.
     """
-    replica = Retiring()
+    replica = Applying()
     traces = [sampled(), sampled()]
     traces[0].count, traces[1].offset = 2, 3
-    batch = Batch(b"abc", 4, [], [], traces=traces)
+    batch = PrepareBatch(b"abc", 4, [], [], traces=traces)
     replica.watch.persisting([prepare(8)], lambda _: batch)
     sent = replica.watch.sent(STREAMS, domain_pb2.Batch(sequence=1, op=8, items=[item]))
     replica.watch.answered(STREAMS, 1)
-    replica.watch.retired(mux_types.Retired(8, 0, 8, (), ()))
+    replica.watch.applied(mux_types.Applied(8, 0, 8, (), ()))
     found = {trace.offset for trace in traces for text in sent if trace.context.trace_id in text}
     assert sorted(found) == concerned and len(sent) == len(concerned)
-    spans = [(s.name, s.parent_id) for s in replica.kept.spans if s.kind is Kind.CLIENT]
+    spans = [(s.name, s.parent_id) for s in replica.kept.spans if s.kind is SpanRole.CLIENT]
     above = {trace.offset: trace.context.span_id for trace in traces}
     assert spans == [("stage streams", above[offset]) for offset in concerned]
     told = {text[36:52] for text in sent}
-    assert told == {s.context.span_id for s in replica.kept.spans if s.kind is Kind.CLIENT}
+    assert told == {s.context.span_id for s in replica.kept.spans if s.kind is SpanRole.CLIENT}
 
 
 def test_batches_of_reads_are_not_traced() -> None:
     """Reads travel without a sequence and belong to no prepare, whatever op they come behind."""
-    replica = Retiring()
-    batch = Batch(b"abc", 1, [], [], traces=[sampled()])
+    replica = Applying()
+    batch = PrepareBatch(b"abc", 1, [], [], traces=[sampled()])
     replica.watch.persisting([prepare(8)], lambda _: batch)
     item = domain_pb2.Item(command=domain_pb2.CommandItem(first_revision=8, count=1))
     assert not replica.watch.sent(STREAMS, domain_pb2.Batch(op=8, items=[item]))

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.app.telemetry import gauges
 from coordinator.mux import types as mux_types
-from coordinator.replica.batcher import Batch
+from coordinator.replica.batcher import PrepareBatch
 from coordinator.telemetry.metrics import ReplicaMetrics
 from coordinator.telemetry.watch import ReplicaWatch
 from services.runtime.watch import ApplyWatch
@@ -38,7 +38,7 @@ def replica_metrics() -> ReplicaMetrics:
     """Return the coordinator's page with stand-ins for what it looks up."""
     metrics = ReplicaMetrics(lambda code: f"Method{code}")
     progress = SimpleNamespace(
-        op=7, committed_op=7, retired_op=6, retired_revision=9, view=1, status=None
+        op=7, committed_op=7, applied_op=6, applied_revision=9, view=1, status=None
     )
     client = SimpleNamespace(item_log_bytes=5, connected=True, restarts=2)
     stages: dict[Any, Any] = dict.fromkeys(metrics.stages, client)
@@ -113,8 +113,8 @@ def test_a_repeated_reply_with_fewer_spans_is_counted() -> None:
     span = log_pb2.LoggedSpan(code=200, count=3)
     requests = [log_pb2.LoggedRequest(spans=[span, span])]
     replies = (mux_types.RequestReply(1, 1, 0, 5, 9, (mux_types.SpanReply(b""),)),)
-    batch = Batch(b"12345", 6, requests, [])
-    metrics.retired(batch, mux_types.Retired(5, 0, 13, replies, ()), 1_000_000)
+    batch = PrepareBatch(b"12345", 6, requests, [])
+    metrics.applied(batch, mux_types.Applied(5, 0, 13, replies, ()), 1_000_000)
     (commands,) = (
         family.samples
         for name, family in page_of(metered(), metrics.families).items()
@@ -123,7 +123,7 @@ def test_a_repeated_reply_with_fewer_spans_is_counted() -> None:
     assert [sample.value for sample in commands if sample.labels["outcome"] == "ok"] == [6.0]
 
 
-def test_retired_commands_are_counted_by_outcome() -> None:
+def test_applied_commands_are_counted_by_outcome() -> None:
     """Each command counts once: as answered, by its own refusal, or by that of its request."""
     metrics = replica_metrics()
     error = errors_pb2.Error(reason=Reason.REASON_STREAM_EXISTS).SerializeToString()
@@ -136,8 +136,8 @@ def test_retired_commands_are_counted_by_outcome() -> None:
         mux_types.RequestReply(1, 1, 0, 5, 9, spans),
         mux_types.RequestReply(2, 1, 0, 5, 12, (), error),
     )
-    batch = Batch(b"12345", 5, requests, [])
-    metrics.retired(batch, mux_types.Retired(5, 0, 13, replies, ()), 1_000_000)
+    batch = PrepareBatch(b"12345", 5, requests, [])
+    metrics.applied(batch, mux_types.Applied(5, 0, 13, replies, ()), 1_000_000)
     families = page_of(metered(), metrics.families)
     commands = {
         (sample.labels["rpc"], sample.labels["outcome"]): sample.value
@@ -158,7 +158,7 @@ def test_times_of_a_prepare_are_counted(
 ) -> None:
     """Each step of a prepare counts once, at its stage, whether spans are recorded or not.
 
-    The clock goes on by a second whenever it is asked. What is not durable here when it retires,
+    The clock goes on by a second whenever it is asked. What is not durable here when it is applied,
     since others were faster, has no time of a sync.
     """
     seconds = count(1_700_000_000)
@@ -168,7 +168,7 @@ def test_times_of_a_prepare_are_counted(
     watch = ReplicaWatch(recorder, metrics, Sampler(1.0), is_alone=False)
     header = SimpleNamespace(op=5, view=0, first_revision=9, command_count=1, size=1)
     prepares: list[Any] = [SimpleNamespace(op=5, header=header)]
-    watch.persisting(prepares, lambda _: Batch(b"12345", 1, [], []))
+    watch.persisting(prepares, lambda _: PrepareBatch(b"12345", 1, [], []))
     if is_durable:
         watch.persisted(prepares)
     watch.committed(5)
@@ -176,7 +176,7 @@ def test_times_of_a_prepare_are_counted(
     for sequence, stage in ((1, mux_types.Stage.STREAMS), (2, mux_types.Stage.CONSUMER_GROUPS)):
         assert not watch.sent(stage, pb.Batch(sequence=sequence, op=5))
         watch.answered(stage, sequence)
-    watch.retired(mux_types.Retired(5, 0, 9, (), ()))
+    watch.applied(mux_types.Applied(5, 0, 9, (), ()))
     monkeypatch.undo()
     told = {
         (sample.name.removeprefix("viewstamp_"), sample.labels.get("stage", "")): sample.value

@@ -13,7 +13,7 @@ import pytest
 from coordinator.base.command_traces import CommandTrace
 from coordinator.gateway.telemetry import GatewayWatch
 from coordinator.mux import types as mux_types
-from coordinator.replica.batcher import Batch, Reply, SpanReply
+from coordinator.replica.batcher import AnsweredSpan, PrepareBatch, Reply
 from coordinator.telemetry.metrics import COUNTED_TOGETHER, UNCOUNTED_BYTES_MAX, ReplicaMetrics
 from services.runtime.watch import ApplyWatch
 from tests.telemetry.spans_for_tests import Kept
@@ -32,7 +32,7 @@ from viewstamp.telemetry.sampling import (
     new_root,
 )
 from viewstamp.telemetry.settings import Telemetry, TelemetrySettings
-from viewstamp.telemetry.spans import Kind, Recorder, Status
+from viewstamp.telemetry.spans import Recorder, SpanOutcome, SpanRole
 
 METHOD = "viewstamp.api.streams.v1.StreamsService/CreateTopic"
 Future = asyncio.Future[Any]
@@ -60,51 +60,56 @@ def answering(result: Any) -> Callable[[Future], object]:
 
 EXISTS, INTERNAL = Reason.REASON_STREAM_EXISTS, Reason.REASON_INTERNAL
 OK = {"viewstamp.outcome": "ok", "viewstamp.op": 3, "viewstamp.revision": 9}
-ENDS: list[tuple[int, Callable[[Future], object], dict[str, Any], Status]] = [
-    (1, answering(taken(3, 9)), OK, Status.UNSET),
-    (1, answering(taken(0, 0)), OK | {"viewstamp.op": 0, "viewstamp.revision": 0}, Status.UNSET),
-    (1, answering([]), {"viewstamp.outcome": "ok"}, Status.UNSET),
+ENDS: list[tuple[int, Callable[[Future], object], dict[str, Any], SpanOutcome]] = [
+    (1, answering(taken(3, 9)), OK, SpanOutcome.UNSET),
+    (
+        1,
+        answering(taken(0, 0)),
+        OK | {"viewstamp.op": 0, "viewstamp.revision": 0},
+        SpanOutcome.UNSET,
+    ),
+    (1, answering([]), {"viewstamp.outcome": "ok"}, SpanOutcome.UNSET),
     (
         3,
         answering([refusal(EXISTS), taken(3, 9), taken(3, 10)]),
         OK | {"viewstamp.commands": 3, "viewstamp.refused": 1},
-        Status.UNSET,
+        SpanOutcome.UNSET,
     ),
     (
         2,
         answering([refusal(EXISTS), refusal(EXISTS)]),
         {"viewstamp.outcome": "ok", "viewstamp.commands": 2, "viewstamp.refused": 2},
-        Status.UNSET,
+        SpanOutcome.UNSET,
     ),
     (
         1,
         failing(refusal(EXISTS)),
         {"viewstamp.outcome": "STREAM_EXISTS", "viewstamp.reason": "STREAM_EXISTS"},
-        Status.UNSET,
+        SpanOutcome.UNSET,
     ),
     (
         1,
         failing(refusal(INTERNAL)),
         {"viewstamp.outcome": "INTERNAL", "viewstamp.reason": "INTERNAL"},
-        Status.ERROR,
+        SpanOutcome.ERROR,
     ),
-    (1, failing(TimedOut("late")), {"viewstamp.outcome": "TIMED_OUT"}, Status.ERROR),
+    (1, failing(TimedOut("late")), {"viewstamp.outcome": "TIMED_OUT"}, SpanOutcome.ERROR),
     (
         1,
         failing(OutcomeUnknown("secret", session_id=1, request_number=2)),
         {"viewstamp.outcome": "OUTCOME_UNKNOWN"},
-        Status.ERROR,
+        SpanOutcome.ERROR,
     ),
-    (1, failing(ClientClosed("closed")), {"viewstamp.outcome": "CLIENT_CLOSED"}, Status.ERROR),
-    (1, failing(ValueError("secret")), {"viewstamp.outcome": "FAILED"}, Status.ERROR),
-    (1, lambda future: future.cancel(), {"viewstamp.outcome": "CANCELLED"}, Status.UNSET),
-    (1, lambda future: None, {"viewstamp.outcome": "CANCELLED"}, Status.UNSET),
+    (1, failing(ClientClosed("closed")), {"viewstamp.outcome": "CLIENT_CLOSED"}, SpanOutcome.ERROR),
+    (1, failing(ValueError("secret")), {"viewstamp.outcome": "FAILED"}, SpanOutcome.ERROR),
+    (1, lambda future: future.cancel(), {"viewstamp.outcome": "CANCELLED"}, SpanOutcome.UNSET),
+    (1, lambda future: None, {"viewstamp.outcome": "CANCELLED"}, SpanOutcome.UNSET),
 ]
 
 
 @pytest.mark.parametrize(("count", "end", "told", "status"), ENDS)
 async def test_client_span_says_how_a_call_ended(
-    count: int, end: Callable[[Future], object], told: dict[str, Any], status: Status
+    count: int, end: Callable[[Future], object], told: dict[str, Any], status: SpanOutcome
 ) -> None:
     """Every way a call can end is told with its place or its reason, and without its message."""
     kept, future = Kept(), asyncio.get_running_loop().create_future()
@@ -155,7 +160,7 @@ def test_service_has_a_span_for_each_parent() -> None:
     assert [(span.context.trace_id, span.parent_id) for span in kept.spans] == parents
     told = {"viewstamp.op": 5, "viewstamp.stage": "streams", "viewstamp.items": 2}
     for span in kept.spans:
-        assert (span.name, span.kind, span.attributes) == ("apply streams", Kind.SERVER, told)
+        assert (span.name, span.kind, span.attributes) == ("apply streams", SpanRole.SERVER, told)
         assert span.start_ns == begun_ns <= span.end_ns
     # One that failed half-way, as a machine's error leaves it: nobody is told, nor is the next.
     watch.begin(batch)
@@ -175,7 +180,7 @@ def test_server_span_says_whose_it_is(user_id: int | None, count: int) -> None:
     kept: Any = Kept()
     gateway = GatewayWatch(SimpleNamespace(), Recorder([kept]), Sampler(0.0), None)  # type: ignore[arg-type]
     trace = CommandTrace(32 * "a", 16 * "b", rpc_names(METHOD), 1_000, user_id, 0, count)
-    gateway.answered((trace,), Reply(0, 5, 40, (SpanReply(b"", ()),)))
+    gateway.answered((trace,), Reply(0, 5, 40, (AnsweredSpan(b"", ()),)))
     (span,) = kept.spans
     told = {"viewstamp.op": 5, "viewstamp.revision": 40, "viewstamp.outcome": "ok"}
     if user_id is not None:
@@ -192,17 +197,17 @@ def test_bodies_are_not_kept_to_be_counted(size: int, prepares: int) -> None:
     """Commands are counted later, yet bodies are let go after a number of them, or of bytes."""
     metrics = ReplicaMetrics(str)
     request = log_pb2.LoggedRequest(spans=[log_pb2.LoggedSpan(code=200, count=3)])
-    first = Batch(bytes(size), 3, [request], [])
+    first = PrepareBatch(bytes(size), 3, [request], [])
     references = sys.getrefcount(first)
     reply = mux_types.RequestReply(1, 1, 0, 5, 9, (mux_types.SpanReply(b"", ()),))
     for number in range(prepares):
-        batch = first if number == 0 else Batch(bytes(size), 3, [request], [])
-        metrics.retired(batch, mux_types.Retired(5, 0, 13, (reply,), ()), 1_000)
+        batch = first if number == 0 else PrepareBatch(bytes(size), 3, [request], [])
+        metrics.applied(batch, mux_types.Applied(5, 0, 13, (reply,), ()), 1_000)
         del batch
         is_kept = sys.getrefcount(first) > references
         assert is_kept == (number < prepares - 1)
     # And the next one waits for others again.
-    metrics.retired(first, mux_types.Retired(5, 0, 13, (reply,), ()), 1_000)
+    metrics.applied(first, mux_types.Applied(5, 0, 13, (reply,), ()), 1_000)
     assert sys.getrefcount(first) > references
     families = {family.name: family for family in metrics.families()}
     (commands,) = families["viewstamp_commands"].samples

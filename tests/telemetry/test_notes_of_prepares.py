@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from coordinator.mux import types as mux_types
-from coordinator.replica.batcher import Batch, LooseCommand
+from coordinator.replica.batcher import LooseCommand, PrepareBatch
 from coordinator.telemetry.metrics import COUNTED_TOGETHER, ReplicaMetrics
 from coordinator.telemetry.watch import ReplicaWatch
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
@@ -30,20 +30,20 @@ class Replica:
         self.metrics = ReplicaMetrics(str)
         self.watch = ReplicaWatch(None, self.metrics, Sampler(1.0), is_alone=True)
 
-    def persist(self, op: int, batch: Batch | None) -> None:
+    def persist(self, op: int, batch: PrepareBatch | None) -> None:
         """Journal an entry, admitted here if it has a batch."""
         header = SimpleNamespace(op=op, view=0, first_revision=op, command_count=1, size=3)
         prepares: list[Any] = [SimpleNamespace(op=op, header=header)]
         self.watch.persisting(prepares, lambda _: batch)
         self.watch.persisted(prepares)
 
-    def retire(self, op: int, *replies: mux_types.RequestReply) -> None:
-        """Lead an entry from its commit through a stage to its retirement."""
+    def apply(self, op: int, *replies: mux_types.RequestReply) -> None:
+        """Lead an entry from its commit through a stage to its being applied."""
         self.watch.committed(op)
         self.watch.handed_over(op)
         self.watch.sent(STAGE, domain_pb2.Batch(sequence=op, op=op))
         self.watch.answered(STAGE, op)
-        self.watch.retired(mux_types.Retired(op, 0, op, replies, ()))
+        self.watch.applied(mux_types.Applied(op, 0, op, replies, ()))
 
     def counted(self) -> list[float]:
         """Return how many prepares were counted, and the times at the stage."""
@@ -63,13 +63,13 @@ def test_what_was_counted_is_let_go() -> None:
     gc.collect()
     gc.disable()
     try:
-        replica.persist(1, Batch(b"abc", 1, [], [waiters]))
+        replica.persist(1, PrepareBatch(b"abc", 1, [], [waiters]))
         del waiters
-        replica.retire(1)
+        replica.apply(1)
         for op in range(2, 1 + COUNTED_TOGETHER):
             assert gone() is not None, "it is counted together with others"
-            replica.persist(op, Batch(b"abc", 1, [], []))
-            replica.retire(op)
+            replica.persist(op, PrepareBatch(b"abc", 1, [], []))
+            replica.apply(op)
         assert gone() is None
     finally:
         gc.enable()
@@ -80,9 +80,9 @@ def test_an_entry_that_another_primary_replaced() -> None:
     """What was admitted here and did not survive is forgotten: other replies have its place."""
     request = log_pb2.LoggedRequest(spans=[log_pb2.LoggedSpan(code=200, count=3)])
     replica = Replica()
-    replica.persist(1, Batch(b"abc", 3, [request], []))
+    replica.persist(1, PrepareBatch(b"abc", 3, [request], []))
 
     replica.persist(1, None)  # the new primary's
-    replica.retire(1)
+    replica.apply(1)
 
     assert replica.counted() == [0, 0]

@@ -14,7 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from tests.telemetry.spans_for_tests import encode_line, made_span, plain
 from viewstamp.telemetry.otlp import COLUMNS, KEPT_BYTES_MAX, ROWS_TOGETHER, Lines, rows_of
 from viewstamp.telemetry.sampling import TraceContext
-from viewstamp.telemetry.spans import Attributes, Kind, Span, Status, texts_of
+from viewstamp.telemetry.spans import Attributes, SpanOutcome, SpanRole, TraceSpan, texts_of
 
 RESOURCE: Attributes = {"service.name": "viewstamp-echo", "viewstamp.replica_id": 2}
 U63 = st.integers(0, 2**63 - 1)
@@ -22,19 +22,19 @@ VALUES = st.one_of(st.text(), U63, st.booleans(), st.floats(allow_nan=False))
 SPANS = st.builds(
     made_span,
     name=st.text(),
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(SpanRole),
     parent_id=st.sampled_from(["", 16 * "a"]),
     start_ns=U63,
     end_ns=U63,
     attributes=st.dictionaries(st.from_regex(r"\A[a-z][a-z._]*\Z"), VALUES, max_size=4),
     links=st.lists(st.just(TraceContext(32 * "1", 16 * "2")), max_size=3),
-    status=st.sampled_from(Status),
+    status=st.sampled_from(SpanOutcome),
     message=st.text(max_size=5),
 )
 
 
 @given(st.lists(SPANS, min_size=1, max_size=3))
-def test_line_holds_what_was_recorded(spans: list[Span]) -> None:
+def test_line_holds_what_was_recorded(spans: list[TraceSpan]) -> None:
     """A line is one JSON object without a line break, and every part of every span is in it."""
     encoded = encode_line(RESOURCE, spans)
     assert encoded.count(b"\n") == 1 and encoded.endswith(b"\n")
@@ -55,7 +55,7 @@ def test_line_holds_what_was_recorded(spans: list[Span]) -> None:
 
 
 @given(SPANS)
-def test_nothing_empty_is_written(span: Span) -> None:
+def test_nothing_empty_is_written(span: TraceSpan) -> None:
     """Fields that say nothing are left out, and no key is in snake case."""
     text = encode_line(RESOURCE, [span]).decode()
     (told,) = json.loads(text)["resourceSpans"][0]["scopeSpans"][0]["spans"]
@@ -90,7 +90,7 @@ def test_opentelemetry_reads_it() -> None:
 
 
 @given(st.lists(st.lists(SPANS, min_size=1, max_size=3), min_size=1, max_size=4))
-def test_memory_of_lines_is_used_again(lines: list[list[Span]]) -> None:
+def test_memory_of_lines_is_used_again(lines: list[list[TraceSpan]]) -> None:
     """A line has nothing of the one before it in the same memory, however long that was."""
     kept = Lines()
     for spans in lines:

@@ -31,7 +31,7 @@ from viewstamp.telemetry.settings import (
     arguments_of,
     settings_of,
 )
-from viewstamp.telemetry.spans import Kind, Status
+from viewstamp.telemetry.spans import SpanOutcome, SpanRole
 
 CONTEXT = TraceContext(32 * "a", 16 * "b")
 
@@ -96,11 +96,11 @@ def test_collector_gets_every_part(collector: tuple[str, Received]) -> None:
         made_span(
             "stage echo",
             CONTEXT,
-            kind=Kind.CLIENT,
+            kind=SpanRole.CLIENT,
             parent_id=16 * "c",
             attributes={"viewstamp.op": 2**40, "viewstamp.outcome": "ok"},
             links=[TraceContext(32 * "d", 16 * "e")],
-            status=Status.ERROR,
+            status=SpanOutcome.ERROR,
             message="why",
         )
     )
@@ -147,18 +147,18 @@ def test_without_a_place_nothing_is_recorded() -> None:
     telemetry.close()
 
 
-OUTCOMES: Sequence[tuple[Reason.ValueType, Status]] = (
-    (Reason.REASON_STREAM_EXISTS, Status.UNSET),
-    (Reason.REASON_PERMISSION_DENIED, Status.UNSET),
-    (Reason.REASON_INTERNAL, Status.ERROR),
-    (Reason.REASON_OVERLOADED, Status.ERROR),
-    (Reason.REASON_READ_DEADLINE, Status.ERROR),
-    (Reason.REASON_REPLICA_DIVERGED, Status.UNSET),
+OUTCOMES: Sequence[tuple[Reason.ValueType, SpanOutcome]] = (
+    (Reason.REASON_STREAM_EXISTS, SpanOutcome.UNSET),
+    (Reason.REASON_PERMISSION_DENIED, SpanOutcome.UNSET),
+    (Reason.REASON_INTERNAL, SpanOutcome.ERROR),
+    (Reason.REASON_OVERLOADED, SpanOutcome.ERROR),
+    (Reason.REASON_READ_DEADLINE, SpanOutcome.ERROR),
+    (Reason.REASON_REPLICA_DIVERGED, SpanOutcome.UNSET),
 )
 
 
 @pytest.mark.parametrize(("reason", "status"), OUTCOMES)
-def test_only_failures_are_errors(reason: Reason.ValueType, status: Status) -> None:
+def test_only_failures_are_errors(reason: Reason.ValueType, status: SpanOutcome) -> None:
     """A refusal is an error of the cluster only if the caller could not have avoided it."""
     assert refused_status(reason) is status
     assert refused_attributes(reason)["viewstamp.reason"] == Reason.Name(reason)[len("REASON_") :]

@@ -21,7 +21,7 @@ from viewstamp.telemetry.files import (
     TraceFiles,
     compress,
 )
-from viewstamp.telemetry.spans import Attributes, Notes, Span
+from viewstamp.telemetry.spans import Attributes, Notes, TraceSpan
 from viewstamp.telemetry.spool import Spool
 
 
@@ -37,7 +37,7 @@ class HeldSink:
         """Hold what comes."""
         self.entered = threading.Event()
         self.let_go = threading.Event()
-        self.spans: list[Span] = []
+        self.spans: list[TraceSpan] = []
 
     def write(self, notes: Sequence[Notes]) -> None:
         """Take spans, once let go."""

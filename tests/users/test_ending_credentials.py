@@ -25,7 +25,7 @@ ALICE = 1
 
 @pytest.fixture
 def users() -> Users:
-    """Return a founded cluster with alice, who may do nothing, and a token of hers."""
+    """Return a bootstrapped cluster with alice, who may do nothing, and a token of hers."""
     users = Users().found()
     users.create("alice")
     add_token(users, ALICE)

@@ -26,7 +26,7 @@ LIST = "ListPersonalAccessTokens"
 
 @pytest.fixture
 def users() -> Users:
-    """Return a founded cluster with the user alice, id 1, who may do nothing special."""
+    """Return a bootstrapped cluster with the user alice, id 1, who may do nothing special."""
     users = Users().found()
     users.create("alice")
     return users

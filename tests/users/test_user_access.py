@@ -24,7 +24,7 @@ INACTIVE = users_pb2.USER_STATUS_INACTIVE
 
 @pytest.fixture
 def users() -> Users:
-    """Return a founded cluster."""
+    """Return a bootstrapped cluster."""
     return Users().found()
 
 

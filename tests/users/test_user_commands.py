@@ -47,7 +47,7 @@ INACTIVE = users_pb2.USER_STATUS_INACTIVE
 
 @pytest.fixture
 def users() -> Users:
-    """Return a founded cluster."""
+    """Return a bootstrapped cluster."""
     return Users().found()
 
 
@@ -59,10 +59,10 @@ def own_password_request(users: Users, user_id: int, **fields: Any) -> ChangePas
     )
 
 
-# --- Founding ---
+# --- Bootstrap ---
 
 
-def test_founding_creates_root() -> None:
+def test_bootstrap_creates_root() -> None:
     """The first command creates root with id 0, all permissions and credential revision 1."""
     users = Users()
 
@@ -82,8 +82,8 @@ def test_founding_creates_root() -> None:
     ]
 
 
-def test_founding_twice_changes_nothing(users: Users) -> None:
-    """A second founding is a no-op, whatever hash it brings."""
+def test_bootstrap_twice_changes_nothing(users: Users) -> None:
+    """A second bootstrap is a no-op, whatever hash it brings."""
     before = users.entities()
 
     done = users.command("Found", FoundRequest(root_password_hash="$x"), limits.SYSTEM_USER_ID)
@@ -92,7 +92,7 @@ def test_founding_twice_changes_nothing(users: Users) -> None:
     assert done.effects == []
 
 
-def test_founding_without_a_hash_is_refused() -> None:
+def test_bootstrap_without_a_hash_is_refused() -> None:
     """Root cannot be created without a password hash."""
     error = refused(
         Reason.REASON_MALFORMED_REQUEST, lambda: Users().command("Found", FoundRequest())

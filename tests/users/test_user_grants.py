@@ -30,7 +30,7 @@ from viewstamp.api.users.v1.users_service_pb2 import (
 
 @pytest.fixture
 def users() -> Users:
-    """Return a founded cluster."""
+    """Return a bootstrapped cluster."""
     return Users().found()
 
 

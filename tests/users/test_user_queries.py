@@ -31,7 +31,7 @@ LISTS: list[tuple[str, Any]] = [
 
 @pytest.fixture
 def users() -> Users:
-    """Return a founded cluster with the user alice, id 1."""
+    """Return a bootstrapped cluster with the user alice, id 1."""
     users = Users().found()
     users.create("alice", "send_messages")
     return users

@@ -43,7 +43,7 @@ MINUTE_US = 60_000_000
 
 @pytest.fixture
 def users() -> Users:
-    """Return a founded cluster with the user alice, id 1, whose password is SECRET."""
+    """Return a bootstrapped cluster with the user alice, id 1, whose password is SECRET."""
     users = Users().found()
     users.create("alice", password_hash=SECRET_HASH)
     return users

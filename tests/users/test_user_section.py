@@ -9,7 +9,7 @@ import pytest
 from services.runtime.section import SectionError
 from services.runtime.tables import UndoLog
 from services.users import section
-from services.users.model import State, Token, User
+from services.users.model import Token, User, UsersState
 from services.users.permissions import (
     NO_PERMISSIONS,
     Permissions,
@@ -46,9 +46,9 @@ GOLDEN = [
 GOLDEN_DIGEST = "b7bef520275f765b70e164e1a6291df77b97c7131faa77f52441e50864bd7265"
 
 
-def state_of_golden() -> State:
+def state_of_golden() -> UsersState:
     """Return the state whose section is pinned."""
-    state = State(UndoLog())
+    state = UsersState(UndoLog())
     state.add_user(IDLE)
     state.add_user(USER)
     state.add_token(TOKEN)
@@ -56,16 +56,16 @@ def state_of_golden() -> State:
     return state
 
 
-def reloaded(entities: list[tuple[int, bytes, bytes]]) -> State:
+def reloaded(entities: list[tuple[int, bytes, bytes]]) -> UsersState:
     """Return a state of these entities."""
-    state = State(UndoLog())
+    state = UsersState(UndoLog())
     section.SECTION.load(state, entities)
     return state
 
 
-def tables(state: State) -> list[object]:
+def tables(state: UsersState) -> list[object]:
     """Return the rows of every table, indexes too."""
-    return [getattr(state, name).rows for name in State.__slots__]
+    return [getattr(state, name).rows for name in UsersState.__slots__]
 
 
 def golden_entities() -> list[tuple[int, bytes, bytes]]:
@@ -98,8 +98,8 @@ def test_golden_loads() -> None:
 
 
 def test_empty_state_has_no_entity() -> None:
-    """Before a cluster is founded its section is empty."""
-    state = State(UndoLog())
+    """Before a cluster is bootstrapped its section is empty."""
+    state = UsersState(UndoLog())
     assert list(section.SECTION.entities(state)) == []
     assert tables(reloaded([])) == tables(state)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from services.runtime.tables import UndoLog
-from services.users.model import State
+from services.users.model import UsersState
 from services.users.section import SECTION
 from tests.users.users_support import Users, by_id, by_name, resolved_by_id
 from viewstamp import limits
@@ -347,7 +347,7 @@ class UsersAgainstModel(RuleBasedStateMachine):
     @rule(user=IDS, name=NAMES)
     def taken_back(self, user: int, name: str) -> None:
         """Change much under a savepoint and take it back: nothing, no index either, has changed."""
-        before = [dict(getattr(self.users.state, table).rows) for table in State.__slots__]
+        before = [dict(getattr(self.users.state, table).rows) for table in UsersState.__slots__]
         self.users.savepoint()
         grants = [((1,), "manage_stream"), ((2, 1), "read_topic")]
         granted = message_of(grants)
@@ -359,7 +359,7 @@ class UsersAgainstModel(RuleBasedStateMachine):
         self.run("UpdateUser", update, 0, False)
         self.run("DeleteUser", service.DeleteUserRequest(user=by_name(name)), 0, False)
         self.users.revert()
-        after = [dict(getattr(self.users.state, table).rows) for table in State.__slots__]
+        after = [dict(getattr(self.users.state, table).rows) for table in UsersState.__slots__]
         assert after == before
 
     # --- What must always hold ---
@@ -384,9 +384,9 @@ class UsersAgainstModel(RuleBasedStateMachine):
     def section_round_trip(self) -> None:
         """The section, loaded, gives the same tables and indexes, and the same bytes."""
         entities = self.users.entities()
-        loaded = State(UndoLog())
+        loaded = UsersState(UndoLog())
         SECTION.load(loaded, entities)
-        for table in State.__slots__:
+        for table in UsersState.__slots__:
             assert getattr(loaded, table).rows == getattr(self.users.state, table).rows
         assert list(SECTION.entities(loaded)) == entities == sorted(entities)
 

@@ -10,7 +10,7 @@ import pytest
 
 from services.runtime.machine import Machine
 from services.users.domain import build_domain
-from services.users.model import State
+from services.users.model import UsersState
 from viewstamp import limits
 from viewstamp.api.common.v1.common_pb2 import Identifier
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
@@ -65,7 +65,7 @@ class Users:
     clock: Clock = field(default_factory=Clock)
     revision: int = 0
     timestamp: int = START_US
-    machine: Machine[State] = field(init=False)
+    machine: Machine[UsersState] = field(init=False)
 
     def __post_init__(self) -> None:
         """Start from the empty state."""
@@ -74,7 +74,7 @@ class Users:
         self.machine = Machine(domain)
 
     @property
-    def state(self) -> State:
+    def state(self) -> UsersState:
         """The machine's state, to look at."""
         return self.machine.state
 

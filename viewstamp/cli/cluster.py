@@ -16,7 +16,7 @@ from viewstamp.client import Client
 # These fit into 80 columns.
 REPLICA_COLUMNS = ("replica_id", "role", "status", "commit", "lag", "link", "address")
 WIDE_REPLICA_COLUMNS = (
-    *("replica_id", "role", "status", "view", "op", "commit", "retired", "lag", "generation"),
+    *("replica_id", "role", "status", "view", "op", "commit", "applied", "lag", "generation"),
     *("address", "heard_ms", "link", "feature_level_max", "unfit"),
 )
 SERVICE_COLUMNS = ("stage", "connected", "settled_revision", "item_log_bytes", "restarts")

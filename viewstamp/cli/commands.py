@@ -18,7 +18,7 @@ GROUP: Final = "app"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CommandPlace:
     """Where a command is: a module of this package, and a function of it, or its `app`.
 
     `help` is the first sentence of what the command says of itself.
@@ -31,40 +31,40 @@ class Place:
 
 # In the order in which help lists them.
 PLACES: Final = {
-    "up": Place("up", "up", "Run a cluster on this machine until Ctrl-C."),
-    "keygen": Place(
+    "up": CommandPlace("up", "up", "Run a cluster on this machine until Ctrl-C."),
+    "keygen": CommandPlace(
         "up",
         "keygen",
         "Write a new cluster key: 64 hexadecimal digits, the same file for every replica.",
     ),
-    "login": Place("access", "login", "Log in and keep the access token for this cluster."),
-    "logout": Place(
+    "login": CommandPlace("access", "login", "Log in and keep the access token for this cluster."),
+    "logout": CommandPlace(
         "access", "logout", "End the access token kept for this cluster, and forget it."
     ),
-    "status": Place("cluster", "status", "Show replicas, services and alarms."),
-    "audit": Place(
+    "status": CommandPlace("cluster", "status", "Show replicas, services and alarms."),
+    "audit": CommandPlace(
         "audit",
         "audit",
         "Show the audit log of a replica: changes, logins and denials, oldest first.",
     ),
-    "analyze": Place(
+    "analyze": CommandPlace(
         "analyze",
         "analyze",
         "Turn traces and snapshots into tables and one page to read, with Spark.",
     ),
-    "user": Place("users", GROUP, "Users and what they may do."),
-    "token": Place("tokens", GROUP, "Your personal access tokens."),
-    "session": Place("client_sessions", GROUP, "Client sessions: list and end them."),
-    "stream": Place("streams", GROUP, "Streams: what holds topics."),
-    "topic": Place("topics", GROUP, "Topics of streams."),
-    "group": Place("groups", GROUP, "Consumer groups of topics."),
-    "snapshot": Place(
+    "user": CommandPlace("users", GROUP, "Users and what they may do."),
+    "token": CommandPlace("tokens", GROUP, "Your personal access tokens."),
+    "session": CommandPlace("client_sessions", GROUP, "Client sessions: list and end them."),
+    "stream": CommandPlace("streams", GROUP, "Streams: what holds topics."),
+    "topic": CommandPlace("topics", GROUP, "Topics of streams."),
+    "group": CommandPlace("groups", GROUP, "Consumer groups of topics."),
+    "snapshot": CommandPlace(
         "snapshots",
         GROUP,
         "Snapshots: atomic pictures of everything at one revision, on a cluster or on disk.",
     ),
-    "cluster": Place("cluster", GROUP, "The replicas of a cluster."),
-    "import": Place("imports", GROUP, "Catalogues of other platforms, brought in."),
+    "cluster": CommandPlace("cluster", GROUP, "The replicas of a cluster."),
+    "import": CommandPlace("imports", GROUP, "Catalogues of other platforms, brought in."),
 }
 
 

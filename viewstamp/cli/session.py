@@ -32,7 +32,7 @@ from viewstamp.client import (
     connect,
     unary,
 )
-from viewstamp.client.transport import Credentials, Identity
+from viewstamp.client.transport import AccessTokenSource, Credentials
 from viewstamp.errors import Refusal
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ def run(context: typer.Context, action: Callable[[Client], Awaitable[T]]) -> T:
 def ask_here(context: typer.Context, request: Message) -> Any:
     """Have the first replica of the address answer out of what it holds itself, however old."""
     settings, credentials = _logged_in(settings_of(context))
-    identity = Identity(Credentials(**credentials))
+    identity = AccessTokenSource(Credentials(**credentials))
 
     async def asked() -> Any:
         async with Endpoint(settings.addresses[0], settings.tls_ca).open() as channel:

@@ -34,7 +34,7 @@ from viewstamp.snapshots.entities import SECTION_NAMES, select, selection
 from viewstamp.snapshots.errors import BadDownload, SnapshotFilesError
 from viewstamp.snapshots.export import export as write_export
 from viewstamp.snapshots.generation import Generation
-from viewstamp.snapshots.verify import FileVerdict, Verdict
+from viewstamp.snapshots.verify import FileVerdict, GenerationVerdict
 from viewstamp.snapshots.verify import verify as verify_files
 
 ENTITIES_SHOWN: Final = 100
@@ -146,27 +146,27 @@ def verify(
         raise typer.Exit(EXIT_REFUSED)
 
 
-def _verify_offline(copies: Copies, generation: int, looked_at: Any) -> Verdict:
+def _verify_offline(copies: Copies, generation: int, looked_at: Any) -> GenerationVerdict:
     for verdict in verify_files(copies, generation):
-        if isinstance(verdict, Verdict):
+        if isinstance(verdict, GenerationVerdict):
             return verdict
         looked_at(verdict)
     raise AssertionError("a verification ends with a verdict on the whole")
 
 
-async def _verify_online(client: Client, generation: int, looked_at: Any) -> Verdict:
-    whole: Verdict | None = None
+async def _verify_online(client: Client, generation: int, looked_at: Any) -> GenerationVerdict:
+    whole: GenerationVerdict | None = None
     async for message in client.snapshots.verify(generation):
         if message.file:
             looked_at(FileVerdict(message.file, tuple(message.copies), message.files_left))
         else:
-            whole = Verdict(message.is_intact, tuple(message.problems))
+            whole = GenerationVerdict(message.is_intact, tuple(message.problems))
     if whole is None:
         raise StreamBroken("the verification ended without a verdict on the whole")
     return whole
 
 
-def _tell_verdict(settings: Settings, files: list[FileVerdict], verdict: Verdict) -> None:
+def _tell_verdict(settings: Settings, files: list[FileVerdict], verdict: GenerationVerdict) -> None:
     if settings.as_json:
         told = [{"file": one.file, "copies": list(one.copies)} for one in files]
         print_json(

@@ -39,7 +39,7 @@ TASK_COLUMNS = ("stage", "entities", "size_bytes", "applied_revision")
 OneGeneration = Annotated[int, typer.Argument(min=1, help="Its number.", metavar="GENERATION")]
 
 
-class Retention(Enum):
+class RetentionOption(Enum):
     """How long a snapshot is kept."""
 
     last = "last"
@@ -54,7 +54,7 @@ class Unpinned(Enum):
     daily = "daily"
 
 
-def _retention(retention: Retention | Unpinned) -> snapshots_pb2.RetentionClass.ValueType:
+def _retention(retention: RetentionOption | Unpinned) -> snapshots_pb2.RetentionClass.ValueType:
     return snapshots_pb2.RetentionClass.Value(f"RETENTION_CLASS_{retention.value.upper()}")
 
 
@@ -62,9 +62,9 @@ def _retention(retention: Retention | Unpinned) -> snapshots_pb2.RetentionClass.
 def create(
     context: typer.Context,
     retention: Annotated[
-        Retention,
+        RetentionOption,
         typer.Option(help="Keep it among the last ones, as one of its day, or until deleted."),
-    ] = Retention.last,
+    ] = RetentionOption.last,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until it is completed or has failed.")
     ] = True,
@@ -238,7 +238,7 @@ def prune(
 @app.command()
 def pin(context: typer.Context, generation: OneGeneration) -> None:
     """Keep a snapshot until it is deleted."""
-    _set_retention(context, generation, Retention.pinned)
+    _set_retention(context, generation, RetentionOption.pinned)
 
 
 @app.command()
@@ -261,7 +261,7 @@ app.command()(snapshot_diff.diff)
 
 
 def _set_retention(
-    context: typer.Context, generation: int, retention: Retention | Unpinned
+    context: typer.Context, generation: int, retention: RetentionOption | Unpinned
 ) -> None:
     response = run(
         context,

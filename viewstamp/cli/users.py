@@ -34,14 +34,14 @@ app = typer.Typer(
 COLUMNS = ("id", "username", "status", "created_at", "modified_revision")
 
 
-class Status(Enum):
+class UserStatusOption(Enum):
     """Whether a user may act."""
 
     active = "active"
     inactive = "inactive"
 
 
-def _status(status: Status | None) -> users_pb2.UserStatus.ValueType:
+def _status(status: UserStatusOption | None) -> users_pb2.UserStatus.ValueType:
     if status is None:
         return users_pb2.USER_STATUS_UNSPECIFIED
     return users_pb2.UserStatus.Value(f"USER_STATUS_{status.value.upper()}")
@@ -52,7 +52,9 @@ def create(
     context: typer.Context,
     username: Annotated[str, typer.Argument(help="3 to 50 bytes, unique.")],
     password_file: PasswordFile = None,
-    status: Annotated[Status, typer.Option(help="Whether the user may act.")] = Status.active,
+    status: Annotated[
+        UserStatusOption, typer.Option(help="Whether the user may act.")
+    ] = UserStatusOption.active,
     everywhere: GlobalPermissions = None,
     stream: StreamPermissions = None,
     topic: TopicPermissions = None,
@@ -82,7 +84,8 @@ def update(
     user: UserArgument,
     username: Annotated[str | None, typer.Option(help="The new name.")] = None,
     status: Annotated[
-        Status | None, typer.Option(help="Inactive users lose sessions and tokens at once.")
+        UserStatusOption | None,
+        typer.Option(help="Inactive users lose sessions and tokens at once."),
     ] = None,
     expected_revision: ExpectedRevision = None,
     dry_run: DryRun = False,

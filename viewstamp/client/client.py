@@ -19,14 +19,14 @@ from viewstamp.client.consistency import LINEARIZABLE, Consistency
 from viewstamp.client.errors import ClientError, ProtocolError
 from viewstamp.client.groups import Groups
 from viewstamp.client.methods import method_of, methods_by_request
-from viewstamp.client.packing import Batch, Call, Result, batch_of, encode
+from viewstamp.client.packing import PackedBatch, PendingCall, Result, batch_of, encode
 from viewstamp.client.sessions import Sessions
-from viewstamp.client.snapshots import Snapshots
+from viewstamp.client.snapshots import ClientSnapshots
 from viewstamp.client.streaming import ServerStreams
 from viewstamp.client.streams import Streams, Topics
 from viewstamp.client.submitter import Submitter
 from viewstamp.client.tracing import CallTrace, ClientTracing, current_span
-from viewstamp.client.transport import Credentials, Endpoints, Identity
+from viewstamp.client.transport import AccessTokenSource, Credentials, Endpoints
 from viewstamp.client.users import Tokens, Users
 from viewstamp.errors import Refusal
 from viewstamp.routing import MethodKind
@@ -73,7 +73,7 @@ async def connect(
     if telemetry is not None and telemetry.recorder is not None:
         tracing = ClientTracing(telemetry.recorder, telemetry.sampler)
     credentials = Credentials(username, password, personal_access_token, access_token)
-    identity = Identity(credentials, tracing)
+    identity = AccessTokenSource(credentials, tracing)
     submitter = Submitter(endpoints, identity, register=register_session, tracing=tracing)
     try:
         await submitter.start(connect_timeout_s)
@@ -115,7 +115,7 @@ class Client:
         self.streams = Streams(self)
         self.topics = Topics(self)
         self.groups = Groups(self)
-        self.snapshots = Snapshots(self)
+        self.snapshots = ClientSnapshots(self)
 
     async def __aenter__(self) -> Client:
         """Return the client."""
@@ -154,7 +154,7 @@ class Client:
         """
         method = self._methods.get(type(request)) or method_of(request)
         future = self._loop.create_future()
-        call = Call(method, encode(method, request), future, self._deadline(timeout_s))
+        call = PendingCall(method, encode(method, request), future, self._deadline(timeout_s))
         if method.normalize:
             call.timeout_s = call.deadline - self._loop.time()
         if (tracing := self._tracing) is not None:
@@ -200,7 +200,7 @@ class Client:
             return []
         framed = [(method, encode(method, request)) for method, request in commands]
         future: asyncio.Future[list[Result]] = self._loop.create_future()
-        batch: Batch = batch_of(framed, future, self._deadline(timeout_s))
+        batch: PackedBatch = batch_of(framed, future, self._deadline(timeout_s))
         if self._tracing is not None:
             batch.trace = self._tracing.begin(commands[0][0].full_name, len(commands))
         self._submitter.add_command(batch)

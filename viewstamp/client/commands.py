@@ -13,31 +13,31 @@ from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.client.errors import ClientClosed, OutcomeUnknown, TimedOut, with_unknown_outcome
 from viewstamp.client.packing import (
     CALLS_PER_REQUEST_MAX,
-    Batch,
-    Call,
+    PackedBatch,
     Parcel,
+    PendingCall,
     fail_all,
     take_parcel,
 )
-from viewstamp.client.verdicts import BLAMES_CONTENT, Verdict, copy_of, verdict_on
-from viewstamp.client.window import Request, Window
+from viewstamp.client.verdicts import BLAMES_CONTENT, RetryVerdict, copy_of, verdict_on
+from viewstamp.client.window import OutstandingRequest, RequestWindow
 from viewstamp.errors import Refusal
 
 RESEND_FROM: Final = "resend_from"
 
 
-class Commands:
+class ClientCommands:
     """The commands of one client and the session that carries them (id 0: none)."""
 
     def __init__(self) -> None:
-        self.waiting: deque[Call | Batch] = deque()
-        self.window = Window()
+        self.waiting: deque[PendingCall | PackedBatch] = deque()
+        self.window = RequestWindow()
         self.session_id = 0
         self.session_ended = False
 
     def start_session(self, session_id: int) -> None:
         """Number from 1 again, in a new session."""
-        self.window = Window()
+        self.window = RequestWindow()
         self.session_id = session_id
         self.session_ended = False
 
@@ -68,7 +68,7 @@ class Commands:
         """Whether a request is on the wire."""
         return any(request.on_wire for request in self.window.outstanding)
 
-    def on_reply(self, reply: submit_pb2.CommandReply, *, can_renew: bool) -> Verdict | None:
+    def on_reply(self, reply: submit_pb2.CommandReply, *, can_renew: bool) -> RetryVerdict | None:
         """Settle the request of an answer; return what else its refusal calls for, if anything."""
         if not reply.HasField("error"):
             request = self.window.settle(reply.number)
@@ -113,7 +113,7 @@ class Commands:
                 f"{self.session_id} had been sent, whether it took effect is unknown"
             )
             request.parcel.fail(lambda text=text: ClientClosed(text))  # type: ignore[misc]
-        self.window = Window()
+        self.window = RequestWindow()
 
     def expire(self, now: float) -> float:
         """Fail what has passed its deadline; return the earliest deadline left."""
@@ -135,25 +135,30 @@ class Commands:
         now = asyncio.get_running_loop().time()
         sent = chain.from_iterable(r.parcel.owners for r in self.window.outstanding)
         for owner in chain(self.waiting, sent):
-            if isinstance(owner, Call) and owner.method.normalize:
+            if isinstance(owner, PendingCall) and owner.method.normalize:
                 owner.wait_on(now)
 
     def _on_refused(
-        self, request: Request, refusal: Refusal, *, in_log: bool, can_renew: bool
-    ) -> Verdict | None:
+        self, request: OutstandingRequest, refusal: Refusal, *, in_log: bool, can_renew: bool
+    ) -> RetryVerdict | None:
         verdict = verdict_on(refusal)
-        if verdict is Verdict.RENEW and (request.renewed or not can_renew):
-            verdict = Verdict.FINAL
+        if verdict is RetryVerdict.RENEW and (request.renewed or not can_renew):
+            verdict = RetryVerdict.FINAL
         if self._is_history_lost(refusal):
             self.lose_session("the cluster has forgotten requests that it had answered")
-            return Verdict.RECONNECT
-        if verdict in (Verdict.RETRY, Verdict.RECONNECT, Verdict.REOPEN, Verdict.RENEW):
-            request.renewed |= verdict is Verdict.RENEW
+            return RetryVerdict.RECONNECT
+        if verdict in (
+            RetryVerdict.RETRY,
+            RetryVerdict.RECONNECT,
+            RetryVerdict.REOPEN,
+            RetryVerdict.RENEW,
+        ):
+            request.renewed |= verdict is RetryVerdict.RENEW
             self.window.hold(request.number)
             return verdict
-        if verdict is Verdict.ENDED:
+        if verdict is RetryVerdict.ENDED:
             return self._on_ended(request, refusal)
-        if verdict is Verdict.LOST:
+        if verdict is RetryVerdict.LOST:
             self.window.settle(request.number)
             request.parcel.fail(self._outcome_unknown(request, refusal.message))
             return None
@@ -163,7 +168,7 @@ class Commands:
         resend_from = refusal.details.get(RESEND_FROM, "")
         return resend_from.isdigit() and int(resend_from) <= self.window.acked
 
-    def _on_ended(self, request: Request, refusal: Refusal) -> Verdict | None:
+    def _on_ended(self, request: OutstandingRequest, refusal: Refusal) -> RetryVerdict | None:
         self.session_ended = True
         self.window.settle(request.number)
         fail_request(request, refusal)
@@ -171,7 +176,9 @@ class Commands:
             self.start_session(0)
         return None
 
-    def _on_final(self, request: Request, refusal: Refusal, *, in_log: bool) -> Verdict | None:
+    def _on_final(
+        self, request: OutstandingRequest, refusal: Refusal, *, in_log: bool
+    ) -> RetryVerdict | None:
         if in_log:
             self.window.settle(request.number)
         else:
@@ -180,15 +187,15 @@ class Commands:
             self._send_each_alone(request.parcel)
         else:
             request.parcel.fail(lambda: copy_of(refusal))
-        return Verdict.RETRY
+        return RetryVerdict.RETRY
 
     def _send_each_alone(self, parcel: Parcel) -> None:
         for owner in reversed(parcel.owners):
-            assert isinstance(owner, Call)
+            assert isinstance(owner, PendingCall)
             owner.alone = True
             self.waiting.appendleft(owner)
 
-    def _message(self, request: Request) -> submit_pb2.SubmitRequest:
+    def _message(self, request: OutstandingRequest) -> submit_pb2.SubmitRequest:
         command = submit_pb2.CommandRequest(
             number=request.number,
             acked=self.window.acked,
@@ -197,7 +204,7 @@ class Commands:
         )
         return submit_pb2.SubmitRequest(command=command)
 
-    def _outcome_unknown(self, request: Request, why: str) -> Callable[[], Exception]:
+    def _outcome_unknown(self, request: OutstandingRequest, why: str) -> Callable[[], Exception]:
         number, session_id = request.number, self.session_id
         text = (
             f"{why}; request number {number} of session {session_id} had been sent: whether it "
@@ -206,7 +213,7 @@ class Commands:
         return lambda: OutcomeUnknown(text, session_id=session_id, request_number=number)
 
 
-def fail_request(request: Request, refusal: Refusal) -> None:
+def fail_request(request: OutstandingRequest, refusal: Refusal) -> None:
     """Refuse a request to its callers; say so if an earlier copy may have taken effect."""
     if request.sends > 1 or (request.sends == 1 and not request.on_wire):
         request.parcel.fail(lambda: with_unknown_outcome(refusal, request.number))
@@ -215,7 +222,7 @@ def fail_request(request: Request, refusal: Refusal) -> None:
 
 
 def expire_owners(
-    owners: Iterable[Call | Batch], now: float, error: Callable[[], Exception]
+    owners: Iterable[PendingCall | PackedBatch], now: float, error: Callable[[], Exception]
 ) -> float:
     """Fail what has passed its deadline; return the earliest deadline left (infinity: none)."""
     earliest = math.inf

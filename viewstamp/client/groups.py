@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from viewstamp.api.consumer_groups.v1 import consumer_groups_pb2
 from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as service_pb2
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
-from viewstamp.client.identifiers import Caller, identifier, pages
+from viewstamp.client.identifiers import FacadeClient, identifier, pages
 
 
 class Groups:
     """Groups of topics of streams, all by id or name. Errors: those of ConsumerGroupsService."""
 
-    def __init__(self, client: Caller) -> None:
+    def __init__(self, client: FacadeClient) -> None:
         self._client = client
 
     async def create(

@@ -11,7 +11,7 @@ from viewstamp.api.common.v1 import common_pb2
 from viewstamp.client.consistency import Consistency
 
 
-class Caller(Protocol):
+class FacadeClient(Protocol):
     """What the facades need of a client."""
 
     async def call(self, request: Message, *, consistency: Consistency = ...) -> Any:

@@ -47,7 +47,7 @@ async def open_stream(
     return call, response.opened
 
 
-class Link:
+class SubmitLink:
     """One open stream. `send` queues; answers go to `receive` as they come.
 
     `look_elsewhere` is called when none has come for a while, though `is_waiting`.

@@ -1,7 +1,7 @@
 """Calls packed into requests, and replies taken apart again.
 
-A `Call` is one command or read of one caller; a `Batch` is many commands that one caller wants in
-one request. A `Parcel` is what one request carries: several calls, or one batch.
+A `PendingCall` is one command or read of one caller; a `PackedBatch` is many commands that one
+caller wants in one request. A `Parcel` is what one request carries: several calls, or one batch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Result = Message | Refusal
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class PendingCall:
     """One command or read that waits for its result."""
 
     method: Method
@@ -56,7 +56,7 @@ class Call:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class PackedBatch:
     """Commands that travel in one request; the future gets a list of results."""
 
     spans: list[submit_pb2.Span]
@@ -72,7 +72,7 @@ class Parcel:
 
     spans: list[submit_pb2.Span]
     methods: list[Method]
-    owners: Sequence[Call | Batch]
+    owners: Sequence[PendingCall | PackedBatch]
     count: int
     traces: Sequence[submit_pb2.CallTrace] = ()  # of sampled owners
 
@@ -103,7 +103,7 @@ class Parcel:
         """Give each owner its result."""
         results = self.results(header, replies)
         first = self.owners[0]
-        if isinstance(first, Batch):
+        if isinstance(first, PackedBatch):
             if not first.future.done():
                 first.future.set_result(results)
             return
@@ -125,7 +125,7 @@ def settle(future: asyncio.Future[Any], result: Result) -> None:
         future.set_result(result)
 
 
-def fail_all(owners: Iterable[Call | Batch], error: Callable[[], Exception]) -> None:
+def fail_all(owners: Iterable[PendingCall | PackedBatch], error: Callable[[], Exception]) -> None:
     """Fail every owner that still waits, each with an exception of its own."""
     for owner in owners:
         if not owner.future.done():
@@ -165,7 +165,7 @@ def spans_of(
 
 def batch_of(
     commands: Sequence[tuple[Method, bytes]], future: asyncio.Future[Any], deadline: float
-) -> Batch:
+) -> PackedBatch:
     """Return commands as one batch. Raises Refusal COMMAND_TOO_LARGE, TypeError for a read."""
     for method, _ in commands:
         if method.kind is not MethodKind.COMMAND:
@@ -180,19 +180,19 @@ def batch_of(
             bytes=size,
         )
     spans, methods = spans_of(commands)
-    return Batch(spans, methods, future, deadline)
+    return PackedBatch(spans, methods, future, deadline)
 
 
-def take_parcel(waiting: deque[Call | Batch], calls_max: int) -> Parcel | None:
+def take_parcel(waiting: deque[PendingCall | PackedBatch], calls_max: int) -> Parcel | None:
     """Take the next request's worth from the front, or None if nobody waits any more."""
-    calls: list[Call] = []
+    calls: list[PendingCall] = []
     size = costly = 0
     while waiting:
         owner = waiting[0]
         if owner.future.done():
             waiting.popleft()
             continue
-        if isinstance(owner, Batch):
+        if isinstance(owner, PackedBatch):
             return _call_parcel(calls) if calls else _batch_parcel(waiting)
         size += len(owner.framed)
         if calls and (owner.alone or len(calls) >= calls_max or size > REQUEST_BYTES_MAX):
@@ -251,15 +251,15 @@ def _close_span(
         methods.append(method)
 
 
-def _call_parcel(calls: list[Call]) -> Parcel:
+def _call_parcel(calls: list[PendingCall]) -> Parcel:
     spans, methods = spans_of((call.method, call.framed) for call in calls)
     traces = [call.trace.at(index, 1) for index, call in enumerate(calls) if call.trace is not None]
     return Parcel(spans, methods, calls, len(calls), traces)
 
 
-def _batch_parcel(waiting: deque[Call | Batch]) -> Parcel:
+def _batch_parcel(waiting: deque[PendingCall | PackedBatch]) -> Parcel:
     batch = waiting.popleft()
-    assert isinstance(batch, Batch)
+    assert isinstance(batch, PackedBatch)
     count = sum(span.count for span in batch.spans)
     traces = () if batch.trace is None else (batch.trace.at(0, count),)
     return Parcel(batch.spans, batch.methods, [batch], count, traces)

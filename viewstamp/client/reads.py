@@ -15,14 +15,14 @@ from viewstamp.client.consistency import Consistency
 from viewstamp.client.errors import TimedOut
 from viewstamp.client.packing import (
     CALLS_PER_REQUEST_MAX,
-    Batch,
-    Call,
+    PackedBatch,
     Parcel,
+    PendingCall,
     fail_all,
     settle,
     take_parcel,
 )
-from viewstamp.client.verdicts import Verdict, copy_of, verdict_on
+from viewstamp.client.verdicts import RetryVerdict, copy_of, verdict_on
 from viewstamp.errors import Refusal
 
 READS_IN_FLIGHT_MAX: Final = 8
@@ -34,7 +34,7 @@ class _Asked:
     consistency: Consistency
 
 
-class Reads:
+class ClientReads:
     """The reads of one client, by consistency: different ones never share a request.
 
     `has_others` tells whether there is another replica to ask.
@@ -42,7 +42,7 @@ class Reads:
 
     def __init__(self, has_others: Callable[[], bool] = lambda: False) -> None:
         self._has_others = has_others
-        self._waiting: dict[Consistency, deque[Call | Batch]] = {}
+        self._waiting: dict[Consistency, deque[PendingCall | PackedBatch]] = {}
         self._asked: dict[int, _Asked] = {}
         self._asked_count = 0  # calls
         self._next_id = 1
@@ -59,7 +59,7 @@ class Reads:
         """Whether no read waits or is asked."""
         return not self._asked and not any(self._waiting.values())
 
-    def add(self, call: Call, consistency: Consistency) -> None:
+    def add(self, call: PendingCall, consistency: Consistency) -> None:
         """Queue a read."""
         self._waiting.setdefault(consistency, deque()).append(call)
 
@@ -77,7 +77,7 @@ class Reads:
                 del self._waiting[consistency]
         return requests
 
-    def on_reply(self, reply: submit_pb2.ReadReply) -> Verdict | None:
+    def on_reply(self, reply: submit_pb2.ReadReply) -> RetryVerdict | None:
         """Settle the read of an answer; return what else its refusal calls for, if anything."""
         asked = self._asked.pop(reply.read_id, None)
         if asked is None:
@@ -87,7 +87,7 @@ class Reads:
             return self._deliver(asked, reply)
         refusal = Refusal.from_error(reply.error)
         verdict = self._verdict_on(refusal)
-        if verdict in (Verdict.RETRY, Verdict.RECONNECT):
+        if verdict in (RetryVerdict.RETRY, RetryVerdict.RECONNECT):
             self._put_back(asked)
             self.paused = True
             return verdict
@@ -97,11 +97,11 @@ class Reads:
             asked.parcel.fail(lambda: copy_of(refusal))
         return None
 
-    def _verdict_on(self, refusal: Refusal) -> Verdict:
+    def _verdict_on(self, refusal: Refusal) -> RetryVerdict:
         is_late = refusal.reason == Reason.REASON_READ_DEADLINE
         if is_late and self._has_others():
             # Perhaps a primary that is cut off from its backups: another replica knows the new one.
-            return Verdict.RECONNECT
+            return RetryVerdict.RECONNECT
         return verdict_on(refusal)
 
     def detach(self) -> None:
@@ -132,11 +132,11 @@ class Reads:
             owners, now, lambda: TimedOut("the deadline passed before the read was answered")
         )
 
-    def _deliver(self, asked: _Asked, reply: submit_pb2.ReadReply) -> Verdict | None:
-        again: list[Call | Batch] = []
+    def _deliver(self, asked: _Asked, reply: submit_pb2.ReadReply) -> RetryVerdict | None:
+        again: list[PendingCall | PackedBatch] = []
         results = asked.parcel.results(reply.header, reply.spans)
         for owner, result in zip(asked.parcel.owners, results, strict=False):
-            if isinstance(result, Refusal) and verdict_on(result) is Verdict.RETRY:
+            if isinstance(result, Refusal) and verdict_on(result) is RetryVerdict.RETRY:
                 again.append(owner)
             else:
                 settle(owner.future, result)
@@ -145,7 +145,7 @@ class Reads:
         # The service of that domain is restarting: a read may wait for it.
         self._waiting.setdefault(asked.consistency, deque()).extendleft(reversed(again))
         self.paused = True
-        return Verdict.RETRY
+        return RetryVerdict.RETRY
 
     def _ask(self, parcel: Parcel, consistency: Consistency) -> submit_pb2.SubmitRequest:
         read_id = self._next_id
@@ -166,6 +166,6 @@ class Reads:
 
     def _ask_each_alone(self, asked: _Asked) -> None:
         for owner in asked.parcel.owners:
-            assert isinstance(owner, Call)
+            assert isinstance(owner, PendingCall)
             owner.alone = True
         self._put_back(asked)

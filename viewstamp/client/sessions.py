@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
-from viewstamp.client.identifiers import Caller, identifier, pages
+from viewstamp.client.identifiers import FacadeClient, identifier, pages
 
 
 class Sessions:
     """Sessions of the caller, and of others for those who read or manage users."""
 
-    def __init__(self, client: Caller) -> None:
+    def __init__(self, client: FacadeClient) -> None:
         self._client = client
 
     async def own(self) -> list[sessions_pb2.SessionInfo]:

@@ -11,18 +11,18 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
-from viewstamp.client.identifiers import Caller, pages
+from viewstamp.client.identifiers import FacadeClient, pages
 from viewstamp.errors import Refusal
 
 
-class StreamingCaller(Caller, Protocol):
+class StreamingCaller(FacadeClient, Protocol):
     """What this facade needs of a client."""
 
     def stream(self, request: Message) -> AsyncIterator[Any]:
         """Iterate over the messages that answer `request`."""
 
 
-class Snapshots:
+class ClientSnapshots:
     """Snapshots. Errors are those of the RPCs of SnapshotsService."""
 
     def __init__(self, client: StreamingCaller) -> None:

@@ -18,7 +18,7 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.client.errors import CannotConnect, StreamBroken, TimedOut
 from viewstamp.client.methods import API_FILES
 from viewstamp.client.tracing import ClientTracing, traced
-from viewstamp.client.transport import Endpoints, Identity, bearer, refusal_in
+from viewstamp.client.transport import AccessTokenSource, Endpoints, bearer, refusal_in
 from viewstamp.errors import Refusal
 
 
@@ -26,7 +26,10 @@ class ServerStreams:
     """Opens streams at the replica that the client talks to."""
 
     def __init__(
-        self, endpoints: Endpoints, identity: Identity, tracing: ClientTracing | None = None
+        self,
+        endpoints: Endpoints,
+        identity: AccessTokenSource,
+        tracing: ClientTracing | None = None,
     ) -> None:
         self._endpoints = endpoints
         self._identity = identity

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Sequence
 from viewstamp.api.streams.v1 import streams_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as service_pb2
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
-from viewstamp.client.identifiers import Caller, identifier, pages
+from viewstamp.client.identifiers import FacadeClient, identifier, pages
 
 
 class Streams:
     """Streams by id or name. Errors are those of the RPCs of StreamsService."""
 
-    def __init__(self, client: Caller) -> None:
+    def __init__(self, client: FacadeClient) -> None:
         self._client = client
 
     async def create(
@@ -102,7 +102,7 @@ class Streams:
 class Topics:
     """Topics of streams, both by id or name."""
 
-    def __init__(self, client: Caller) -> None:
+    def __init__(self, client: FacadeClient) -> None:
         self._client = client
 
     async def create(

@@ -22,21 +22,21 @@ from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.sessions.v1 import sessions_service_pb2 as sessions_pb2
 from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
-from viewstamp.client.commands import Commands
+from viewstamp.client.commands import ClientCommands
 from viewstamp.client.consistency import Consistency
 from viewstamp.client.errors import CannotConnect, ClientClosed, ProtocolError
-from viewstamp.client.link import Link, StreamCall, open_stream
-from viewstamp.client.packing import Batch, Call
-from viewstamp.client.reads import Reads
+from viewstamp.client.link import StreamCall, SubmitLink, open_stream
+from viewstamp.client.packing import PackedBatch, PendingCall
+from viewstamp.client.reads import ClientReads
 from viewstamp.client.tracing import ClientTracing
-from viewstamp.client.transport import Endpoint, Endpoints, Identity, refusal_in, unary
+from viewstamp.client.transport import AccessTokenSource, Endpoint, Endpoints, refusal_in, unary
 from viewstamp.client.verdicts import (
     ELECTION_BACKOFF_MAX_S,
     ELSEWHERE,
     PRIMARY_DETAIL,
     RETRIES_BEFORE_MOVING,
     Backoff,
-    Verdict,
+    RetryVerdict,
     copy_of,
     told_delay_s,
     verdict_on,
@@ -58,13 +58,13 @@ class Submitter:
     def __init__(
         self,
         endpoints: Endpoints,
-        identity: Identity,
+        identity: AccessTokenSource,
         *,
         register: bool,
         tracing: ClientTracing | None = None,
     ) -> None:
-        self.commands = Commands()
-        self.reads = Reads(lambda: endpoints.has_others)
+        self.commands = ClientCommands()
+        self.reads = ClientReads(lambda: endpoints.has_others)
         self.cluster_id = b""
         self._loop = asyncio.get_running_loop()
         self._endpoints = endpoints
@@ -72,7 +72,7 @@ class Submitter:
         self._tracing = tracing
         self._register_at_once = register
         self._nonce = secrets.token_bytes(limits.SESSION_NONCE_BYTES)
-        self._link: Link | None = None
+        self._link: SubmitLink | None = None
         self._task: asyncio.Task[None] | None = None
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._trouble = "no answer"
@@ -119,14 +119,14 @@ class Submitter:
         self.commands.close()
         self.reads.fail(lambda: ClientClosed("the client was closed before the read was answered"))
 
-    def add_command(self, owner: Call | Batch) -> None:
+    def add_command(self, owner: PendingCall | PackedBatch) -> None:
         """Queue a command or a batch. Raises ClientClosed."""
         self._check_open()
         self.commands.waiting.append(owner)
         self._arm_deadline(owner.deadline)
         self._schedule_pump()
 
-    def add_read(self, call: Call, consistency: Consistency) -> None:
+    def add_read(self, call: PendingCall, consistency: Consistency) -> None:
         """Queue a read. Raises ClientClosed."""
         self._check_open()
         self.reads.add(call, consistency)
@@ -201,17 +201,17 @@ class Submitter:
         verdict = self.commands.on_reply(reply, can_renew=self._identity.can_renew)
         self._carry_out(verdict, reply.error)
 
-    def _carry_out(self, verdict: Verdict | None, error: errors_pb2.Error) -> None:
+    def _carry_out(self, verdict: RetryVerdict | None, error: errors_pb2.Error) -> None:
         if verdict is None:
             self._resend_backoff.reset()
-        elif verdict is Verdict.RETRY and (
+        elif verdict is RetryVerdict.RETRY and (
             (delay_s := told_delay_s(Refusal.from_error(error))) or not self._is_worth_moving
         ):
             self._schedule_resend(delay_s)
         else:
-            if verdict is Verdict.RENEW:
+            if verdict is RetryVerdict.RENEW:
                 self._identity.forget()
-            elif verdict is not Verdict.REOPEN:
+            elif verdict is not RetryVerdict.REOPEN:
                 self._endpoints.advance(Refusal.from_error(error).details.get(PRIMARY_DETAIL))
             self._resend_backoff.reset()
             self._end_link()
@@ -263,7 +263,7 @@ class Submitter:
         async with self._endpoints.current.open() as channel:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 call = await self._open(channel)
-            link = Link(call, self._receive, self._is_answer_due, self._look_elsewhere)
+            link = SubmitLink(call, self._receive, self._is_answer_due, self._look_elsewhere)
             self._attach(link)
             try:
                 await link.run()
@@ -294,7 +294,7 @@ class Submitter:
         self._register_at_once = False
         self.commands.start_session(response.session_id)
 
-    def _attach(self, link: Link) -> None:
+    def _attach(self, link: SubmitLink) -> None:
         self._link = link
         self._endpoints.reached()
         self._has_renewed = False
@@ -349,11 +349,11 @@ class Submitter:
             await self._give_up(refusal)  # every replica would say the same, for a while
         elif verdict in ELSEWHERE:
             self._endpoints.advance(refusal.details.get(PRIMARY_DETAIL))
-        elif verdict is Verdict.REOPEN:
+        elif verdict is RetryVerdict.REOPEN:
             pass  # the same replica, after a pause
-        elif verdict is Verdict.ENDED and self.commands.session_id:
+        elif verdict is RetryVerdict.ENDED and self.commands.session_id:
             self.commands.end_session(refusal)
-        elif verdict is Verdict.RENEW and self._identity.can_renew and not self._has_renewed:
+        elif verdict is RetryVerdict.RENEW and self._identity.can_renew and not self._has_renewed:
             self._has_renewed = True
             self._identity.forget()
         else:

@@ -29,10 +29,10 @@ from viewstamp.telemetry.sampling import (
 from viewstamp.telemetry.spans import (
     Attributes,
     AttributeValue,
-    Kind,
     Recorder,
-    Span,
-    Status,
+    SpanOutcome,
+    SpanRole,
+    TraceSpan,
     encoded_each,
 )
 
@@ -123,12 +123,12 @@ class CallTrace:
         place = text[TRACE_ID_PLACE], self.op, self.revision, text[SPAN_ID_PLACE]
         return (pattern % (*place, self.started_ns, self.ended_ns),)
 
-    def spans(self) -> Iterable[Span]:
+    def spans(self) -> Iterable[TraceSpan]:
         """Yield the CLIENT span."""
         names = rpc.rpc_names(self.full_name)
-        yield Span(
+        yield TraceSpan(
             names.span_name,
-            Kind.CLIENT,
+            SpanRole.CLIENT,
             self._context(),
             self.parent_id,
             self.started_ns,
@@ -152,10 +152,10 @@ class CallTrace:
             told |= {"viewstamp.commands": self.count, "viewstamp.refused": self.refused}
         return told
 
-    def _status(self) -> Status:
+    def _status(self) -> SpanOutcome:
         if isinstance(self.outcome, str):
             is_unset = self.outcome in (rpc.OK, _CANCELLED)
-            return Status.UNSET if is_unset else Status.ERROR
+            return SpanOutcome.UNSET if is_unset else SpanOutcome.ERROR
         return rpc.refused_status(self.outcome)
 
 
@@ -164,7 +164,7 @@ def _root_pattern(full_name: str) -> str:
     """Return what `%` makes the span of a root call that went well of."""
     names = rpc.rpc_names(full_name)
     attributes = names.encoded.replace("%", "%%") + _OK_END
-    head = otlp.shared("%s", "", Kind.CLIENT, attributes)
+    head = otlp.shared("%s", "", SpanRole.CLIENT, attributes)
     return names.pattern.replace("%s", head, 1)
 
 

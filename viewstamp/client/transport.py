@@ -205,7 +205,7 @@ class Credentials:
             raise ValueError("username and password go together")
 
 
-class Identity:
+class AccessTokenSource:
     """The access token in use; got by logging in, and again after it was refused."""
 
     def __init__(self, credentials: Credentials, tracing: ClientTracing | None = None) -> None:

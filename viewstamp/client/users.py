@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from viewstamp.api.users.v1 import users_pb2
 from viewstamp.api.users.v1 import users_service_pb2 as service_pb2
 from viewstamp.client.consistency import LINEARIZABLE, Consistency
-from viewstamp.client.identifiers import Caller, identifier, pages
+from viewstamp.client.identifiers import FacadeClient, identifier, pages
 
 
 class Users:
     """Users by id or name. Errors are those of the RPCs of UsersService."""
 
-    def __init__(self, client: Caller) -> None:
+    def __init__(self, client: FacadeClient) -> None:
         self._client = client
 
     async def create(
@@ -150,7 +150,7 @@ class Users:
 class Tokens:
     """Personal access tokens: the caller's, and those of others for who manages users."""
 
-    def __init__(self, client: Caller) -> None:
+    def __init__(self, client: FacadeClient) -> None:
         self._client = client
 
     async def create(

@@ -22,10 +22,10 @@ PRIMARY_DETAIL: Final = "address"
 # Nobody is made to wait for longer than this by a refusal.
 RETRY_DELAY_MAX_S: Final = 30.0
 # Detail of a replica that has yet to apply what another one answered: it will catch up.
-LAGGING_DETAIL: Final = "last_retired"
+LAGGING_DETAIL: Final = "last_applied"
 
 
-class Verdict(Enum):
+class RetryVerdict(Enum):
     """What follows from a refusal."""
 
     RETRY = "send the same again, a little later"
@@ -38,27 +38,27 @@ class Verdict(Enum):
 
 
 # Another replica may answer.
-ELSEWHERE: Final = frozenset({Verdict.RETRY, Verdict.RECONNECT})
+ELSEWHERE: Final = frozenset({RetryVerdict.RETRY, RetryVerdict.RECONNECT})
 
 # Reasons not listed are final.
 VERDICTS: Final = MappingProxyType(
     {
-        Reason.REASON_NOT_PRIMARY: Verdict.RECONNECT,
-        Reason.REASON_VIEW_CHANGE: Verdict.RETRY,
-        Reason.REASON_DOMAIN_RESTARTING: Verdict.RETRY,
-        Reason.REASON_NO_QUORUM: Verdict.RETRY,
-        Reason.REASON_OVERLOADED: Verdict.RETRY,
-        Reason.REASON_QUOTA_EXCEEDED: Verdict.RETRY,
+        Reason.REASON_NOT_PRIMARY: RetryVerdict.RECONNECT,
+        Reason.REASON_VIEW_CHANGE: RetryVerdict.RETRY,
+        Reason.REASON_DOMAIN_RESTARTING: RetryVerdict.RETRY,
+        Reason.REASON_NO_QUORUM: RetryVerdict.RETRY,
+        Reason.REASON_OVERLOADED: RetryVerdict.RETRY,
+        Reason.REASON_QUOTA_EXCEEDED: RetryVerdict.RETRY,
         # Under its number it is sent again without harm.
-        Reason.REASON_OUTCOME_UNKNOWN: Verdict.RETRY,
+        Reason.REASON_OUTCOME_UNKNOWN: RetryVerdict.RETRY,
         # Said by the replica that leads: what replaced the stream was opened there.
-        Reason.REASON_STREAM_REPLACED: Verdict.REOPEN,
+        Reason.REASON_STREAM_REPLACED: RetryVerdict.REOPEN,
         # Another request had the number: what became of this one nobody can say.
-        Reason.REASON_REQUEST_NUMBER_REUSED: Verdict.LOST,
-        Reason.REASON_REQUEST_GAP: Verdict.RETRY,
-        Reason.REASON_UNAUTHENTICATED: Verdict.RENEW,
-        Reason.REASON_SESSION_EVICTED: Verdict.ENDED,
-        Reason.REASON_REQUEST_TOO_OLD: Verdict.LOST,
+        Reason.REASON_REQUEST_NUMBER_REUSED: RetryVerdict.LOST,
+        Reason.REASON_REQUEST_GAP: RetryVerdict.RETRY,
+        Reason.REASON_UNAUTHENTICATED: RetryVerdict.RENEW,
+        Reason.REASON_SESSION_EVICTED: RetryVerdict.ENDED,
+        Reason.REASON_REQUEST_TOO_OLD: RetryVerdict.LOST,
     }
 )
 
@@ -73,11 +73,11 @@ BLAMES_CONTENT: Final = frozenset(
 )
 
 
-def verdict_on(refusal: Refusal) -> Verdict:
+def verdict_on(refusal: Refusal) -> RetryVerdict:
     """Return what follows from a refusal of a whole request."""
     if LAGGING_DETAIL in refusal.details:
-        return Verdict.RETRY
-    return VERDICTS.get(refusal.reason, Verdict.FINAL)
+        return RetryVerdict.RETRY
+    return VERDICTS.get(refusal.reason, RetryVerdict.FINAL)
 
 
 def told_delay_s(refusal: Refusal) -> float:

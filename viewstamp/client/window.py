@@ -18,7 +18,7 @@ from viewstamp.client.packing import Parcel
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class OutstandingRequest:
     """A numbered parcel whose answer is outstanding."""
 
     number: int
@@ -29,19 +29,19 @@ class Request:
     renewed: bool = False
 
 
-class Window:
+class RequestWindow:
     """The outstanding requests of one session."""
 
     def __init__(self, requests_max: int = limits.SESSION_WINDOW_REQUESTS) -> None:
         self._requests_max = requests_max
         self._next_number = 1
         self._hole: int | None = None
-        self._outstanding: dict[int, Request] = {}  # ascending
+        self._outstanding: dict[int, OutstandingRequest] = {}  # ascending
         self._off_wire = 0
         self.command_count = 0  # outstanding
 
     @property
-    def outstanding(self) -> list[Request]:
+    def outstanding(self) -> list[OutstandingRequest]:
         """All without an answer, ascending."""
         return list(self._outstanding.values())
 
@@ -63,20 +63,20 @@ class Window:
             return False
         return self._next_number <= self.acked + self._requests_max
 
-    def get(self, number: int) -> Request | None:
+    def get(self, number: int) -> OutstandingRequest | None:
         """Return the outstanding request of a number."""
         return self._outstanding.get(number)
 
-    def admit(self, parcel: Parcel) -> Request:
+    def admit(self, parcel: Parcel) -> OutstandingRequest:
         """Number a parcel that is about to be sent."""
         assert self.has_room, "a request was numbered without room for it"
-        request = Request(self._next_number, parcel, sends=1, on_wire=True)
+        request = OutstandingRequest(self._next_number, parcel, sends=1, on_wire=True)
         self._outstanding[request.number] = request
         self._next_number += 1
         self.command_count += parcel.count
         return request
 
-    def settle(self, number: int) -> Request | None:
+    def settle(self, number: int) -> OutstandingRequest | None:
         """Take out an answered request; None if it was answered before (a second copy's reply)."""
         request = self._take(number)
         if request is not None and self._hole is not None and number > self._hole:
@@ -106,7 +106,7 @@ class Window:
         """Whether requests on the wire are in the way of numbering anew."""
         return self._hole is not None
 
-    def resend(self) -> list[Request]:
+    def resend(self) -> list[OutstandingRequest]:
         """Return all that must be sent (again) now, ascending; they count as sent.
 
         On a new stream only once it is open: before that, an earlier one may still be read from.
@@ -121,7 +121,7 @@ class Window:
         self._off_wire = 0
         return again
 
-    def _take(self, number: int) -> Request | None:
+    def _take(self, number: int) -> OutstandingRequest | None:
         request = self._outstanding.pop(number, None)
         if request is not None:
             self.command_count -= request.parcel.count

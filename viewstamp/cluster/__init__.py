@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from viewstamp.cluster.errors import ClusterError, ClusterFailed, PreflightError
 from viewstamp.cluster.local import LocalCluster
-from viewstamp.cluster.passed_on import check_passed_on
+from viewstamp.cluster.passthrough_flags import check_passed_on
 from viewstamp.cluster.process import Program
 from viewstamp.cluster.replicas import LocalReplicas
 

@@ -199,17 +199,17 @@ class LocalCluster(Lifecycle):
         self._changed.set()
 
     async def _until_ready(self, limit: asyncio.Timeout, timeout_s: float) -> None:
-        retired = self._retired()
+        applied = self._applied()
         while not all(one.is_ready for one in self._supervised.values()):
             self._raise_failure()
             self._raise_diverged()
             await self._next_change()
-            if self._retired() > retired:
-                retired = self._retired()
+            if self._applied() > applied:
+                applied = self._applied()
                 limit.reschedule(asyncio.get_running_loop().time() + timeout_s)
 
-    def _retired(self) -> int:
-        return sum(one.retired for one in self._supervised.values())
+    def _applied(self) -> int:
+        return sum(one.applied for one in self._supervised.values())
 
     async def _next_change(self) -> None:
         await self._changed.wait()

@@ -47,7 +47,7 @@ class Program:
 
     It is ready once it prints a line on stdout that is a JSON object with a true `ready`. With
     `yields`, true or false, it says whether others on this machine may come first from now on; with
-    a number `retired`, which grows, that it gets on and is to be waited for.
+    a number `applied`, which grows, that it gets on and is to be waited for.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Supervised:
         self.restarts = 0
         self.is_ready = False
         self.yields = False
-        self.retired = 0  # the most that it was heard to have got through, in any incarnation
+        self.applied = 0  # the most that it was heard to have got through, in any incarnation
         self.failure: ClusterFailed | None = None
         self.has_diverged = False
         self._environment = dict(environment)
@@ -195,8 +195,8 @@ class Supervised:
         if isinstance(yields := said.get("yields"), bool):
             self.yields = yields
             self._changed()
-        if isinstance(retired := said.get("retired"), int) and retired > self.retired:
-            self.retired = retired
+        if isinstance(applied := said.get("applied"), int) and applied > self.applied:
+            self.applied = applied
             self._changed()
 
     def _stays_down(self, exit_code: int) -> bool:

@@ -82,7 +82,7 @@ class LocalReplicas(Lifecycle):
 
     @property
     def root_password_path(self) -> Path:
-        """The file with root's first password: the replica that founds the cluster writes it."""
+        """The file with root's first password, written by the replica that bootstraps."""
         return self.replica_directory(0) / "root_password"
 
     def replica_directory(self, replica_id: int) -> Path:

@@ -45,7 +45,7 @@ from typing import Final, NamedTuple
 
 from viewstamp.format import CHECKSUM_BYTES, FormatError, FormatVersionError
 from viewstamp.format.prepare import checksum_of
-from viewstamp.format.section import Entry, Position
+from viewstamp.format.section import Position, SectionEntry
 from viewstamp.limits import ENTITY_BYTES_MAX, LAYER_BLOCK_BYTES_MAX
 
 BLOCK_MAGIC: Final = b"VSLB"
@@ -132,7 +132,7 @@ class BlockBuilder:
         """Whether a block waits to be taken: the last entry did not fit into it any more."""
         return self._full is not None
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: SectionEntry) -> None:
         """Append an entry, behind all earlier ones, those of blocks already taken included.
 
         Raises ValueError for an entry out of order or too large, and while a full block waits.
@@ -189,7 +189,7 @@ class BlockBuilder:
         return RawBlock(raw, self._entries, self._tombstones, self._first, self._last)
 
 
-def raw_blocks(entries: Iterable[Entry]) -> Iterator[RawBlock]:
+def raw_blocks(entries: Iterable[SectionEntry]) -> Iterator[RawBlock]:
     """Encode ascending entries into raw blocks; raises ValueError as `BlockBuilder.add` does."""
     builder = BlockBuilder()
     for entry in entries:
@@ -246,7 +246,7 @@ def verify_block(data: bytes) -> BlockHeader:
     return header
 
 
-def decode_block(data: bytes) -> list[Entry]:
+def decode_block(data: bytes) -> list[SectionEntry]:
     """Return the entries of a block, verified; raises FormatError saying what is wrong."""
     import zstandard
 
@@ -279,10 +279,10 @@ def _invalid(header: BlockHeader, size_bytes: int) -> str | None:
     return None
 
 
-def _decode_entries(raw: bytes, header: BlockHeader) -> list[Entry]:
+def _decode_entries(raw: bytes, header: BlockHeader) -> list[SectionEntry]:
     """Take decompressed bytes apart. A loop without calls, since it runs for every entity."""
-    entries: list[Entry] = []
-    append, unpack, make, new = entries.append, _ENTRY.unpack_from, Entry, tuple.__new__
+    entries: list[SectionEntry] = []
+    append, unpack, make, new = entries.append, _ENTRY.unpack_from, SectionEntry, tuple.__new__
     last_kind, last_key = _START
     offset = tombstones = 0
     limit = len(raw) - ENTRY_HEADER_BYTES

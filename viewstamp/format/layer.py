@@ -40,7 +40,7 @@ from viewstamp.format.layer_parts import (
     encode_trailer,
     invalid_header,
 )
-from viewstamp.format.section import Entry, Position
+from viewstamp.format.section import Position, SectionEntry
 
 __all__ = [
     "LayerHeader",
@@ -224,7 +224,7 @@ class LayerReader:
             raise FormatError(f"block {index} and the index disagree about its numbers")
         return data
 
-    def entries(self, start: Position | None = None) -> Iterator[Entry]:
+    def entries(self, start: Position | None = None) -> Iterator[SectionEntry]:
         """Yield the entries in order, from the first one at or behind `start` on.
 
         Raises FormatError at the first block that is damaged.
@@ -238,7 +238,7 @@ class LayerReader:
                 entries = [entry for entry in entries if entry[:2] >= start]
             yield from entries
 
-    def _decode(self, index: int) -> list[Entry]:
+    def _decode(self, index: int) -> list[SectionEntry]:
         location = self._blocks[index]
         entries = decode_block(self.read_block(index))
         if entries[0][:2] != location.first or entries[-1][:2] != location.last:

@@ -10,10 +10,12 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 
 from viewstamp.format import FormatError
-from viewstamp.format.section import Entry
+from viewstamp.format.section import SectionEntry
 
 
-def merge(layers: Sequence[Iterable[Entry]], *, keep_tombstones: bool) -> Iterator[Entry]:
+def merge(
+    layers: Sequence[Iterable[SectionEntry]], *, keep_tombstones: bool
+) -> Iterator[SectionEntry]:
     """Yield the last entry of each (kind, key), ascending; `layers` come base first.
 
     Tombstones are left out unless they are to be kept. Nothing is read ahead beyond one entry per
@@ -26,10 +28,12 @@ def merge(layers: Sequence[Iterable[Entry]], *, keep_tombstones: bool) -> Iterat
             continue
         last_kind, last_key = kind, key
         if canonical is not None or keep_tombstones:
-            yield Entry(kind, key, canonical)
+            yield SectionEntry(kind, key, canonical)
 
 
-def _ranked(layer: Iterable[Entry], rank: int) -> Iterator[tuple[int, bytes, int, bytes | None]]:
+def _ranked(
+    layer: Iterable[SectionEntry], rank: int
+) -> Iterator[tuple[int, bytes, int, bytes | None]]:
     """Yield entries so that of equal (kind, key) the last layer's sorts first.
 
     No two layers have the same rank, so that canonical bytes are never compared.

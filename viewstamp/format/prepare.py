@@ -57,7 +57,7 @@ assert _CHECKED.size == HEADER_BYTES - CHECKSUM_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class PrepareHeader:
+class SealedHeader:
     """What identifies and orders a prepare. Checksums and ids are 16 bytes each."""
 
     checksum: bytes
@@ -82,10 +82,10 @@ class PrepareHeader:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
+class SealedPrepare:
     """A sealed log entry: its header and its body. Build one with `seal` or `decode_prepare`."""
 
-    header: PrepareHeader
+    header: SealedHeader
     body: bytes
 
     @property
@@ -139,12 +139,12 @@ def checksum_of(data: bytes | memoryview) -> bytes:
     return blake3(data).digest(length=CHECKSUM_BYTES)
 
 
-def invalid(header: PrepareHeader) -> str | None:
+def invalid(header: SealedHeader) -> str | None:
     """Why no correct primary can have made this header, or None. Checksums are not recomputed."""
     return _invalid_widths(header) or _invalid_numbers(header)
 
 
-def _invalid_widths(header: PrepareHeader) -> str | None:
+def _invalid_widths(header: SealedHeader) -> str | None:
     for name in ("checksum", "body_checksum", "parent", "cluster_id"):
         value = getattr(header, name)
         if len(value) != CHECKSUM_BYTES:
@@ -157,7 +157,7 @@ def _invalid_widths(header: PrepareHeader) -> str | None:
     return None
 
 
-def _invalid_numbers(header: PrepareHeader) -> str | None:
+def _invalid_numbers(header: SealedHeader) -> str | None:
     if header.op < 1:
         return "op is 0, the first op is 1"
     if header.commit >= header.op:
@@ -187,9 +187,9 @@ def seal(
     feature_level: int,
     timestamp: int,
     body: bytes,
-) -> Prepare:
+) -> SealedPrepare:
     """Make a prepare and compute its checksums; raises ValueError for an impossible one."""
-    unsealed = PrepareHeader(
+    unsealed = SealedHeader(
         checksum=NO_PARENT,
         body_checksum=checksum_of(body),
         parent=parent,
@@ -206,11 +206,11 @@ def seal(
     reason = invalid(unsealed)
     if reason is not None:
         raise ValueError(f"cannot seal a prepare: {reason}")
-    return Prepare(_with_checksum(unsealed, checksum_of(_pack_checked(unsealed))), body)
+    return SealedPrepare(_with_checksum(unsealed, checksum_of(_pack_checked(unsealed))), body)
 
 
-def _with_checksum(header: PrepareHeader, checksum: bytes) -> PrepareHeader:
-    return PrepareHeader(
+def _with_checksum(header: SealedHeader, checksum: bytes) -> SealedHeader:
+    return SealedHeader(
         checksum,
         header.body_checksum,
         header.parent,
@@ -226,7 +226,7 @@ def _with_checksum(header: PrepareHeader, checksum: bytes) -> PrepareHeader:
     )
 
 
-def _pack_checked(header: PrepareHeader) -> bytes:
+def _pack_checked(header: SealedHeader) -> bytes:
     """The header bytes that its checksum covers."""
     return _CHECKED.pack(
         header.body_checksum,
@@ -247,17 +247,17 @@ def _pack_checked(header: PrepareHeader) -> bytes:
     )
 
 
-def encode_header(header: PrepareHeader) -> bytes:
+def encode_header(header: SealedHeader) -> bytes:
     """The 128 bytes of a header."""
     return header.checksum + _pack_checked(header)
 
 
-def encode_prepare(prepare: Prepare) -> bytes:
+def encode_prepare(prepare: SealedPrepare) -> bytes:
     """The bytes of a prepare: 128 of header, then the body."""
     return encode_header(prepare.header) + prepare.body
 
 
-def decode_header(buffer: bytes | memoryview) -> PrepareHeader:
+def decode_header(buffer: bytes | memoryview) -> SealedHeader:
     """Read and verify the first 128 bytes of `buffer`; raises FormatError saying what is wrong."""
     if len(buffer) < HEADER_BYTES:
         raise FormatError(f"prepare header is cut off: {len(buffer)} of {HEADER_BYTES} bytes")
@@ -289,7 +289,7 @@ def decode_header(buffer: bytes | memoryview) -> PrepareHeader:
         )
     if reserved_start or reserved_end:
         raise FormatError("reserved bytes of the prepare header are not zero")
-    header = PrepareHeader(
+    header = SealedHeader(
         checksum,
         body_checksum,
         parent,
@@ -310,7 +310,7 @@ def decode_header(buffer: bytes | memoryview) -> PrepareHeader:
     return header
 
 
-def decode_prepare(buffer: bytes | memoryview) -> Prepare:
+def decode_prepare(buffer: bytes | memoryview) -> SealedPrepare:
     """Read and verify a prepare that fills `buffer`; raises FormatError saying what is wrong."""
     header = decode_header(buffer)
     body = bytes(buffer[HEADER_BYTES:])
@@ -320,4 +320,4 @@ def decode_prepare(buffer: bytes | memoryview) -> Prepare:
         )
     if checksum_of(body) != header.body_checksum:
         raise FormatError(f"prepare body checksum of op {header.op} does not match its bytes")
-    return Prepare(header, body)
+    return SealedPrepare(header, body)

@@ -83,7 +83,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from viewstamp.format import CHECKSUM_BYTES, FormatError, FormatVersionError
-from viewstamp.format.prepare import HEADER_BYTES, Prepare, checksum_of, decode_prepare
+from viewstamp.format.prepare import HEADER_BYTES, SealedPrepare, checksum_of, decode_prepare
 from viewstamp.limits import PREPARE_BODY_BYTES_MAX
 
 SECTOR_BYTES = 4096
@@ -154,7 +154,7 @@ class IntactRecord:
     offset: int
     extent_bytes: int
     frame: Frame
-    content: Prepare | bytes
+    content: SealedPrepare | bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +399,7 @@ def decode_record(buffer: bytes, *, journal_id: bytes, segment: int, offset: int
     return IntactRecord(offset, record_bytes(frame.length), frame, decode_content(frame, buffer))
 
 
-def decode_content(frame: Frame, buffer: bytes) -> Prepare | bytes:
+def decode_content(frame: Frame, buffer: bytes) -> SealedPrepare | bytes:
     """Read and verify the content behind a verified frame; raises FormatError."""
     end = FRAME_BYTES + frame.length
     extent_bytes = record_bytes(frame.length)

@@ -19,7 +19,7 @@ Position: TypeAlias = tuple[int, bytes]
 Change: TypeAlias = tuple[int, bytes, bytes | None, bytes | None]
 
 
-class Entry(NamedTuple):
+class SectionEntry(NamedTuple):
     """One entity as a layer holds it; without canonical bytes it is a tombstone."""
 
     kind: int
@@ -57,7 +57,7 @@ class SectionTally:
         """Entities of all kinds."""
         return sum(self._kinds.values())
 
-    def add(self, change: Change) -> Entry | None:
+    def add(self, change: Change) -> SectionEntry | None:
         """Count a change; return its entry for a layer, or None if old and new are equal.
 
         Raises ValueError if it takes away an entity of a kind that has none: then the change does
@@ -74,7 +74,7 @@ class SectionTally:
             self._take_one(kind, key)
         else:
             self._digest.add(kind, key, new)
-        return Entry(kind, key, new)
+        return SectionEntry(kind, key, new)
 
     def _take_one(self, kind: int, key: bytes) -> None:
         left = self._kinds.get(kind, 0) - 1

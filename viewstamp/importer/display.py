@@ -12,12 +12,12 @@ from rich.table import Table
 
 from viewstamp.importer.execution import Progress as Told
 from viewstamp.importer.execution import planned_counts
-from viewstamp.importer.plan import Plan
+from viewstamp.importer.plan import ImportPlan
 from viewstamp.importer.report import Report
 
 
 @contextmanager
-def progress_bars(console: Console, plan: Plan) -> Iterator[Told]:
+def progress_bars(console: Console, plan: ImportPlan) -> Iterator[Told]:
     """Show a bar for each kind of thing; yields what an import is to tell its progress to."""
     columns = (
         TextColumn("{task.description}"),

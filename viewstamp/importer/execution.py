@@ -16,7 +16,7 @@ from viewstamp.client import Client, Refusal
 from viewstamp.client.identifiers import identifier
 from viewstamp.importer.existing import read_existing
 from viewstamp.importer.passwords import PasswordFile
-from viewstamp.importer.plan import GroupKey, Plan, TopicKey
+from viewstamp.importer.plan import GroupKey, ImportPlan, TopicKey
 from viewstamp.importer.report import Counts, Report
 from viewstamp.importer.users import import_user
 
@@ -39,7 +39,7 @@ Progress = Callable[[str, int], None]
 
 async def import_plan(
     client: Client,
-    plan: Plan,
+    plan: ImportPlan,
     passwords: PasswordFile,
     *,
     dry_run: bool = False,
@@ -73,7 +73,7 @@ async def import_plan(
     return report
 
 
-def planned_counts(plan: Plan) -> dict[str, int]:
+def planned_counts(plan: ImportPlan) -> dict[str, int]:
     """Return how many things of each kind the plan has, in the order of their creation."""
     return {
         STREAMS: len(plan.streams),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from viewstamp.client import Client
-from viewstamp.importer.plan import GroupKey, Plan, TopicKey
+from viewstamp.importer.plan import GroupKey, ImportPlan, TopicKey
 from viewstamp.limits import PAGE_SIZE_MAX
 
 READS_AT_ONCE: Final = 128
@@ -30,7 +30,7 @@ class Existing:
     groups: frozenset[GroupKey]
 
 
-async def read_existing(client: Client, plan: Plan) -> Existing:
+async def read_existing(client: Client, plan: ImportPlan) -> Existing:
     """Return what there is now. Raises Refusal, ClientError."""
     wanted = set(plan.streams)
     streams = {

@@ -34,7 +34,7 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ImportPlan:
     """All that an import wants to exist, each once, in the order in which the catalogue has it.
 
     `entries` counts what the catalogue lists: `imported_entries` and the skipped ones make it up.

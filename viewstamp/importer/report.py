@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from viewstamp.importer.plan import Plan
+from viewstamp.importer.plan import ImportPlan
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Counts:
 class Report:
     """What an import did, by kind of thing."""
 
-    plan: Plan
+    plan: ImportPlan
     dry_run: bool
     kinds: dict[str, Counts]
 

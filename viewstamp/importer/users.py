@@ -11,7 +11,7 @@ from viewstamp.client import Client, Refusal
 from viewstamp.client.identifiers import identifier
 from viewstamp.importer.existing import Existing, TopicIds
 from viewstamp.importer.passwords import PasswordFile
-from viewstamp.importer.plan import Plan, TopicKey
+from viewstamp.importer.plan import ImportPlan, TopicKey
 from viewstamp.importer.report import Counts
 
 # Somebody else changed the user between our read and our update: read again.
@@ -20,7 +20,7 @@ UPDATE_ATTEMPTS_MAX: Final = 5
 
 async def import_user(
     client: Client,
-    plan: Plan,
+    plan: ImportPlan,
     username: str,
     existing: Existing,
     passwords: PasswordFile,

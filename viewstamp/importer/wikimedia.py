@@ -16,7 +16,7 @@ from typing import Any, Final
 from viewstamp import limits
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
-from viewstamp.importer.plan import CatalogueError, GroupKey, Plan, Skipped, TopicKey
+from viewstamp.importer.plan import CatalogueError, GroupKey, ImportPlan, Skipped, TopicKey
 from viewstamp.names import check_name
 
 # The stream of topics that no event service owns.
@@ -33,7 +33,7 @@ _KINDS: Final[Mapping[type, str]] = {
 }
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> ImportPlan:
     """Return the plan of a catalogue file. Raises OSError, CatalogueError."""
     try:
         catalogue = json.loads(path.read_text(encoding="utf-8"))
@@ -42,7 +42,7 @@ def read_plan(path: Path) -> Plan:
     return plan_of(catalogue)
 
 
-def plan_of(catalogue: Any) -> Plan:
+def plan_of(catalogue: Any) -> ImportPlan:
     """Return the plan of a parsed catalogue. Raises CatalogueError."""
     if not isinstance(catalogue, dict):
         raise CatalogueError('the catalogue must be an object with the list "streams"')
@@ -104,9 +104,9 @@ class _Builder:
             return False
         return True
 
-    def plan(self, source: str, entries: int) -> Plan:
+    def plan(self, source: str, entries: int) -> ImportPlan:
         """Return what was collected."""
-        return Plan(
+        return ImportPlan(
             source=source,
             entries=entries,
             imported_entries=self._imported,

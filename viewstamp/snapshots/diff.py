@@ -20,7 +20,7 @@ from viewstamp.format import FormatError
 from viewstamp.format.kinds import KindInfo, withheld
 from viewstamp.format.manifest import section_of, sections
 from viewstamp.format.merge import merge
-from viewstamp.format.section import Entry, Position
+from viewstamp.format.section import Position, SectionEntry
 from viewstamp.snapshots.columns import row_of
 from viewstamp.snapshots.copies import BadCopyError
 from viewstamp.snapshots.entities import SECTION_NAMES, Entity, decode, decode_whole, kind_of
@@ -169,13 +169,13 @@ def _opened(
 
 def _entries(
     stack: ExitStack, generation: Generation, stage: int, references: Sequence[LayerReference]
-) -> list[Iterator[Entry]]:
+) -> list[Iterator[SectionEntry]]:
     return [reader.entries() for reader in _opened(stack, generation, stage, references)]
 
 
 def _together(
-    left: Iterator[Entry], right: Iterator[Entry]
-) -> Iterator[tuple[Position, tuple[Entry | None, Entry | None]]]:
+    left: Iterator[SectionEntry], right: Iterator[SectionEntry]
+) -> Iterator[tuple[Position, tuple[SectionEntry | None, SectionEntry | None]]]:
     """Yield what two ascending sequences have at each position, None where one has nothing."""
     a, b = next(left, None), next(right, None)
     while a is not None or b is not None:
@@ -192,8 +192,8 @@ class _Lookup:
 
     def __init__(self, readers: Sequence[Any]) -> None:
         self._readers = readers
-        self._entries: Iterator[Entry] = iter(())
-        self._entry: Entry | None = None
+        self._entries: Iterator[SectionEntry] = iter(())
+        self._entry: SectionEntry | None = None
 
     def at(self, position: Position) -> bytes | None:
         """Return the canonical bytes there, None if there is no entity. Raises FormatError."""
@@ -216,12 +216,14 @@ class _Lookup:
 
 
 def _decoded(stage: int, pair: Pair, canonical: bytes | None) -> Entity | None:
-    return None if canonical is None else decode(stage, Entry(pair.kind, pair.key, canonical))
+    return (
+        None if canonical is None else decode(stage, SectionEntry(pair.kind, pair.key, canonical))
+    )
 
 
 def _secrets(stage: int, pair: Pair, canonical: bytes | None) -> Message:
     assert canonical is not None, "only what is there on both sides can have changed"
-    return withheld(decode_whole(stage, Entry(pair.kind, pair.key, canonical)))
+    return withheld(decode_whole(stage, SectionEntry(pair.kind, pair.key, canonical)))
 
 
 def _flat(entity: Entity | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from viewstamp.api.routing.v1 import routing_pb2
 from viewstamp.format import FormatError
 from viewstamp.format.kinds import KEY_INTEGER_BYTES, KINDS, KindInfo, decode_entity, redacted
-from viewstamp.format.section import Entry
+from viewstamp.format.section import SectionEntry
 from viewstamp.snapshots.errors import BadSection, NoSuchEntity
 from viewstamp.snapshots.generation import Generation
 
@@ -35,7 +35,7 @@ class Entity(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class EntitySelection:
     """Which entities of a section: all, those of a kind, or those whose key begins with `key`.
 
     With `is_whole` the key must be just that.
@@ -62,7 +62,7 @@ def kinds_of(stage: int) -> dict[int, KindInfo]:
     return {kind: info for (of, kind), info in sorted(KINDS.items()) if of == stage}
 
 
-def selection(section: str, kind: str | None = None, key: str | None = None) -> Selection:
+def selection(section: str, kind: str | None = None, key: str | None = None) -> EntitySelection:
     """Return what the words of a person select. Raises NoSuchEntity.
 
     `kind` is a name (its last s may be left out); `key` the values of its key joined by slashes,
@@ -72,16 +72,16 @@ def selection(section: str, kind: str | None = None, key: str | None = None) -> 
     if kind is None:
         if key is not None:
             raise NoSuchEntity("a key is unique in its kind alone", "give the kind too")
-        return Selection(stage)
+        return EntitySelection(stage)
     for number, info in kinds_of(stage).items():
         if kind in (info.name, info.name.removesuffix("s")):
             prefix, is_whole = (b"", False) if key is None else _key(info, key)
-            return Selection(stage, number, prefix, is_whole)
+            return EntitySelection(stage, number, prefix, is_whole)
     names = ", ".join(info.name for info in kinds_of(stage).values())
     raise NoSuchEntity(f"section {section} has no kind {kind!r}", f"choose from {names}")
 
 
-def select(generation: Generation, chosen: Selection) -> Iterator[Entity]:
+def select(generation: Generation, chosen: EntitySelection) -> Iterator[Entity]:
     """Yield the entities of a generation that were selected, in order. Raises SnapshotFilesError.
 
     Reads no block before the first of them, and stops behind the last.
@@ -95,12 +95,12 @@ def select(generation: Generation, chosen: Selection) -> Iterator[Entity]:
         yield decode(chosen.stage, entry)
 
 
-def decode(stage: int, entry: Entry) -> Entity:
+def decode(stage: int, entry: SectionEntry) -> Entity:
     """Return the entity of an entry, without secrets. Raises BadSection."""
     return Entity(kind_of(stage, entry.kind), redacted(decode_whole(stage, entry)))
 
 
-def decode_whole(stage: int, entry: Entry) -> Message:
+def decode_whole(stage: int, entry: SectionEntry) -> Message:
     """Return the message of an entry with all its secrets: never to be shown. Raises BadSection."""
     assert entry.canonical is not None, "a merged section has no tombstones"
     try:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from viewstamp.api.snapshots.v1.manifest_pb2 import SnapshotManifest
 from viewstamp.format.manifest import section_of, sections
-from viewstamp.format.section import Entry, SectionTally
+from viewstamp.format.section import SectionEntry, SectionTally
 from viewstamp.snapshots import tables
 from viewstamp.snapshots.durable import sync_directory, temporary_of, write_text
 from viewstamp.snapshots.entities import SECTION_NAMES, decode, kind_of, kinds_of
@@ -131,7 +131,7 @@ def _export_section(
 
 
 def _export_kind(
-    stage: int, kind: int, entries: Iterator[Entry], cut: dict[str, Any], directory: Path
+    stage: int, kind: int, entries: Iterator[SectionEntry], cut: dict[str, Any], directory: Path
 ) -> dict[str, Any]:
     info = kind_of(stage, kind)
     path = f"{SECTION_PREFIX}{SECTION_NAMES[stage]}/{KIND_PREFIX}{info.name}"
@@ -164,7 +164,9 @@ def _described(parts: tables.Parts, schema: Any) -> dict[str, Any]:
     return {"rows": parts.rows, "parts": parts.names, "columns": columns}
 
 
-def _counted(entries: Iterable[Entry], tally: SectionTally, progress: Progress) -> Iterator[Entry]:
+def _counted(
+    entries: Iterable[SectionEntry], tally: SectionTally, progress: Progress
+) -> Iterator[SectionEntry]:
     for entry in entries:
         tally.add((entry.kind, entry.key, None, entry.canonical))
         yield entry

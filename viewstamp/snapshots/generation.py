@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from viewstamp.format import FormatError
 from viewstamp.format.manifest import section_of, sections
 from viewstamp.format.merge import merge
-from viewstamp.format.section import Entry, Position
+from viewstamp.format.section import Position, SectionEntry
 from viewstamp.snapshots.copies import BadCopyError, Copies
 from viewstamp.snapshots.errors import BadSection
 
@@ -27,7 +27,7 @@ class Generation:
         """How many entities all sections have, as the manifest says."""
         return sum(count.entities for _, part in sections(self.manifest) for count in part.kinds)
 
-    def entries(self, stage: int, start: Position | None = None) -> Iterator[Entry]:
+    def entries(self, stage: int, start: Position | None = None) -> Iterator[SectionEntry]:
         """Yield the entities of a section from `start` on, in (kind, key) order.
 
         Each layer is verified whole before its first entry. Raises SnapshotFilesError.

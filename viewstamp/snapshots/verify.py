@@ -37,7 +37,7 @@ class FileVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GenerationVerdict:
     """The whole: `is_intact` if the layers of good copies add up to what the manifest says.
 
     `problems` also names bad copies that have a good one beside them.
@@ -47,7 +47,7 @@ class Verdict:
     problems: tuple[str, ...]
 
 
-def verify(copies: Copies, number: int) -> Iterator[FileVerdict | Verdict]:
+def verify(copies: Copies, number: int) -> Iterator[FileVerdict | GenerationVerdict]:
     """Yield a verdict per file, the manifest first, then the one on the whole. Writes nothing.
 
     0 stands for the newest generation. Raises NoSuchGeneration.
@@ -60,7 +60,7 @@ def verify(copies: Copies, number: int) -> Iterator[FileVerdict | Verdict]:
         generation = Generation(copies, number)
     except SnapshotFilesError as error:
         yield FileVerdict(name, tuple(found), 0)
-        yield Verdict(False, (*problems, error.message))
+        yield GenerationVerdict(False, (*problems, error.message))
         return
     references = list(_references(generation.manifest))
     problems += _disagreements(copies, number, found)
@@ -74,7 +74,7 @@ def verify(copies: Copies, number: int) -> Iterator[FileVerdict | Verdict]:
         problems += _problems(copies, name, found)
         yield FileVerdict(name, tuple(found), left)
     wrong = check_sections(generation)
-    yield Verdict(not wrong, (*problems, *wrong))
+    yield GenerationVerdict(not wrong, (*problems, *wrong))
 
 
 def check_sections(generation: Generation) -> list[str]:

@@ -19,21 +19,21 @@ from opentelemetry.trace import Status as SdkStatus
 
 from viewstamp.telemetry.otlp import SCOPE
 from viewstamp.telemetry.sampling import TraceContext
-from viewstamp.telemetry.spans import Attributes, Kind, Notes, Span, Status
+from viewstamp.telemetry.spans import Attributes, Notes, SpanOutcome, SpanRole, TraceSpan
 
 EXPORT_TIMEOUT_S: Final = 5.0
 INSECURE_SCHEME: Final = "http://"
 SECURE_SCHEME: Final = "https://"
 
 _KINDS: Final = {
-    Kind.INTERNAL: SpanKind.INTERNAL,
-    Kind.SERVER: SpanKind.SERVER,
-    Kind.CLIENT: SpanKind.CLIENT,
+    SpanRole.INTERNAL: SpanKind.INTERNAL,
+    SpanRole.SERVER: SpanKind.SERVER,
+    SpanRole.CLIENT: SpanKind.CLIENT,
 }
 _STATUSES: Final = {
-    Status.UNSET: StatusCode.UNSET,
-    Status.OK: StatusCode.OK,
-    Status.ERROR: StatusCode.ERROR,
+    SpanOutcome.UNSET: StatusCode.UNSET,
+    SpanOutcome.OK: StatusCode.OK,
+    SpanOutcome.ERROR: StatusCode.ERROR,
 }
 _HEX: Final = 16
 
@@ -69,13 +69,13 @@ class Collector:
         self._exporter.shutdown()
 
 
-def sdk_span(span: Span, resource: Resource) -> ReadableSpan:
+def sdk_span(span: TraceSpan, resource: Resource) -> ReadableSpan:
     """Return a span in the SDK's form."""
     parent = TraceContext(span.context.trace_id, span.parent_id) if span.parent_id else None
     return ReadableSpan(
         name=span.name,
         context=_context(span.context, is_remote=False),
-        parent=None if parent is None else _context(parent, is_remote=span.kind is Kind.SERVER),
+        parent=None if parent is None else _context(parent, is_remote=span.kind is SpanRole.SERVER),
         resource=resource,
         attributes=span.attributes,
         links=_links(span.links),

@@ -16,7 +16,7 @@ from viewstamp.errors import (
     status_code,
 )
 from viewstamp.telemetry import otlp
-from viewstamp.telemetry.spans import AttributeValue, Status
+from viewstamp.telemetry.spans import AttributeValue, SpanOutcome
 
 OK: Final = "ok"
 OUTCOME_OK: Final = otlp.attributes_of({"viewstamp.outcome": OK})[1:-1]  # without brackets
@@ -50,7 +50,7 @@ def refused_attributes(reason: Reason.ValueType) -> dict[str, AttributeValue]:
     return {"viewstamp.outcome": name, "viewstamp.reason": name}
 
 
-def refused_status(reason: Reason.ValueType) -> Status:
+def refused_status(reason: Reason.ValueType) -> SpanOutcome:
     """Return the status of a refused call: an error where the cluster could not do better."""
     is_failure = reason in REASONS and status_code(reason) in _FAILURES
-    return Status.ERROR if is_failure else Status.UNSET
+    return SpanOutcome.ERROR if is_failure else SpanOutcome.UNSET

@@ -19,7 +19,7 @@ AttributeValue: TypeAlias = str | int | float | bool
 Attributes: TypeAlias = Mapping[str, AttributeValue]
 
 
-class Kind(IntEnum):
+class SpanRole(IntEnum):
     """What a span is to the others of its trace; numbered as in OTLP."""
 
     INTERNAL = 1
@@ -27,7 +27,7 @@ class Kind(IntEnum):
     CLIENT = 3
 
 
-class Status(IntEnum):
+class SpanOutcome(IntEnum):
     """How it ended; numbered as in OTLP."""
 
     UNSET = 0
@@ -35,18 +35,18 @@ class Status(IntEnum):
     ERROR = 2
 
 
-class Span(NamedTuple):
+class TraceSpan(NamedTuple):
     """One finished span. Times are nanoseconds since 1970; `parent_id` is empty for a root."""
 
     name: str
-    kind: Kind
+    kind: SpanRole
     context: TraceContext
     parent_id: str
     start_ns: int
     end_ns: int
     attributes: Attributes
     links: Sequence[TraceContext] = ()
-    status: Status = Status.UNSET
+    status: SpanOutcome = SpanOutcome.UNSET
     message: str = ""
 
     @property
@@ -54,7 +54,7 @@ class Span(NamedTuple):
         """How many spans `spans` makes."""
         return 1
 
-    def spans(self) -> Iterable[Span]:
+    def spans(self) -> Iterable[TraceSpan]:
         """Return itself: a span is the note of one span."""
         return (self,)
 
@@ -75,7 +75,7 @@ class Notes(Protocol):
         """How many spans `spans` makes."""
         ...
 
-    def spans(self) -> Iterable[Span]:
+    def spans(self) -> Iterable[TraceSpan]:
         """Make the spans; the same ones each time, in whatever thread."""
         ...
 
@@ -87,7 +87,7 @@ class Notes(Protocol):
         ...
 
 
-def encoded_each(spans: Iterable[Span]) -> Iterable[str]:
+def encoded_each(spans: Iterable[TraceSpan]) -> Iterable[str]:
     """Return each span as OTLP JSON: `encoded` of notes that know no shorter way."""
     return [text for span in spans for text in span.encoded()]
 

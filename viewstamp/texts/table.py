@@ -138,7 +138,7 @@ USERS: Final[Texts] = {
         "The request sets `{field}`, which is set by the cluster alone; leave it out."
     ),
     (Reason.REASON_MALFORMED_REQUEST, "no_root_password_hash"): (
-        "The cluster cannot be founded without `{field}`; set it to the argon2id hash of the "
+        "The cluster cannot be bootstrapped without `{field}`; set it to the argon2id hash of the "
         "generated password."
     ),
     (Reason.REASON_MALFORMED_REQUEST, "password_not_hashed"): (

@@ -30,7 +30,7 @@ class _ReplicaStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Replica
     REPLICA_STATUS_UNSPECIFIED: _ReplicaStatus.ValueType  # 0
     """Not known."""
     REPLICA_STATUS_BLANK: _ReplicaStatus.ValueType  # 1
-    """Empty directory, not founded yet."""
+    """Empty directory, not bootstrapped yet."""
     REPLICA_STATUS_RECOVERING: _ReplicaStatus.ValueType  # 2
     """Reading its log."""
     REPLICA_STATUS_VIEW_CHANGE: _ReplicaStatus.ValueType  # 3
@@ -46,7 +46,7 @@ class ReplicaStatus(_ReplicaStatus, metaclass=_ReplicaStatusEnumTypeWrapper):
 REPLICA_STATUS_UNSPECIFIED: ReplicaStatus.ValueType  # 0
 """Not known."""
 REPLICA_STATUS_BLANK: ReplicaStatus.ValueType  # 1
-"""Empty directory, not founded yet."""
+"""Empty directory, not bootstrapped yet."""
 REPLICA_STATUS_RECOVERING: ReplicaStatus.ValueType  # 2
 """Reading its log."""
 REPLICA_STATUS_VIEW_CHANGE: ReplicaStatus.ValueType  # 3
@@ -188,7 +188,7 @@ class Replica(_message.Message):
     VIEW_FIELD_NUMBER: _builtins.int
     OP_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
-    RETIRED_FIELD_NUMBER: _builtins.int
+    APPLIED_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     HEARD_MS_FIELD_NUMBER: _builtins.int
@@ -207,8 +207,8 @@ class Replica(_message.Message):
     """The last op in its log."""
     commit: _builtins.int
     """The last op it knows committed."""
-    retired: _builtins.int
-    """The last op it has retired."""
+    applied: _builtins.int
+    """The last op it has applied."""
     address: _builtins.str
     """Where clients reach it."""
     generation: _builtins.int
@@ -222,7 +222,7 @@ class Replica(_message.Message):
     role: Global___ReplicaRole.ValueType
     """What it is there for, in the view of the answering replica."""
     lag: _builtins.int
-    """Entries that some replica said were committed, and that this one had not retired when it last
+    """Entries that some replica said were committed, and that this one had not applied when it last
     reported, which each does twice a second.
     """
     unfit: _builtins.str
@@ -239,7 +239,7 @@ class Replica(_message.Message):
         view: _builtins.int = ...,
         op: _builtins.int = ...,
         commit: _builtins.int = ...,
-        retired: _builtins.int = ...,
+        applied: _builtins.int = ...,
         address: _builtins.str = ...,
         generation: _builtins.int = ...,
         heard_ms: _builtins.int = ...,
@@ -251,7 +251,7 @@ class Replica(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "commit", b"commit", "feature_level_max", b"feature_level_max", "generation", b"generation", "heard_ms", b"heard_ms", "lag", b"lag", "link", b"link", "op", b"op", "replica_id", b"replica_id", "retired", b"retired", "role", b"role", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "applied", b"applied", "commit", b"commit", "feature_level_max", b"feature_level_max", "generation", b"generation", "heard_ms", b"heard_ms", "lag", b"lag", "link", b"link", "op", b"op", "replica_id", b"replica_id", "role", b"role", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -29,7 +29,7 @@ class ResponseHeader(_message.Message):
     OP_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    """The cluster that answered: 16 bytes, fixed at founding."""
+    """The cluster that answered: 16 bytes, fixed at bootstrap."""
     view: _builtins.int
     """For a command: the view in which its prepare was sequenced, so that a retry gets the same
     bytes. For a read: the view of the replica that answered.

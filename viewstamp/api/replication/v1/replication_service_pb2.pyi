@@ -255,7 +255,7 @@ class ReplicaMessage(_message.Message):
 
     @_builtins.property
     def blank_query(self) -> Global___BlankQuery:
-        """Founding primary to all: is your directory empty too?"""
+        """Bootstrap primary to all: is your directory empty too?"""
 
     @_builtins.property
     def blank_answer(self) -> Global___BlankAnswer:
@@ -531,13 +531,13 @@ Global___BlankAnswer: _TypeAlias = BlankAnswer  # noqa: Y015
 
 @_typing.final
 class StartViewChange(_message.Message):
-    """The wish to leave a view."""
+    """The pre-vote to leave a view."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TARGET_VIEW_FIELD_NUMBER: _builtins.int
     target_view: _builtins.int
-    """The view wished for."""
+    """The view pre-voted for."""
     def __init__(
         self,
         *,
@@ -1103,7 +1103,7 @@ class ReplicaReport(_message.Message):
     VIEW_FIELD_NUMBER: _builtins.int
     OP_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
-    RETIRED_FIELD_NUMBER: _builtins.int
+    APPLIED_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     CLIENT_ADDRESS_FIELD_NUMBER: _builtins.int
     UNFIT_FIELD_NUMBER: _builtins.int
@@ -1116,7 +1116,7 @@ class ReplicaReport(_message.Message):
     """The last op of its log."""
     commit: _builtins.int
     """The last op that it knows to be committed."""
-    retired: _builtins.int
+    applied: _builtins.int
     """The last op that went through all its stages."""
     generation: _builtins.int
     """The snapshot that it would restart from; 0 for none."""
@@ -1133,7 +1133,7 @@ class ReplicaReport(_message.Message):
         view: _builtins.int = ...,
         op: _builtins.int = ...,
         commit: _builtins.int = ...,
-        retired: _builtins.int = ...,
+        applied: _builtins.int = ...,
         generation: _builtins.int = ...,
         client_address: _builtins.str = ...,
         unfit: _builtins.str = ...,
@@ -1141,7 +1141,7 @@ class ReplicaReport(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_address", b"client_address", "commit", b"commit", "feature_level_max", b"feature_level_max", "generation", b"generation", "op", b"op", "retired", b"retired", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "client_address", b"client_address", "commit", b"commit", "feature_level_max", b"feature_level_max", "generation", b"generation", "op", b"op", "status", b"status", "unfit", b"unfit", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -91,23 +91,23 @@ class WindowEntity(_message.Message):
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     ACKED_FIELD_NUMBER: _builtins.int
-    LAST_RETIRED_FIELD_NUMBER: _builtins.int
+    LAST_APPLIED_FIELD_NUMBER: _builtins.int
     session_id: _builtins.int
     """Which session."""
     acked: _builtins.int
     """Replies up to this number were acknowledged."""
-    last_retired: _builtins.int
-    """The last request number that retired."""
+    last_applied: _builtins.int
+    """the last request number that was applied."""
     def __init__(
         self,
         *,
         session_id: _builtins.int = ...,
         acked: _builtins.int = ...,
-        last_retired: _builtins.int = ...,
+        last_applied: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "last_retired", b"last_retired", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "last_applied", b"last_applied", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -335,7 +335,7 @@ Global___StreamOpened: _TypeAlias = StreamOpened  # noqa: Y015
 
 @_typing.final
 class CommandReplies(_message.Message):
-    """Answers that were ready together, in the order in which their requests retired."""
+    """Answers that were ready together, in the order in which their requests were applied."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

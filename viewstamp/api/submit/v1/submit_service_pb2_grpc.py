@@ -53,7 +53,7 @@ class SubmitServiceServicer:
 
     def Submit(self, request_iterator, context):
         """A stream belongs to one session (or none, for reads only) and to the user of the token in its
-        metadata. The first message opens it; answers come in the order in which requests retire.
+        metadata. The first message opens it; answers come in the order in which requests are applied.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

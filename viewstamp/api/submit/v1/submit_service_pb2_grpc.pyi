@@ -35,7 +35,7 @@ class SubmitServiceStub:
     def __new__(cls, channel: _aio.Channel) -> SubmitServiceAsyncStub: ...
     Submit: _grpc.StreamStreamMultiCallable[_submit_service_pb2.SubmitRequest, _submit_service_pb2.SubmitResponse]
     """A stream belongs to one session (or none, for reads only) and to the user of the token in its
-    metadata. The first message opens it; answers come in the order in which requests retire.
+    metadata. The first message opens it; answers come in the order in which requests are applied.
     """
     Transact: _grpc.UnaryUnaryMultiCallable[_submit_service_pb2.TransactRequest, _submit_service_pb2.TransactResponse]
     """Several commands as one: one revision, all or nothing. The parts see each other's effects in
@@ -50,7 +50,7 @@ class SubmitServiceAsyncStub(SubmitServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Submit: _aio.StreamStreamMultiCallable[_submit_service_pb2.SubmitRequest, _submit_service_pb2.SubmitResponse]  # type: ignore[assignment]
     """A stream belongs to one session (or none, for reads only) and to the user of the token in its
-    metadata. The first message opens it; answers come in the order in which requests retire.
+    metadata. The first message opens it; answers come in the order in which requests are applied.
     """
     Transact: _aio.UnaryUnaryMultiCallable[_submit_service_pb2.TransactRequest, _submit_service_pb2.TransactResponse]  # type: ignore[assignment]
     """Several commands as one: one revision, all or nothing. The parts see each other's effects in
@@ -68,7 +68,7 @@ class SubmitServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_submit_service_pb2.SubmitResponse], _abc.AsyncIterator[_submit_service_pb2.SubmitResponse]]:
         """A stream belongs to one session (or none, for reads only) and to the user of the token in its
-        metadata. The first message opens it; answers come in the order in which requests retire.
+        metadata. The first message opens it; answers come in the order in which requests are applied.
         """
 
     @_abc_1.abstractmethod

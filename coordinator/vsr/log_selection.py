@@ -59,7 +59,7 @@ Choice: TypeAlias = AwaitingVotes | AwaitingRepair | Chosen | Unrecoverable
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldByVote:
     """A vote has this entry, intact and durable."""
 
     header: PrepareHeader
@@ -75,7 +75,7 @@ class Unknown:
     """A vote may have had such an entry: the record is damaged."""
 
 
-Finding: TypeAlias = Held | Absent | Unknown
+Finding: TypeAlias = HeldByVote | Absent | Unknown
 ABSENT = Absent()
 UNKNOWN = Unknown()
 
@@ -161,7 +161,9 @@ def judge(
         return eliminate(findings, nack_quorum)
     if nacks(findings, checksum) >= nack_quorum:
         return None
-    copies = [f.header for f in findings if isinstance(f, Held) and f.header.checksum == checksum]
+    copies = [
+        f.header for f in findings if isinstance(f, HeldByVote) and f.header.checksum == checksum
+    ]
     return copies[0] if copies else UNKNOWN
 
 
@@ -169,7 +171,7 @@ def finding(vote: DoViewChangeMessage, op: int, parent: bytes | None) -> Finding
     """What a vote says about an entry at `op` that follows `parent`; None is any parent."""
     header = next((header for header in vote.headers if header.op == op), None)
     if header is not None:
-        return Held(header) if parent in (None, header.parent) else ABSENT
+        return HeldByVote(header) if parent in (None, header.parent) else ABSENT
     if op in vote.faulty or (op > vote.head_op and vote.head_uncertain):
         return UNKNOWN
     check(op > vote.head_op, "a vote accounts for every entry up to its head", (op, vote))
@@ -179,7 +181,7 @@ def finding(vote: DoViewChangeMessage, op: int, parent: bytes | None) -> Finding
 def nacks(findings: Sequence[Finding], checksum: bytes | None) -> int:
     """How many replicas certainly never held the entry of `checksum`; None is one nobody holds."""
     return sum(
-        found.header.checksum != checksum if isinstance(found, Held) else found == ABSENT
+        found.header.checksum != checksum if isinstance(found, HeldByVote) else found == ABSENT
         for found in findings
     )
 
@@ -191,7 +193,9 @@ def eliminate(findings: Sequence[Finding], nack_quorum: int) -> PrepareHeader | 
     """
     if nacks(findings, None) < nack_quorum:
         return UNKNOWN
-    held = {found.header.checksum: found.header for found in findings if isinstance(found, Held)}
+    held = {
+        found.header.checksum: found.header for found in findings if isinstance(found, HeldByVote)
+    }
     possible = [held[each] for each in sorted(held) if nacks(findings, each) < nack_quorum]
     if len(possible) > 1:
         return UNKNOWN
@@ -221,10 +225,12 @@ def candidate(
     return max(later, key=lambda header: header.view).parent if later else None
 
 
-def map_findings(votes: Sequence[DoViewChangeMessage], op: int, parent: bytes | None) -> list[Held]:
+def map_findings(
+    votes: Sequence[DoViewChangeMessage], op: int, parent: bytes | None
+) -> list[HeldByVote]:
     """What these votes hold at `op`."""
     found = [finding(vote, op, parent) for vote in votes]
-    return [each for each in found if isinstance(each, Held)]
+    return [each for each in found if isinstance(each, HeldByVote)]
 
 
 def check_one_per_view(headers: Sequence[PrepareHeader]) -> None:

@@ -21,7 +21,7 @@ from viewstamp.limits import (
 LOOK_INTERVAL_MS: Final = 5_000
 
 
-class Journal(Protocol):
+class TruncatableJournal(Protocol):
     """The journal as seen from here; called in its own thread alone."""
 
     def bytes_from(self, op: int) -> int:
@@ -47,18 +47,18 @@ class Follower:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class RetentionRoom:
     """How long, and with how many bytes of journal, another replica is waited for."""
 
     retain_ms: int = RETAIN_FOR_BACKUP_MS
     retain_bytes: int = RETAIN_FOR_BACKUP_BYTES_MAX
 
 
-NONE_AT_ALL: Final = Room(0, 0)
+NONE_AT_ALL: Final = RetentionRoom(0, 0)
 
 
 def keep_from(
-    op: int, followers: Sequence[Follower], bytes_from: Callable[[int], int], room: Room
+    op: int, followers: Sequence[Follower], bytes_from: Callable[[int], int], room: RetentionRoom
 ) -> int:
     """Return from which op on the journal is kept, of which a snapshot needs only `op` and later.
 
@@ -72,14 +72,14 @@ def keep_from(
     return op
 
 
-class Retention:
+class LogRetention:
     """Truncates the journal of one replica; `run` drops later what was kept for others."""
 
     def __init__(
         self,
-        journal: Journal,
+        journal: TruncatableJournal,
         followers: Callable[[], Sequence[Follower]],
-        room: Callable[[], Room],
+        room: Callable[[], RetentionRoom],
     ) -> None:
         self._journal = journal
         self._followers = followers

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coordinator.journal.plan import Plan
+from coordinator.journal.plan import OpeningPlan
 from coordinator.journal.recovery import FAULTY
 
 
-class Unsettled:
+class PendingRepair:
     """What is still lost. Every restart reports it again until it is settled.
 
     `ranges` are the sequences of lost records whose frames do not tell their ops; with `is_unknown`
@@ -16,7 +16,7 @@ class Unsettled:
     doubt.
     """
 
-    def __init__(self, plan: Plan, holes: Iterable[int]) -> None:
+    def __init__(self, plan: OpeningPlan, holes: Iterable[int]) -> None:
         lost = [verdict.finding for verdict in plan.judged if verdict.decision in FAULTY]
         self.is_unknown = any(finding.op is None for finding in lost)
         # Counting tells less once segments before are dropped: what it told is noted, too.

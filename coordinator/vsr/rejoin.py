@@ -1,7 +1,7 @@
 """The way back of a replica that lost its disk.
 
 It looks blank, but may have vouched for entries, and promised votes, that it does not remember. So
-it founds nothing, and takes part as a *non-voter*: it journals, executes, and says so to nobody
+it bootstraps nothing, and takes part as a *non-voter*: it journals, executes, and says so to nobody
 who counts. That it is one is on its disk before its journal has an entry, so that it stays one
 whatever happens. Once it holds the primary's log, it asks to be admitted. A primary of view v that
 a replication quorum of voters confirms to be in it admits the newcomer for view v + 2: in v + 1 it
@@ -14,57 +14,57 @@ A standby begins the same way, with an empty disk or another one, and never asks
 
 from __future__ import annotations
 
-from coordinator.vsr import abdication, founding, start_view
-from coordinator.vsr.effects import NOT_ADMITTED, Status
+from coordinator.vsr import abdication, bootstrap, start_view
+from coordinator.vsr.effects import NOT_ADMITTED, ReplicaStatus
 from coordinator.vsr.messages import (
     AdmissionDurableMessage,
     AdmissionMessage,
     CommitMessage,
     RequestAdmissionMessage,
 )
-from coordinator.vsr.state import State
+from coordinator.vsr.state import ReplicaState
 from coordinator.vsr.timeouts import TimeoutName
 
 VIEWS_FORGOTTEN = 2
 """A newcomer may have promised its vote in the present view and in the next."""
 
 
-def on_founded_cluster(state: State, message: CommitMessage) -> None:
+def on_bootstrapped_cluster(state: ReplicaState, message: CommitMessage) -> None:
     """Blank, in a cluster that has committed something: follow it without a vote."""
     state.voting_view = NOT_ADMITTED
     state.timeouts.stop_all()
-    state.change_status(Status.RECOVERING)
+    state.change_status(ReplicaStatus.RECOVERING)
     state.persist_superblock()
     state.hear_commit(message.commit, message.from_replica)
     start_view.ask(state, message.view)
 
 
-def recognize_founder(state: State) -> None:
-    """Settle rule: whoever op 1 names in this boot only missed the founding, and has a vote.
+def recognize_initial_member(state: ReplicaState) -> None:
+    """Settle rule: whoever op 1 names in this boot only missed the bootstrap, and has a vote.
 
-    It was blank when the cluster was founded, and forgot nothing since.
+    It was blank when the cluster was bootstrapped, and forgot nothing since.
     """
     if state.voting_view != NOT_ADMITTED or state.log.op == 0:
         return
     first = state.log.get(1)
-    if first is not None and first.prepare is not None and founding.names(state, first.prepare):
+    if first is not None and first.prepare is not None and bootstrap.names(state, first.prepare):
         state.voting_view = 0
         state.persist_superblock()
 
 
-def settle(state: State) -> None:
+def settle(state: ReplicaState) -> None:
     """Settle rule: a newcomer asks, or reports, now and then; a primary admits whom it may."""
     if state.reads.newcomers_confirmed:
         admit(state)
-    is_newcomer = state.status is Status.NORMAL and not (state.is_voter or state.is_standby)
+    is_newcomer = state.status is ReplicaStatus.NORMAL and not (state.is_voter or state.is_standby)
     if is_newcomer and not state.timeouts.is_armed(TimeoutName.ADMISSION):
         state.timeouts.arm(TimeoutName.ADMISSION, state.now_ticks)
 
 
-def on_admission_timeout(state: State) -> None:
+def on_admission_timeout(state: ReplicaState) -> None:
     """Newcomer: ask the primary for a vote, or tell it that the disk knows of it."""
     state.timeouts.stop(TimeoutName.ADMISSION)
-    if state.is_voter or state.status is not Status.NORMAL:
+    if state.is_voter or state.status is not ReplicaStatus.NORMAL:
         return
     cluster_id, replica = state.configuration.cluster_id, state.replica
     if state.voting_view == NOT_ADMITTED:
@@ -75,12 +75,12 @@ def on_admission_timeout(state: State) -> None:
         state.send(state.primary, report)
 
 
-def on_request_admission(state: State, message: RequestAdmissionMessage) -> None:
+def on_request_admission(state: ReplicaState, message: RequestAdmissionMessage) -> None:
     """Primary: the newcomer waits for the next round that confirms this view."""
     state.reads.newcomers_waiting[message.from_replica] = message.nonce
 
 
-def admit(state: State) -> None:
+def admit(state: ReplicaState) -> None:
     """Primary, confirmed by a replication quorum of voters: say from which view on they vote."""
     confirmed, state.reads.newcomers_confirmed = state.reads.newcomers_confirmed, {}
     for newcomer in sorted(confirmed):
@@ -94,12 +94,12 @@ def admit(state: State) -> None:
         state.send(newcomer, message)
 
 
-def on_admission(state: State, message: AdmissionMessage) -> None:
+def on_admission(state: ReplicaState, message: AdmissionMessage) -> None:
     """Newcomer: have it written from which view on this replica votes."""
     state.voting_view = message.voting_view
     state.persist_superblock()
 
 
-def on_admission_durable(state: State, message: AdmissionDurableMessage) -> None:
+def on_admission_durable(state: ReplicaState, message: AdmissionDurableMessage) -> None:
     """Primary: resign, so that a view begins in which the newcomer votes."""
     abdication.give_up(state, message.voting_view)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from coordinator.vsr import catch_up, founding, repair
-from coordinator.vsr.effects import NOT_ADMITTED, DropRule, Status
+from coordinator.vsr import bootstrap, catch_up, repair
+from coordinator.vsr.effects import NOT_ADMITTED, DropRule, ReplicaStatus
 from coordinator.vsr.messages import (
     PARENT_OF_FIRST,
     AdmissionDurableMessage,
@@ -36,7 +36,7 @@ from coordinator.vsr.messages import (
     StartViewChangeMessage,
     StartViewMessage,
 )
-from coordinator.vsr.state import FOUNDING_VIEW, State
+from coordinator.vsr.state import BOOTSTRAP_VIEW, ReplicaState
 from viewstamp.limits import PIPELINE_PREPARES_MAX
 
 Viewed: TypeAlias = (
@@ -47,71 +47,71 @@ Viewed: TypeAlias = (
     | ReadIndexRequestMessage
     | ReadIndexReplyMessage
 )
-Rules: TypeAlias = tuple[tuple[DropRule, Callable[[State, Any], bool]], ...]
+Rules: TypeAlias = tuple[tuple[DropRule, Callable[[ReplicaState, Any], bool]], ...]
 
 
-def other_cluster(state: State, message: Message) -> bool:
+def other_cluster(state: ReplicaState, message: Message) -> bool:
     """A cluster id binds the sender's intent: staging does not talk to production."""
     return message.cluster_id != state.configuration.cluster_id
 
 
-def unknown_sender(state: State, message: Message) -> bool:
+def unknown_sender(state: ReplicaState, message: Message) -> bool:
     """Messages come from the other replicas of this cluster."""
     is_one = 0 <= message.from_replica < state.member_count
     return not is_one or message.from_replica == state.replica
 
 
-def of_standby(state: State, message: Message) -> bool:
+def of_standby(state: ReplicaState, message: Message) -> bool:
     """What counts for a quorum, or makes one, passes between those that have a vote."""
     if not isinstance(message, AMONG_VOTERS):
         return False
     return state.is_standby or message.from_replica >= state.replica_count
 
 
-def newer_view(state: State, message: Viewed) -> bool:
+def newer_view(state: ReplicaState, message: Viewed) -> bool:
     """The sender is in a view that this replica does not know yet."""
     return message.view > state.view
 
 
-def older_view(state: State, message: Viewed) -> bool:
+def older_view(state: ReplicaState, message: Viewed) -> bool:
     """The sender is in a view that has ended, and may be a primary no longer."""
     return message.view < state.view
 
 
-def not_from_primary(state: State, message: Viewed) -> bool:
+def not_from_primary(state: ReplicaState, message: Viewed) -> bool:
     """Only the primary of the view sequences and commits."""
     return message.from_replica != state.primary
 
 
-def not_for_backup(state: State, message: Viewed) -> bool:
+def not_for_backup(state: ReplicaState, message: Viewed) -> bool:
     """Only the primary of the view counts acknowledgements."""
     return not state.is_primary
 
 
 def prepare_of_other_cluster(
-    state: State, message: PrepareMessage | RepairMessage | CommittedMessage
+    state: ReplicaState, message: PrepareMessage | RepairMessage | CommittedMessage
 ) -> bool:
     """The entry itself names its cluster."""
     return message.prepare.header.cluster_id != state.configuration.cluster_id
 
 
-def prepare_of_other_view(state: State, message: PrepareMessage) -> bool:
+def prepare_of_other_view(state: ReplicaState, message: PrepareMessage) -> bool:
     """A primary sends entries of its own view, and those that it inherited."""
     return message.prepare.header.view > state.view
 
 
-def prepare_out_of_window(state: State, message: PrepareMessage) -> bool:
+def prepare_out_of_window(state: ReplicaState, message: PrepareMessage) -> bool:
     """An old entry that left the tail: it was acknowledged long ago."""
     op = message.prepare.header.op
     return op <= state.log.op and state.log.get(op) is None
 
 
-def prepare_gap(state: State, message: PrepareMessage) -> bool:
+def prepare_gap(state: ReplicaState, message: PrepareMessage) -> bool:
     """An entry before this one is missing here; the primary repeats what is uncommitted."""
     return message.prepare.header.op > state.log.op + 1
 
 
-def broken_chain(state: State, message: PrepareMessage) -> bool:
+def broken_chain(state: ReplicaState, message: PrepareMessage) -> bool:
     """The entry continues another log than this one, or replaces an entry of this view."""
     header = message.prepare.header
     held = state.log.get(header.op)
@@ -123,41 +123,41 @@ def broken_chain(state: State, message: PrepareMessage) -> bool:
     return header.parent != state.log.checksum or not continues
 
 
-def journal_backlog(state: State, message: PrepareMessage) -> bool:
+def journal_backlog(state: ReplicaState, message: PrepareMessage) -> bool:
     """The disk here is too far behind to hold more."""
     return message.prepare.header.op > state.log.op and not state.log.has_room
 
 
-def stale_wish(state: State, message: StartViewChangeMessage) -> bool:
+def stale_pre_vote(state: ReplicaState, message: StartViewChangeMessage) -> bool:
     """This replica is in that view already, or in a later one."""
     return message.target_view <= state.view
 
 
-def not_primary_of(state: State, message: DoViewChangeMessage) -> bool:
+def not_primary_of(state: ReplicaState, message: DoViewChangeMessage) -> bool:
     """The message is for the primary of the view that it names; a later view concerns all."""
     return message.view <= state.view and message.view % state.replica_count != state.replica
 
 
-def not_from_primary_of(state: State, message: StartViewMessage) -> bool:
+def not_from_primary_of(state: ReplicaState, message: StartViewMessage) -> bool:
     """Only the primary of a view says what its log is."""
     return message.from_replica != message.view % state.replica_count
 
 
-def restarted_primary(state: State, message: DoViewChangeMessage) -> bool:
+def restarted_primary(state: ReplicaState, message: DoViewChangeMessage) -> bool:
     """A restarted primary never goes on in its view."""
-    return message.view == state.view and state.status is Status.RECOVERING
+    return message.view == state.view and state.status is ReplicaStatus.RECOVERING
 
 
-def already_installed(state: State, message: StartViewMessage) -> bool:
+def already_installed(state: ReplicaState, message: StartViewMessage) -> bool:
     """The log of that view is here, or is being taken over."""
     if message.view != state.view:
         return False
     if state.installation is not None:
         return True
-    return state.is_installed and state.status is not Status.RECOVERING
+    return state.is_installed and state.status is not ReplicaStatus.RECOVERING
 
 
-def stale_start_view(state: State, message: StartViewMessage) -> bool:
+def stale_start_view(state: ReplicaState, message: StartViewMessage) -> bool:
     """This replica has more of that very view's log, or something of a later one.
 
     What it vouched for is not given up. Nor is what it caught up with before it had the log of the
@@ -173,25 +173,25 @@ def stale_start_view(state: State, message: StartViewMessage) -> bool:
     return message.view in (state.log_view, last_view) and message.head_op < state.log.op
 
 
-def not_installed(state: State, message: RequestStartViewMessage) -> bool:
+def not_installed(state: ReplicaState, message: RequestStartViewMessage) -> bool:
     """This replica does not lead its view yet, or no longer."""
     if message.view > state.view:
         return False
-    leads = state.is_primary and state.is_installed and state.status is not Status.RECOVERING
+    leads = state.is_primary and state.is_installed and state.status is not ReplicaStatus.RECOVERING
     return not leads
 
 
-def leads_no_more(state: State, message: ReadIndexRequestMessage) -> bool:
+def leads_no_more(state: ReplicaState, message: ReadIndexRequestMessage) -> bool:
     """This replica wants to lead no more, and the next primary will know what is committed."""
     return state.is_abdicating
 
 
-def abdicating(state: State, message: RequestStartViewMessage) -> bool:
+def abdicating(state: ReplicaState, message: RequestStartViewMessage) -> bool:
     """This replica wants to lead no more."""
     return state.is_abdicating and message.view <= state.view
 
 
-def not_held(state: State, message: RequestPrepareMessage) -> bool:
+def not_held(state: ReplicaState, message: RequestPrepareMessage) -> bool:
     """There is another entry at that op here, or none."""
     entry = state.log.get(message.op)
     if entry is not None:
@@ -199,12 +199,12 @@ def not_held(state: State, message: RequestPrepareMessage) -> bool:
     return message.op > state.log.op or message.op in state.log.faulty
 
 
-def not_committed(state: State, message: RequestCommittedMessage) -> bool:
+def not_committed(state: ReplicaState, message: RequestCommittedMessage) -> bool:
     """This replica does not know those entries to be committed."""
     return message.first_op < 1 or message.first_op > state.commit_max
 
 
-def committed_not_lacking(state: State, message: CommittedMessage) -> bool:
+def committed_not_lacking(state: ReplicaState, message: CommittedMessage) -> bool:
     """The entry is here, or an earlier one has to come first, or it is this primary's to commit.
 
     It is from the moment on at which this primary took over its log, before its disk knows.
@@ -218,14 +218,14 @@ def committed_not_lacking(state: State, message: CommittedMessage) -> bool:
     return op != state.commit_max + 1 or (state.is_primary and has_log)
 
 
-def log_replaced(state: State, message: CommittedMessage) -> bool:
+def log_replaced(state: ReplicaState, message: CommittedMessage) -> bool:
     """This view's log has another entry there: a later view's has replaced it.
 
     That one's StartView comes first. Whoever votes has rarely such an entry, since the later view
     began with its log or that of one who acknowledged the same; a standby has.
     """
     op = message.prepare.header.op
-    if state.status is not Status.NORMAL or not state.commit_max < op <= state.log.op:
+    if state.status is not ReplicaStatus.NORMAL or not state.commit_max < op <= state.log.op:
         return False
     if op in state.log.faulty:
         return not catch_up.belongs(state, message.prepare)
@@ -233,7 +233,7 @@ def log_replaced(state: State, message: CommittedMessage) -> bool:
     return held is None or held.header.checksum != message.prepare.header.checksum
 
 
-def head_damaged(state: State, message: CommittedMessage | RepairMessage) -> bool:
+def head_damaged(state: ReplicaState, message: CommittedMessage | RepairMessage) -> bool:
     """What the entry follows is damaged here, and comes first, unless only its place is filled."""
     log, header = state.log, message.prepare.header
     if header.op == 1:
@@ -248,12 +248,12 @@ def head_damaged(state: State, message: CommittedMessage | RepairMessage) -> boo
     return log.get(header.op - 1) is None
 
 
-def committed_backlog(state: State, message: CommittedMessage | RepairMessage) -> bool:
+def committed_backlog(state: ReplicaState, message: CommittedMessage | RepairMessage) -> bool:
     """The disk here is too far behind to hold more."""
     return message.prepare.header.op > state.log.op and not state.log.has_room
 
 
-def repair_not_lacking(state: State, message: RepairMessage) -> bool:
+def repair_not_lacking(state: ReplicaState, message: RepairMessage) -> bool:
     """The entry is neither lacking here nor held."""
     if not state.may_journal:
         return True
@@ -264,83 +264,83 @@ def repair_not_lacking(state: State, message: RepairMessage) -> bool:
     return repair.wanted(state).get(header.op) != header.checksum
 
 
-def repair_gap(state: State, message: RepairMessage) -> bool:
+def repair_gap(state: ReplicaState, message: RepairMessage) -> bool:
     """An entry before this one is lacking here, and comes first."""
     return message.prepare.header.op > state.log.op + 1
 
 
-def snapshot_not_needed(state: State, message: CommittedGoneMessage) -> bool:
+def snapshot_not_needed(state: ReplicaState, message: CommittedGoneMessage) -> bool:
     """That snapshot has nothing that is lacking here, or damaged and truncated elsewhere."""
     covered = min(message.cut_op, message.first_held_op - 1)
     is_damage_covered = any(op <= covered for op in state.log.faulty if op != state.log.base_op)
     return message.cut_op <= state.commit_max and not is_damage_covered
 
 
-def prepare_unknown(state: State, message: PrepareOkMessage) -> bool:
+def prepare_unknown(state: ReplicaState, message: PrepareOkMessage) -> bool:
     """The acknowledged entry is not in the tail: long committed, or of another history."""
     entry = state.log.get(message.op)
     return entry is None or entry.header.checksum != message.checksum
 
 
-def old_read_round(state: State, message: CommitOkMessage) -> bool:
+def old_read_round(state: ReplicaState, message: CommitOkMessage) -> bool:
     """A confirmation from before the running round began proves nothing about it."""
     return message.read_round != state.reads.number
 
 
-def not_asked(state: State, message: ReadIndexReplyMessage) -> bool:
+def not_asked(state: ReplicaState, message: ReadIndexReplyMessage) -> bool:
     """The answer is to an earlier question, perhaps of another boot; its index is too old."""
     asked = (state.boot_nonce, state.reads.number)
     return not state.reads.running or (message.nonce, message.token) != asked
 
 
-def stale_nonce(state: State, message: BlankAnswerMessage) -> bool:
+def stale_nonce(state: ReplicaState, message: BlankAnswerMessage) -> bool:
     """The answer is to a question of an earlier boot."""
     return message.echo != state.boot_nonce
 
 
-def not_founded(state: State, message: CommitMessage) -> bool:
-    """Nothing is committed yet: this replica may be one of the founders."""
+def not_bootstrapped(state: ReplicaState, message: CommitMessage) -> bool:
+    """Nothing is committed yet: this replica may be one of the initial members."""
     return message.commit == 0 or state.log.op > 0
 
 
-def lags_behind(state: State, message: RequestAdmissionMessage) -> bool:
+def lags_behind(state: ReplicaState, message: RequestAdmissionMessage) -> bool:
     """The newcomer does not hold this primary's log yet, or the primary leads no more."""
     return state.is_abdicating or message.commit + PIPELINE_PREPARES_MAX < state.commit_max
 
 
-def not_a_newcomer(state: State, message: AdmissionMessage) -> bool:
+def not_a_newcomer(state: ReplicaState, message: AdmissionMessage) -> bool:
     """This replica has its vote, or asked in another boot."""
     return state.voting_view != NOT_ADMITTED or message.nonce != state.boot_nonce
 
 
-def abdicating_already(state: State, message: AdmissionDurableMessage) -> bool:
+def abdicating_already(state: ReplicaState, message: AdmissionDurableMessage) -> bool:
     """This primary resigned already in favour of that view."""
-    own = state.wishes.get(state.replica)
+    own = state.pre_votes.get(state.replica)
     return own is not None and own.target_view >= message.voting_view
 
 
-def already_founded(state: State, message: Message) -> bool:
-    """Op 1 exists here: nobody founds over it."""
+def already_bootstrapped(state: ReplicaState, message: Message) -> bool:
+    """Op 1 exists here: nobody bootstraps over it."""
     return state.log.op > 0
 
 
-def not_from_founding_primary(state: State, message: Message) -> bool:
-    """The founding is led by the primary of the founding view."""
-    return message.from_replica != FOUNDING_VIEW % state.replica_count
+def not_from_bootstrap_primary(state: ReplicaState, message: Message) -> bool:
+    """The bootstrap is led by the primary of the bootstrap view."""
+    return message.from_replica != BOOTSTRAP_VIEW % state.replica_count
 
 
-def not_the_founding_prepare(state: State, message: PrepareMessage | RepairMessage) -> bool:
+def not_the_bootstrap_prepare(state: ReplicaState, message: PrepareMessage | RepairMessage) -> bool:
     """A blank replica can begin with op 1 alone."""
     header = message.prepare.header
     return (header.op, header.parent, header.first_revision) != (1, PARENT_OF_FIRST, 1)
 
 
-def not_a_founder(state: State, message: PrepareMessage | RepairMessage) -> bool:
+def not_an_initial_member(state: ReplicaState, message: PrepareMessage | RepairMessage) -> bool:
     """This boot of this replica was not asked: it may have acknowledged things it forgot."""
-    return not founding.names_this_boot(state, message)
+    return not bootstrap.names_this_boot(state, message)
 
 
-def first_hit(rules: Rules, state: State, message: Message) -> DropRule | None:
+def first_hit(rules: Rules, state: ReplicaState, message: Message) -> DropRule | None:
     """The first rule by which `message` is dropped; None if it is to be handled."""
     for rule, applies in rules:
         if applies(state, message):
@@ -384,11 +384,11 @@ NORMAL_PREPARE_RULES: Rules = (
     (DropRule.BROKEN_CHAIN, broken_chain),
     (DropRule.JOURNAL_BACKLOG, journal_backlog),
 )
-FOUNDING_PREPARE_RULES: Rules = (
+BOOTSTRAP_PREPARE_RULES: Rules = (
     *PREPARE_RULES,
-    (DropRule.NOT_THE_FOUNDING_PREPARE, not_the_founding_prepare),
-    (DropRule.ALREADY_FOUNDED, already_founded),
-    (DropRule.NOT_A_FOUNDER, not_a_founder),
+    (DropRule.NOT_THE_BOOTSTRAP_PREPARE, not_the_bootstrap_prepare),
+    (DropRule.ALREADY_BOOTSTRAPPED, already_bootstrapped),
+    (DropRule.NOT_AN_INITIAL_MEMBER, not_an_initial_member),
 )
 PREPARE_OK_RULES: Rules = (
     *FOR_PRIMARY_RULES,
@@ -407,7 +407,7 @@ READ_INDEX_REPLY_RULES: Rules = (
     (DropRule.OLD_READ_ROUND, not_asked),
 )
 HEARD_PRIMARY_RULES: Rules = FROM_PRIMARY_RULES
-WISH_RULES: Rules = ((DropRule.STALE_WISH, stale_wish),)
+PRE_VOTE_RULES: Rules = ((DropRule.STALE_PRE_VOTE, stale_pre_vote),)
 VOTE_RULES: Rules = (
     (DropRule.OLDER_VIEW, older_view),
     (DropRule.NOT_FOR_BACKUP, not_primary_of),
@@ -440,11 +440,11 @@ COMMITTED_RULES: Rules = (
     (DropRule.JOURNAL_BACKLOG, committed_backlog),
 )
 COMMITTED_GONE_RULES: Rules = ((DropRule.NOT_LACKING, snapshot_not_needed),)
-FOUNDED_CLUSTER_RULES: Rules = ((DropRule.NOT_FOUNDED, not_founded),)
-FOUNDING_REPAIR_RULES: Rules = (
-    (DropRule.NOT_THE_FOUNDING_PREPARE, not_the_founding_prepare),
-    (DropRule.ALREADY_FOUNDED, already_founded),
-    (DropRule.NOT_A_FOUNDER, not_a_founder),
+BOOTSTRAPPED_CLUSTER_RULES: Rules = ((DropRule.NOT_BOOTSTRAPPED, not_bootstrapped),)
+BOOTSTRAP_REPAIR_RULES: Rules = (
+    (DropRule.NOT_THE_BOOTSTRAP_PREPARE, not_the_bootstrap_prepare),
+    (DropRule.ALREADY_BOOTSTRAPPED, already_bootstrapped),
+    (DropRule.NOT_AN_INITIAL_MEMBER, not_an_initial_member),
 )
 REQUEST_ADMISSION_RULES: Rules = (
     *FOR_PRIMARY_RULES,
@@ -461,13 +461,13 @@ ADMISSION_DURABLE_RULES: Rules = (
     (DropRule.ABDICATING, abdicating_already),
 )
 BLANK_QUERY_RULES: Rules = (
-    (DropRule.NOT_FROM_PRIMARY, not_from_founding_primary),
-    (DropRule.ALREADY_FOUNDED, already_founded),
+    (DropRule.NOT_FROM_PRIMARY, not_from_bootstrap_primary),
+    (DropRule.ALREADY_BOOTSTRAPPED, already_bootstrapped),
 )
 BLANK_ANSWER_RULES: Rules = (
     *FOR_PRIMARY_RULES,
     (DropRule.STALE_NONCE, stale_nonce),
-    (DropRule.ALREADY_FOUNDED, already_founded),
+    (DropRule.ALREADY_BOOTSTRAPPED, already_bootstrapped),
 )
 
 
@@ -482,10 +482,10 @@ VIEWED = (
 """The messages of normal operation, which act only in the view that they name."""
 
 
-def rules_of_view(state: State, message: Message) -> Rules:
+def rules_of_view(state: ReplicaState, message: Message) -> Rules:
     """The rules on views, for the messages that they are for.
 
     A blank replica is in no view: it may hear of a cluster that lives on in a later one.
     """
-    is_news = state.status is Status.BLANK and isinstance(message, CommitMessage)
+    is_news = state.status is ReplicaStatus.BLANK and isinstance(message, CommitMessage)
     return VIEW_RULES if isinstance(message, VIEWED) and not is_news else ()

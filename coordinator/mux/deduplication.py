@@ -19,12 +19,12 @@ class New:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Admitted, not retired yet: join whoever waits for it."""
+    """Admitted, not applied yet: join whoever waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """Retired: the same reply again."""
+    """Applied: the same reply again."""
 
     reply: RequestReply
 
@@ -52,7 +52,7 @@ class WindowFull:
 class AckedAhead:
     """It acknowledges replies that were never given (MALFORMED_REQUEST)."""
 
-    last_retired: int
+    last_applied: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Admission:
     """Soft state of one replica beside the sessions machine: request numbers on their way.
 
     `admit` is called for each New request that is sequenced, `reset` when this replica stops or
-    begins to be the primary. The mux itself tells what is committed and what retires.
+    begins to be the primary. The mux itself tells what is committed and what is applied.
     """
 
     def __init__(self, sessions: SessionsMachine, replies: ReplyTable) -> None:
@@ -98,7 +98,7 @@ class Admission:
         if session_id != limits.GATEWAY_SESSION_ID:
             _add(self._committed, session_id, number)
 
-    def retire(self, session_id: int, number: int) -> None:
+    def apply(self, session_id: int, number: int) -> None:
         """Forget a request that has its answer."""
         _remove(self._admitted, session_id, number)
         _remove(self._committed, session_id, number)
@@ -106,7 +106,7 @@ class Admission:
     def withdraw(self, session_id: int, number: int) -> None:
         """Forget a request that was admitted, and whose log nobody answers for here any more.
 
-        If it is committed all the same, that is known until it retires.
+        If it is committed all the same, that is known until it is applied.
         """
         _remove(self._admitted, session_id, number)
 
@@ -125,9 +125,9 @@ class Admission:
         last = max(session.last_number, *self._admitted.get(session.session_id, (0,)))
         if number > last + 1:
             return Gap(last + 1)
-        last_retired = window.last_retired if window is not None else 0
-        if acked > last_retired:
-            return AckedAhead(last_retired)
+        last_applied = window.last_applied if window is not None else 0
+        if acked > last_applied:
+            return AckedAhead(last_applied)
         if number > acked + limits.SESSION_WINDOW_REQUESTS:
             return WindowFull(acked)
         return New()

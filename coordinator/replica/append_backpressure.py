@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeAlias
 
 from coordinator import vsr
 from coordinator.base.clock import now_ticks
-from coordinator.replica.ports import Room
+from coordinator.replica.ports import JournalRoom
 from coordinator.vsr.messages import (
     CommittedMessage,
     Message,
@@ -37,7 +37,7 @@ WAITING_MAX: Final = PIPELINE_PREPARES_MAX + CATCH_UP_OPS
 FULL_QUESTION_MS: Final = 2_000
 
 
-class Core(Protocol):
+class AppendCore(Protocol):
     """The core as seen from here."""
 
     @property
@@ -50,7 +50,7 @@ class Core(Protocol):
         ...
 
 
-class Entries:
+class AppendBackpressure:
     """Lets entries into the core, by `step`.
 
     `may_use_reserve` says whether an entry may go into the space that is reserved for snapshots,
@@ -59,10 +59,10 @@ class Entries:
 
     def __init__(
         self,
-        core: Core,
+        core: AppendCore,
         step: Callable[[vsr.Event], None],
         may_use_reserve: Callable[[vsr.Prepare], bool],
-        room: Callable[[], Room],
+        room: Callable[[], JournalRoom],
         clock_ticks: Callable[[], int] = now_ticks,
     ) -> None:
         self._core = core
@@ -87,7 +87,9 @@ class Entries:
         """Let in what waits, as far as there is room; on a full disk nothing waits."""
         while self._waiting and self._has_place(self._waiting[0]):
             self._step(vsr.Received(self._waiting.popleft()))
-        if self._waiting and (self._room() is not Room.SOON or len(self._waiting) > WAITING_MAX):
+        if self._waiting and (
+            self._room() is not JournalRoom.SOON or len(self._waiting) > WAITING_MAX
+        ):
             self.refused += len(self._waiting)
             self._waiting.clear()
 
@@ -96,7 +98,7 @@ class Entries:
         after a while, to each replica, for what is committed."""
         if not isinstance(effect.message, QUESTIONS):
             return True
-        if self._room() not in (Room.FULL, Room.EXHAUSTED):
+        if self._room() not in (JournalRoom.FULL, JournalRoom.EXHAUSTED):
             self._asked_ticks.clear()
             return True
         if isinstance(effect.message, RequestCommittedMessage):
@@ -120,4 +122,4 @@ class Entries:
             return True  # it is here, and only acknowledged again
         if self._core.holds(prepare.op, prepare.checksum):
             return True  # so is this one, which its primary read back from its journal
-        return self._room() is Room.FREE or self._may_use_reserve(prepare)
+        return self._room() is JournalRoom.FREE or self._may_use_reserve(prepare)

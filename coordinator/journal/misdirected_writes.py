@@ -1,11 +1,11 @@
 """Records that the disk wrote elsewhere than it was told to, recognized by where they belong.
 
 A frame is bound to its place, so anywhere else it is a stray. Its own place holds what was there
-before, mostly zeros, and a crash leaves zeros, too. But a write that went astray returned like any
-other, and so did its sync: what it held may have been acknowledged. If nothing was appended since,
-the stray is all that tells of it. So each stray that looks like a frame is tried at the places
-where the record of the sequence that it names can have begun. One for which it is valid proves
-that this journal made it: nobody else knows the journal id.
+before, mostly zeros, and a crash leaves zeros, too. But a write that was misdirected returned like
+any other, and so did its sync: what it held may have been acknowledged. If nothing was appended
+since, the stray is all that tells of it. So each stray that looks like a frame is tried at the
+places where the record of the sequence that it names can have begun. One for which it is valid
+proves that this journal made it: nobody else knows the journal id.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def recognize(opened: OpenSegments, contents: Contents) -> None:
         ends.insert(0, End(0, 1, SECTOR_BYTES))
     looked_at = [_looked_at(stray, ends, opened) for stray in _by_claim(contents)]
     strays = {(stray.segment, stray.offset): stray for stray in contents.strays}
-    strays |= {(each.segment, each.offset): each for each in looked_at if each.astray is not None}
+    strays |= {
+        (each.segment, each.offset): each for each in looked_at if each.misdirected is not None
+    }
     contents.strays = [strays[place] for place in sorted(strays)]
 
 
@@ -84,7 +86,7 @@ def _looked_at(stray: Stray, ends: list[End], opened: OpenSegments) -> Stray:
         except FormatError:
             continue
         insort(ends, End(sequence, segment, offset + record_bytes(frame.length)))
-        return replace(stray, astray=frame)
+        return replace(stray, misdirected=frame)
     return stray
 
 

@@ -21,16 +21,16 @@ from typing import Any, Final
 
 from coordinator import vsr
 from coordinator.base.errors import HaltedError
-from coordinator.base.slices import Steps, Work
+from coordinator.base.slices import SlicedWork, Steps
 from coordinator.journal import CorruptRecord
 from coordinator.replica.ports import Progress
 from viewstamp import limits
-from viewstamp.limits import UNRETIRED_PREPARES_MAX
+from viewstamp.limits import UNAPPLIED_PREPARES_MAX
 
 # How long a commit waits for others at most, and how many wait. The other half of those that the
 # core hands out may be in the stages meanwhile.
 RUN_DELAY_MS: Final = 20
-RUN_PREPARES_MAX: Final = UNRETIRED_PREPARES_MAX // 2
+RUN_PREPARES_MAX: Final = UNAPPLIED_PREPARES_MAX // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,9 @@ class Handover:
         self._commits: deque[vsr.Commit] = deque()
         # The first is being read, is fetched from a peer, or takes long to be taken apart.
         self._is_blocked = False
-        self._work: tuple[vsr.Commit, Work[Any]] | None = None  # of the first, if it was begun
+        self._work: tuple[vsr.Commit, SlicedWork[Any]] | None = (
+            None  # of the first, if it was begun
+        )
         self._last_op = 0  # handed over
         self._timer: asyncio.TimerHandle | None = None
 
@@ -130,13 +132,13 @@ class Handover:
             self._work = None
             self._ports.hand_over(commit.prepare, work.result)
 
-    def _work_of(self, commit: vsr.Commit, prepare: vsr.Prepare) -> Work[Any]:
+    def _work_of(self, commit: vsr.Commit, prepare: vsr.Prepare) -> SlicedWork[Any]:
         if self._work is None or self._work[0] is not commit:
             _check_level(prepare)
-            self._work = commit, Work(self._ports.take_apart(prepare))
+            self._work = commit, SlicedWork(self._ports.take_apart(prepare))
         return self._work[1]
 
-    async def _finish(self, commit: vsr.Commit, work: Work[Any]) -> None:
+    async def _finish(self, commit: vsr.Commit, work: SlicedWork[Any]) -> None:
         await asyncio.sleep(0)
         await work.finish()
         if self._is_first(commit):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from coordinator.mux.catalog_types import Retention, Snapshot, SnapshotState
+from coordinator.mux.catalog_types import RetentionClass, Snapshot, SnapshotState
 
 _DAY_US = 86_400_000_000
 
@@ -28,7 +28,7 @@ def expired(
         for snapshot in ascending
         if snapshot.state is not SnapshotState.CREATED
         and snapshot.generation < completed[0].generation
-        and snapshot.retention is not Retention.PINNED
+        and snapshot.retention is not RetentionClass.PINNED
         and snapshot.generation not in kept
     )
 
@@ -39,7 +39,7 @@ def _kept(
     """Yield the generations that a rule keeps; `completed` is newest first."""
     for snapshot in completed[:keep_last]:
         # Of its own choice it is one of its day's, and no more.
-        if snapshot.retention is not Retention.DAILY:
+        if snapshot.retention is not RetentionClass.DAILY:
             yield snapshot.generation
     first_day = now_us // _DAY_US - keep_daily
     day_before: int | None = None

@@ -13,8 +13,8 @@ told and made good is therefore noted as repaired, like what was not.
 
 Two kinds of gaps count fewer sequences than records were lost, or none that can be relied on, and
 never match for another reason. What is lost behind the last record counts as one, or as what went
-astray tells; whoever appends after that goes on from the log that it still has. A first segment
-that does not begin with a record says that one is lost, not how many.
+misdirected tells; whoever appends after that goes on from the log that it still has. A first
+segment that does not begin with a record says that one is lost, not how many.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
-from coordinator.journal.findings import Entry, Finding
+from coordinator.journal.findings import JournalFinding, VerifiedRecord
 from viewstamp.format.record import SECTOR_BYTES, RecordKind
 
 # Above every op: nothing is known of how far the log reached.
@@ -32,8 +32,11 @@ ANY_OP: Final = 1 << 64
 
 
 def tell_ops(
-    findings: Sequence[Finding], entries: Sequence[Entry], first_segment: int, covered_op: int
-) -> list[Finding]:
+    findings: Sequence[JournalFinding],
+    entries: Sequence[VerifiedRecord],
+    first_segment: int,
+    covered_op: int,
+) -> list[JournalFinding]:
     """The findings, with one for each op in place of a gap where that can be told.
 
     A snapshot covers everything up to `covered_op`.
@@ -42,7 +45,7 @@ def tell_ops(
     return [each for finding in findings for each in _split(finding, told)]
 
 
-def _split(finding: Finding, told: dict[int, int]) -> list[Finding]:
+def _split(finding: JournalFinding, told: dict[int, int]) -> list[JournalFinding]:
     """One finding for each sequence of a gap, if the op of its first one is told."""
     first_op = told.get(finding.first_sequence)
     if first_op is None or finding.op is not None:
@@ -62,7 +65,7 @@ def _split(finding: Finding, told: dict[int, int]) -> list[Finding]:
     ]
 
 
-def _gaps(entries: Sequence[Entry], first_segment: int, covered_op: int) -> dict[int, int]:
+def _gaps(entries: Sequence[VerifiedRecord], first_segment: int, covered_op: int) -> dict[int, int]:
     """The op of the first record of each gap that tells it, by its sequence."""
     ordered = sorted(entries, key=lambda entry: entry.frame.sequence)
     told: dict[int, int] = {}
@@ -82,7 +85,9 @@ def _gaps(entries: Sequence[Entry], first_segment: int, covered_op: int) -> dict
 class _Bound:
     """How far the log can have reached, record by record in the order of their sequences."""
 
-    def __init__(self, entries: Sequence[Entry], first_segment: int, covered_op: int) -> None:
+    def __init__(
+        self, entries: Sequence[VerifiedRecord], first_segment: int, covered_op: int
+    ) -> None:
         """Stand before the first record that is left."""
         self._covered_op = covered_op
         first = (entries[0].segment, entries[0].offset) if entries else (0, 0)
@@ -94,7 +99,7 @@ class _Bound:
         if not begins or (forgot and first_segment > 1):
             self.reach = ANY_OP
 
-    def passed(self, entry: Entry, lost: int) -> None:
+    def passed(self, entry: VerifiedRecord, lost: int) -> None:
         """Go behind a record, before which so many were lost."""
         self._is_whole = self._is_whole and lost == 0 and entry.reason is None
         self.reach += lost

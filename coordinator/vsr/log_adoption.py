@@ -9,18 +9,18 @@ durable, and not before, the log view says so; and once that is durable, the vie
 
 from __future__ import annotations
 
-from coordinator.vsr import acknowledge, normal, wishes
-from coordinator.vsr.effects import Status
+from coordinator.vsr import acknowledge, normal, pre_votes
+from coordinator.vsr.effects import ReplicaStatus
 from coordinator.vsr.errors import check
 from coordinator.vsr.messages import PrepareHeader, StartViewMessage
-from coordinator.vsr.state import Installation, State
+from coordinator.vsr.state import LogAdoption, ReplicaState
 from viewstamp.limits import BOOT_NONCE_BYTES
 
 NO_NONCE = bytes(BOOT_NONCE_BYTES)
 """In a StartView that nobody asked for."""
 
 
-def advance(state: State) -> None:
+def advance(state: ReplicaState) -> None:
     """Settle rule: go on with taking the log over, as far as what is here allows."""
     installation = state.installation
     if installation is None:
@@ -38,7 +38,7 @@ def advance(state: State) -> None:
         record(state, installation)
 
 
-def learn_commits(state: State, installation: Installation) -> None:
+def learn_commits(state: ReplicaState, installation: LogAdoption) -> None:
     """Own entries that equal committed ones of the chosen log are committed."""
     for header in installation.headers:
         follows = header.op == state.commit_max + 1
@@ -46,19 +46,19 @@ def learn_commits(state: State, installation: Installation) -> None:
             state.commit_max = header.op
 
 
-def is_superseded(state: State, installation: Installation) -> bool:
+def is_superseded(state: ReplicaState, installation: LogAdoption) -> bool:
     """Whether a later view went on without the chosen log.
 
     It did if an entry committed here is not in that log, or if one here was made in a later view.
     Then nothing of that log is fetched, discarded or recorded. This replica waits for the later
-    view, of which it hears by its primary or by the wishes of the others. Were it to lead instead,
-    it would put an entry of this view behind one of a later view.
+    view, of which it hears by its primary or by the pre-votes of the others. Were it to lead
+    instead, it would put an entry of this view behind one of a later view.
     """
     is_contradicted = any(contradicts(state, header) for header in installation.headers)
     return is_contradicted or state.log.last_view > state.view
 
 
-def contradicts(state: State, header: PrepareHeader) -> bool:
+def contradicts(state: ReplicaState, header: PrepareHeader) -> bool:
     """Whether an entry committed here is in the place of this one, or of its parent."""
     if header.op > state.commit_max + 1:
         return False
@@ -67,14 +67,14 @@ def contradicts(state: State, header: PrepareHeader) -> bool:
     return state.log.checksum_of(header.op - 1) not in (None, header.parent)
 
 
-def held_alike(state: State, header: PrepareHeader) -> bool:
+def held_alike(state: ReplicaState, header: PrepareHeader) -> bool:
     """Whether this log has that very entry, intact or on its way to the disk."""
     entry = state.log.get(header.op)
     intact = header.op not in state.log.faulty or state.log.is_being_written(header.op)
     return entry is not None and intact and entry.header.checksum == header.checksum
 
 
-def lacking(state: State, installation: Installation) -> list[PrepareHeader]:
+def lacking(state: ReplicaState, installation: LogAdoption) -> list[PrepareHeader]:
     """The known entries of the chosen log that have to be fetched, what is committed first."""
     if is_superseded(state, installation):
         return []
@@ -89,7 +89,7 @@ def lacking(state: State, installation: Installation) -> list[PrepareHeader]:
     ]
 
 
-def discard_conflict(state: State, installation: Installation) -> None:
+def discard_conflict(state: ReplicaState, installation: LogAdoption) -> None:
     """Discard from the first entry on that is not of the chosen log, as far as that can be told.
 
     An entry is not if the chosen log has another in its place, or one after it of another parent.
@@ -106,7 +106,7 @@ def discard_conflict(state: State, installation: Installation) -> None:
             return
 
 
-def discard_from(state: State, op: int) -> None:
+def discard_from(state: ReplicaState, op: int) -> None:
     """Discard an entry that the chosen log does not have, and all after it."""
     check(
         state.log_view < state.view,
@@ -116,7 +116,7 @@ def discard_from(state: State, op: int) -> None:
     state.discard_after(op - 1)
 
 
-def discard_rest(state: State, installation: Installation) -> None:
+def discard_rest(state: ReplicaState, installation: LogAdoption) -> None:
     """Discard what lies beyond the chosen log; but what is committed here is part of it."""
     head_op = max(installation.head_op, state.commit_max)
     if state.log.op > head_op:
@@ -128,14 +128,14 @@ def discard_rest(state: State, installation: Installation) -> None:
         state.discard_after(head_op)
 
 
-def is_complete(state: State, installation: Installation) -> bool:
+def is_complete(state: ReplicaState, installation: LogAdoption) -> bool:
     """Whether the disk holds the whole log that the view begins with."""
     log = state.log
     whole = log.op >= installation.head_op and not lacking(state, installation)
     return whole and not log.faulty and log.is_quiet
 
 
-def record(state: State, installation: Installation) -> None:
+def record(state: ReplicaState, installation: LogAdoption) -> None:
     """Have the log view written, once; a replica that restarted in the view has it already."""
     if state.is_installed:
         state.vouched_op = min(installation.commit, state.commit_max)
@@ -150,7 +150,7 @@ def record(state: State, installation: Installation) -> None:
         state.persist_superblock()
 
 
-def take_up(state: State) -> None:
+def take_up(state: ReplicaState) -> None:
     """The view has its log here, and a crash cannot make this replica forget it any more.
 
     The primary vouches for its copy, tells the others the log, and lets them hear that it lives.
@@ -162,14 +162,14 @@ def take_up(state: State) -> None:
     if state.is_abdicating:
         # It was asked to resign while it was being elected: nobody hears of its log.
         return
-    if state.replica_count > 1 and state.status is Status.VIEW_CHANGE:
-        wishes.withdraw(state)
+    if state.replica_count > 1 and state.status is ReplicaStatus.VIEW_CHANGE:
+        pre_votes.withdraw(state)
         for replica in state.others:
             send_start_view(state, replica, NO_NONCE)
         normal.lead(state)
 
 
-def send_start_view(state: State, to_replica: int, nonce: bytes) -> None:
+def send_start_view(state: ReplicaState, to_replica: int, nonce: bytes) -> None:
     """Installed primary: tell a replica how the log of this view goes on from the commit point."""
     headers = tuple(entry.header for entry in state.log.above(state.commit_max))
     message = StartViewMessage(

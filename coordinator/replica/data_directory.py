@@ -1,0 +1,453 @@
+"""What a replica finds in its data directory, checked before anything is served.
+
+The order is what recovery relies on. A blank replica makes its journal first, whose segments say
+which cluster it is going to be; the superblock comes with the core's first write of it, once op 1
+is durable. So a journal without a superblock is a bootstrap that was cut short, and the core tells
+whether it can be finished.
+
+The superblock alone says which snapshot to start from. Its files are verified before the journal
+is opened, which has to reach back to its cut. If a file of it has no intact copy, a member of a
+cluster has it fetched from the others first (`coordinator.app.snapshot_repair`).
+
+Nothing is written before everything was looked at, but for bad copies of snapshot files, which are
+repaired: what refuses a start leaves the journal as it was found, for whoever brings the missing
+part back.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from coordinator import vsr
+from coordinator.journal.errors import JournalExists
+from coordinator.journal.journal import SEGMENT_BYTES, Journal
+from coordinator.journal.opening import Recovery
+from coordinator.journal.segment import segment_numbers, segment_path
+from coordinator.journal.superblock import NOT_ADMITTED, Superblock, SuperblockState
+from coordinator.replica.repairs import Repairs
+from coordinator.replica.start import SnapshotCut, WrongDirectoryError, join, start_event
+from coordinator.snapshot.errors import NoIntactCopy, TransferFailed
+from coordinator.snapshot.files import SnapshotDirectories, SnapshotFiles
+from coordinator.snapshot.restore import Loaded
+from coordinator.storage import FileStorage, Storage, StorageLock
+from viewstamp import limits
+from viewstamp.format import FormatError, FormatVersionError
+from viewstamp.format.record import SECTOR_BYTES, decode_segment_header
+from viewstamp.limits import (
+    CLUSTER_ID_BYTES,
+    SNAPSHOT_COPIES,
+    SNAPSHOT_RESERVE_BYTES_MIN,
+)
+from viewstamp.telemetry import fields
+
+_log = logging.getLogger(__name__)
+
+# The message of what a start goes on from; tests and the crash test read it.
+OPENED: Final = "directory opened"
+SUPERBLOCK_FILE: Final = "superblock"
+JOURNAL_DIRECTORY: Final = "journal"
+SNAPSHOTS_DIRECTORY: Final = "snapshots"
+BOOTSTRAPPED_OP: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFiles:
+    """The open files of one replica, and what to tell the core of them.
+
+    `base` is the snapshot to start from, None for the empty state; whoever has read it closes it.
+    `repairs` holds what was found wrong with snapshot files, and is told what will be.
+    """
+
+    lock: StorageLock
+    superblock: SuperblockFile
+    journal: Journal
+    recovery: Recovery
+    snapshots: SnapshotFiles
+    base: Loaded | None
+    repairs: Repairs
+    start: vsr.Start
+
+    @property
+    def cluster_id(self) -> bytes:
+        """The cluster this directory belongs to, or is going to be."""
+        return self.superblock.state.cluster_id
+
+    def close(self) -> None:
+        """Give everything back. Nothing is written: what was acknowledged is durable."""
+        if self.base is not None:
+            self.base.close()
+        self.snapshots.close()
+        self.journal.close()
+        self.lock.release()
+
+    def record_commit(self, committed_op: int) -> None:
+        """Durably note how far the log is committed, for a stop: the core never does so alone.
+
+        From then on damage to the last records is refused; without it they would pass for torn.
+        `committed_op` is at most what the journal holds durably of the log: a member executes
+        entries before that, and the disk may have another one in their place.
+        """
+        if self.superblock.exists:
+            self.superblock.update(
+                lambda state: (
+                    replace(state, commit_max=committed_op)
+                    if committed_op > state.commit_max
+                    else None
+                )
+            )
+
+    def record_generation(self, generation: int, cut_op: int) -> None:
+        """Durably restart from a snapshot from now on. Its cut is committed, and says so.
+
+        Not in the journal's thread: prepares would wait for every sync of it.
+        """
+
+        self.superblock.record_generation(generation, cut_op)
+
+    def record_transferred(self, generation: int, cut_op: int) -> None:
+        """The same, of a snapshot that peers have sent. Raises TransferFailed.
+
+        Only once it is known on disk whether this replica may vote: a blank one that wrote its
+        first superblock here would pass for an initial member, which has forgotten what it
+        acknowledged.
+        """
+        if not self.superblock.exists:
+            raise TransferFailed("this replica has no superblock yet: its core writes the first")
+        self.record_generation(generation, cut_op)
+
+
+class SuperblockFile:
+    """The superblock, created by its first write. Threads may share it."""
+
+    def __init__(self, storage: Storage, path: str, identity: SuperblockState) -> None:
+        self._storage = storage
+        self._path = path
+        self._identity = identity
+        self._superblock: Superblock | None = None
+        # From the look at what it holds to the end of a write that goes on from that.
+        self._mutex = threading.Lock()
+        if storage.exists(path):
+            self._superblock = Superblock.open(storage, path)
+
+    @property
+    def exists(self) -> bool:
+        """Whether it was ever written."""
+        return self._superblock is not None
+
+    @property
+    def sequence(self) -> int:
+        """How often it was written; 0 before the first time."""
+        return 0 if self._superblock is None else self._superblock.sequence
+
+    @property
+    def state(self) -> SuperblockState:
+        """What it holds; before the first write, the identity it will be written with."""
+        return self._identity if self._superblock is None else self._superblock.state
+
+    def write_core(self, state: vsr.CoreState) -> None:
+        """Replace the core's part; what others have written meanwhile stays."""
+        self.update(
+            lambda found: replace(
+                found,
+                view=state.view,
+                log_view=state.log_view,
+                commit_max=max(found.commit_max, state.commit_max),
+                voting_view=state.voting_view,
+            )
+        )
+
+    def write(self, state: SuperblockState) -> None:
+        """Return once the state is durable. Raises what the superblock raises."""
+        self.update(lambda _: state)
+
+    def record_generation(self, generation: int, cut_op: int) -> None:
+        """Durably restart from a snapshot from now on; nothing changes if it is no newer one."""
+
+        def recorded(state: SuperblockState) -> SuperblockState | None:
+            if generation <= state.generation:
+                return None
+            commit_max = max(state.commit_max, cut_op)
+            return replace(state, generation=generation, commit_max=commit_max)
+
+        self.update(recorded)
+
+    def update(self, change: Callable[[SuperblockState], SuperblockState | None]) -> None:
+        """Return once what `change` makes of the state is durable; None changes nothing.
+
+        Raises what the superblock raises.
+        """
+        with self._mutex:
+            state = change(self.state)
+            if state is None:
+                return
+            if self._superblock is None:
+                self._superblock = Superblock.create(self._storage, self._path, state)
+            else:
+                self._superblock.write(state)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryOptions:
+    """Which directory, and whose it must be."""
+
+    path: Path
+    replica_id: int
+    replica_count: int
+    cluster_id: bytes | None = None  # None accepts, or generates, any
+    segment_bytes: int = SEGMENT_BYTES
+    archive: Path | None = None
+    snapshots: tuple[Path, ...] = ()  # none: within the directory
+    snapshot_reserve_bytes: int = SNAPSHOT_RESERVE_BYTES_MIN
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether it is the directory of a replica without a vote."""
+        return self.replica_id >= self.replica_count
+
+    def snapshot_directories(self) -> tuple[str, ...]:
+        """Return where the copies of snapshots are kept."""
+        inside = self.path / SNAPSHOTS_DIRECTORY
+        default = (inside / f"copy-{number}" for number in range(SNAPSHOT_COPIES))
+        return tuple(map(str, self.snapshots or default))
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedSnapshot:
+    """The snapshot to restart from, when a file of it has no intact copy here, and where it lies.
+
+    `superblock` may be made to name a newer generation, once that is whole.
+    """
+
+    files: SnapshotFiles
+    superblock: SuperblockFile
+    why: NoIntactCopy
+
+
+# Returns once the snapshot that the superblock names is whole; it blocks.
+Mend: TypeAlias = Callable[[DamagedSnapshot], None]
+
+
+def open_replica(
+    options: DirectoryOptions, storage: Storage | None = None, mend: Mend | None = None
+) -> ReplicaFiles:
+    """Open the directory, or create it blank.
+
+    `mend` is called if a file of the snapshot has no intact copy; without it that is refused.
+    Raises DirectoryInUse, WrongDirectoryError, OSError and what journal, superblock and snapshot
+    files raise.
+    """
+    storage = storage or FileStorage()
+    with ExitStack() as undo:
+        storage.make_directory(str(options.path))
+        lock = storage.lock(str(options.path))
+        undo.callback(lock.release)
+        superblock = _open_superblock(storage, options)
+        repairs = Repairs()
+        snapshots, base = None, None
+        if superblock.state.generation:
+            snapshots = _open_snapshots(storage, options, superblock.state, repairs)
+            undo.callback(snapshots.close)
+            base = _load(snapshots, superblock, mend)
+            undo.callback(base.close)
+            _check_level(base)
+        journal, recovery = _open_journal(storage, options, superblock, base)
+        undo.callback(journal.close)
+        join(journal, cut_of(base), single=options.replica_count == 1)
+        if snapshots is None:
+            # Only now: an identity for a cluster that no journal knows would be nobody's.
+            snapshots = _open_snapshots(storage, options, superblock.state, repairs)
+            undo.callback(snapshots.close)
+        if superblock.exists:
+            # The opening write: services tell this process from an older one by its sequence.
+            superblock.write(superblock.state)
+        undo.pop_all()
+    start = start_event(_known(superblock), journal, cut_of(base))
+    _tell(journal, base)
+    return ReplicaFiles(lock, superblock, journal, recovery, snapshots, base, repairs, start)
+
+
+def _tell(journal: Journal, base: Loaded | None) -> None:
+    """Log what this process starts from: a snapshot and what the journal holds after its cut."""
+    base_op = 0 if base is None else base.manifest.cut_op
+    head_op = 0 if journal.head is None else journal.head.op
+    _log.info(
+        OPENED,
+        extra=fields(
+            generation=0 if base is None else base.manifest.generation,
+            journal_first_op=journal.first_op,
+            replay_ops=max(0, head_op - base_op),
+        ),
+    )
+
+
+def _open_snapshots(
+    storage: Storage, options: DirectoryOptions, state: SuperblockState, repairs: Repairs
+) -> SnapshotFiles:
+    if not options.snapshots:
+        storage.make_directory(str(options.path / SNAPSHOTS_DIRECTORY))
+    directories = SnapshotDirectories(
+        options.snapshot_directories(), state.cluster_id, state.replica_id, state.generation
+    )
+    return SnapshotFiles(
+        storage,
+        directories,
+        report=repairs,
+        reserve_bytes_min=options.snapshot_reserve_bytes,
+        has_writer_process=isinstance(storage, FileStorage),
+    )
+
+
+def _load(snapshots: SnapshotFiles, superblock: SuperblockFile, mend: Mend | None) -> Loaded:
+    try:
+        return snapshots.load(superblock.state.generation)
+    except NoIntactCopy as error:
+        if mend is None:
+            raise
+        mend(DamagedSnapshot(snapshots, superblock, error))
+    return snapshots.load(superblock.state.generation)
+
+
+def _check_level(base: Loaded) -> None:
+    level = base.manifest.feature_level
+    if level > limits.FEATURE_LEVEL_MAX:
+        raise FormatVersionError(
+            f"snapshot {base.manifest.generation} was cut at feature level {level}, and this build"
+            f" knows levels up to {limits.FEATURE_LEVEL_MAX}: start a newer one; the data directory"
+            " is good"
+        )
+
+
+def cut_of(base: Loaded | None) -> SnapshotCut | None:
+    """The cut of the snapshot that the replica restarts from."""
+    if base is None:
+        return None
+    manifest = base.manifest
+    return SnapshotCut(manifest.generation, manifest.cut_op, manifest.cut_checksum)
+
+
+def _open_superblock(storage: Storage, options: DirectoryOptions) -> SuperblockFile:
+    found = _cluster_of_journal(storage, str(options.path / JOURNAL_DIRECTORY))
+    identity = SuperblockState(
+        cluster_id=found or options.cluster_id or os.urandom(CLUSTER_ID_BYTES),
+        replica_id=options.replica_id,
+        replica_count=options.replica_count,
+        view=0,
+        log_view=0,
+        commit_max=0,
+        generation=0,
+        voting_view=NOT_ADMITTED if options.is_standby else 0,
+    )
+    superblock = SuperblockFile(storage, str(options.path / SUPERBLOCK_FILE), identity)
+    _check_identity(options, superblock.state)
+    return superblock
+
+
+def _cluster_of_journal(storage: Storage, directory: str) -> bytes | None:
+    """Return the cluster id that the journal's first readable segment names, if there is one."""
+    if not storage.exists(directory):
+        return None
+    for number in segment_numbers(storage, directory):
+        file = storage.open(segment_path(directory, number))
+        try:
+            return decode_segment_header(file.read(0, SECTOR_BYTES)).cluster_id
+        except FormatError:
+            continue  # damaged: another one says the same, and opening the journal will tell
+        finally:
+            file.close()
+    return None
+
+
+def _check_identity(options: DirectoryOptions, state: SuperblockState) -> None:
+    if options.cluster_id not in (None, state.cluster_id):
+        assert options.cluster_id is not None
+        raise WrongDirectoryError(
+            f"{options.path} belongs to cluster {state.cluster_id.hex()}, not"
+            f" {options.cluster_id.hex()}: correct --cluster-id or --data-directory"
+        )
+    _check_role(options, state)
+    if state.replica_id != options.replica_id:
+        raise WrongDirectoryError(
+            f"{options.path} belongs to replica {state.replica_id}, not {options.replica_id}:"
+            " correct --replica-id or --data-directory"
+        )
+    if state.replica_count != options.replica_count:
+        raise WrongDirectoryError(
+            f"{options.path} was bootstrapped for {state.replica_count} replicas, not"
+            f" {options.replica_count}: the count is fixed at bootstrap; correct --replica-count"
+        )
+
+
+def _check_role(options: DirectoryOptions, state: SuperblockState) -> None:
+    """Who votes is fixed at bootstrap: no standby becomes one, and nobody who may have voted."""
+    if state.is_standby and not options.is_standby:
+        raise WrongDirectoryError(
+            f"{options.path} belongs to standby {state.replica_id} beside {state.replica_count}"
+            f" replicas, and a standby never gets a vote: start it as that standby, or give replica"
+            f" {options.replica_id} a directory of its own"
+        )
+    if options.is_standby and not state.is_standby:
+        raise WrongDirectoryError(
+            f"{options.path} belongs to replica {state.replica_id} of {state.replica_count}, which"
+            f" has a vote, and cannot become standby {options.replica_id}: correct --replica-id, or"
+            " give the standby an empty directory"
+        )
+
+
+def _open_journal(
+    storage: Storage, options: DirectoryOptions, superblock: SuperblockFile, base: Loaded | None
+) -> tuple[Journal, Recovery]:
+    state = superblock.state
+    directory = str(options.path / JOURNAL_DIRECTORY)
+    archive = None if options.archive is None else str(options.archive)
+    if not superblock.exists:
+        try:
+            return Journal.create(
+                storage,
+                directory,
+                cluster_id=state.cluster_id,
+                replica_id=state.replica_id,
+                replica_count=state.replica_count,
+                segment_bytes=options.segment_bytes,
+                archive=archive,
+            )
+        except JournalExists:
+            pass  # op 1 was written before the crash: it is opened like any other log
+    return Journal.open(
+        storage,
+        directory,
+        cluster_id=state.cluster_id,
+        replica_id=state.replica_id,
+        replica_count=state.replica_count,
+        commit_max=_commit_max(superblock, options),
+        log_view=state.log_view if superblock.exists else None,
+        replay_op=1 if base is None else base.manifest.cut_op + 1,
+        base_checksum=None if base is None else base.manifest.cut_checksum,
+        segment_bytes=options.segment_bytes,
+        archive=archive,
+    )
+
+
+def _commit_max(superblock: SuperblockFile, options: DirectoryOptions) -> int:
+    """What is known to be committed here.
+
+    A lone replica writes its first superblock once op 1 is durable, and before it knows it as
+    committed. A member may have one before it has any entry, if it comes with an empty disk.
+    """
+    if not superblock.exists:
+        return 0
+    floor = BOOTSTRAPPED_OP if options.replica_count == 1 else 0
+    return max(floor, superblock.state.commit_max)
+
+
+def _known(superblock: SuperblockFile) -> vsr.CoreState | None:
+    if not superblock.exists:
+        return None
+    state = superblock.state
+    return vsr.CoreState(state.view, state.log_view, state.commit_max, state.voting_view)

@@ -1,0 +1,134 @@
+"""Leaving a view: nobody does so alone. A replica pre-votes, and moves when a quorum pre-votes.
+
+A backup that hears nothing from its primary, or is told that its process seems to be gone,
+pre-votes for the next view, says so to all, and goes on serving the primary meanwhile. One replica
+that is cut off, or hears nothing through a fault of its own, therefore disturbs nobody: those that
+hear the primary do not share its pre-vote. A pre-vote counts as long as it is repeated, so that
+doubts of yesterday do not add up with those of today.
+"""
+
+from __future__ import annotations
+
+from coordinator.vsr.effects import SendHeld
+from coordinator.vsr.messages import StartViewChangeMessage
+from coordinator.vsr.state import PreVote, ReplicaState
+from coordinator.vsr.timeouts import TimeoutName, ticks
+from viewstamp.limits import START_VIEW_CHANGE_RESEND_MS, SUSPICION_JITTER_MS, SUSPICION_MS
+
+PRE_VOTE_TICKS = 4 * ticks(START_VIEW_CHANGE_RESEND_MS)
+"""How long a pre-vote counts that is not repeated: three repetitions may be lost."""
+
+
+def arm_suspicion(state: ReplicaState) -> None:
+    """Begin to listen for the primary."""
+    patience_ms = SUSPICION_MS + state.jitter(SUSPICION_JITTER_MS)
+    state.primary_heard_ticks = state.now_ticks
+    state.timeouts.arm(TimeoutName.SUSPICION, state.now_ticks, ticks(patience_ms))
+
+
+def on_suspicion_timeout(state: ReplicaState) -> None:
+    """Suspect the primary if it was silent all the time; otherwise listen for the rest of it.
+
+    That the primary was heard is only noted with the tick, which costs the many steps less than to
+    arm the timeout in each of them.
+    """
+    silent_ticks = state.now_ticks - state.primary_heard_ticks
+    patience_ticks = ticks(SUSPICION_MS)
+    if silent_ticks < patience_ticks:
+        remaining_ms = state.jitter(SUSPICION_JITTER_MS)
+        remaining = patience_ticks - silent_ticks + (ticks(remaining_ms) if remaining_ms else 0)
+        state.timeouts.arm(TimeoutName.SUSPICION, state.now_ticks, remaining)
+        return
+    lost_primary(state)
+
+
+def lost_primary(state: ReplicaState) -> None:
+    """The primary's process seems to be gone: pre-vote for the next view without waiting.
+
+    A pre-vote alone does nothing, and is withdrawn as soon as the primary is heard again.
+    """
+    state.timeouts.stop(TimeoutName.SUSPICION)
+    suspect(state, state.view + 1)
+
+
+def heard_primary(state: ReplicaState) -> None:
+    """The primary of this view lives: an own pre-vote to leave it is withdrawn."""
+    state.primary_heard_ticks = state.now_ticks
+    if not state.follows_primary:
+        withdraw(state)
+        arm_suspicion(state)
+
+
+def withdraw(state: ReplicaState) -> None:
+    """Trust the primary of this view, who may be this replica, and no longer pre-vote to leave."""
+    state.follows_primary = True
+    state.pre_votes.pop(state.replica, None)
+    state.timeouts.stop(TimeoutName.PRE_VOTE_RESEND, TimeoutName.VIEW_CHANGE)
+
+
+def suspect(state: ReplicaState, target_view: int) -> None:
+    """Pre-vote for `target_view`, as the primary of this view is gone, or wants to go."""
+    state.follows_primary = False
+    raise_pre_vote(state, max([target_view, *targets(state)]))
+
+
+def raise_pre_vote(state: ReplicaState, target_view: int) -> None:
+    """Pre-vote for at least `target_view`, and tell all."""
+    own = state.pre_votes.get(state.replica)
+    if state.is_voter_in(target_view) and (own is None or own.target_view < target_view):
+        state.pre_votes[state.replica] = PreVote(target_view, state.now_ticks)
+        tell_pre_vote(state)
+
+
+def tell_pre_vote(state: ReplicaState) -> None:
+    """Say what this replica pre-votes. In a view change that is at least its own view.
+
+    So those who missed the pre-votes that began the view change can still follow.
+    """
+    if not state.is_voter:
+        return
+    own = state.pre_votes.get(state.replica)
+    target_view = own.target_view if own else state.view
+    state.broadcast(
+        StartViewChangeMessage(state.configuration.cluster_id, state.replica, target_view)
+    )
+    state.timeouts.arm(TimeoutName.PRE_VOTE_RESEND, state.now_ticks)
+    if state.log.op == 1 and state.commit_max == 0:
+        offer_bootstrap(state)
+
+
+def offer_bootstrap(state: ReplicaState) -> None:
+    """Send op 1 to all: some may be blank still, and can help only once they have it."""
+    bootstrapped = state.log.get(1)
+    if bootstrapped is not None:
+        for replica in state.others:
+            state.emit(SendHeld(replica, 1, bootstrapped.header.checksum))
+
+
+def on_start_view_change(state: ReplicaState, message: StartViewChangeMessage) -> None:
+    """Note a peer's pre-vote; share it if nothing speaks for this view any more."""
+    state.pre_votes[message.from_replica] = PreVote(message.target_view, state.now_ticks)
+    if message.from_replica == state.primary:
+        suspect(state, message.target_view)
+    elif not state.follows_primary:
+        raise_pre_vote(state, message.target_view)
+
+
+def targets(state: ReplicaState) -> list[int]:
+    """The views that are pre-voted for, by pre-votes that still count; the own one does always."""
+    return sorted(
+        pre_vote.target_view
+        for replica, pre_vote in state.pre_votes.items()
+        if pre_vote.target_view > state.view
+        and (replica == state.replica or pre_vote.heard_ticks + PRE_VOTE_TICKS >= state.now_ticks)
+    )
+
+
+def due_view(state: ReplicaState) -> int | None:
+    """The view that a view-change quorum, this replica included, pre-votes for; None if none."""
+    own = state.pre_votes.get(state.replica)
+    quorum = state.quorums.view_change
+    if own is None or own.target_view <= state.view or len(state.pre_votes) < quorum:
+        return None
+    pre_voted = targets(state)
+    return min(own.target_view, pre_voted[-quorum]) if len(pre_voted) >= quorum else None

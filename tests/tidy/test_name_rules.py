@@ -1,0 +1,36 @@
+"""The rule about class names is shown a planted violation and innocent neighbours."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tidy import name_rules
+from tests.tidy.tree import python_file
+
+
+@pytest.fixture(autouse=True)
+def _no_exemptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(name_rules, "REPEATED", {})
+
+
+@pytest.mark.parametrize(
+    ("second", "source", "complaint"),
+    [
+        ("services/users/b.py", "class Plan: ...", "class Plan is defined in"),
+        ("services/users/b.py", "class _Plan: ...", None),
+        ("services/users/b.py", "def f():\n    class Plan: ...", None),
+        ("tests/mux/b.py", "class Plan: ...", None),
+    ],
+)
+def test_a_name_stands_once(second: str, source: str, complaint: str | None) -> None:
+    """A public class name that two modules of the product define is found."""
+    files = [python_file("coordinator/a.py", "class Plan: ..."), python_file(second, source)]
+    found = name_rules.repeated_classes(files)
+    assert [complaint in line for line in found] == [True] if complaint else found == []
+
+
+def test_an_exemption_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is exempt and stands once is found."""
+    monkeypatch.setattr(name_rules, "REPEATED", {"Plan": "why"})
+    files = [python_file("coordinator/a.py", "class Plan: ...")]
+    assert name_rules.repeated_classes(files) == ["Plan stands once: take it out of REPEATED"]
