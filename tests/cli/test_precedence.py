@@ -121,10 +121,10 @@ async def test_a_value_refused_for_now_comes_later(
     await until(processes, YIELDING)
 
 
-async def test_the_last_pre_vote_counts(
+async def test_the_last_change_counts(
     processes: Processes, refusals: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another pre-vote is tried at once, though an earlier one waits, and that is forgotten."""
+    """Another change is tried at once, though an earlier one waits, and that is forgotten."""
     precedence = Precedence(processes.directory)
     precedence.settle(PIDS, yields=True)
     monkeypatch.setattr(module, "RAISE_RETRY_S", TIMEOUT_S)

@@ -45,7 +45,7 @@ class Precedence:
         self._pids, self._yields = frozenset(pids), yields
         # Who is not among them has ended; another process may get its number.
         self._lowered &= self._pids
-        # Whatever is waited for: another pre-vote is tried at once.
+        # Whatever is waited for: another change is tried at once.
         self._cancel()
         if not self._give():
             self._task = asyncio.create_task(self._give_later())
