@@ -38,12 +38,13 @@ def recorded(data: Path, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, 
 def is_call(method: str, outcome: str, **request: str) -> Callable[[dict[str, Any]], bool]:
     """Return what tells calls of a method with that outcome, and of that request if it is given.
 
-    Other tests write into the audit log of the shared replica, too.
+    Other tests write into the audit log of the shared replica, too, and one that could not be read
+    has no request.
     """
 
     def wanted(record: dict[str, Any]) -> bool:
         return record["outcome"] == outcome and any(
-            part["method"] == method and request.items() <= part.get("request", {}).items()
+            part["method"] == method and request.items() <= (part.get("request") or {}).items()
             for part in record.get("methods", ())
         )
 
