@@ -133,6 +133,8 @@ class Shell:
     def _run_behind(self, command: Command, text: str) -> str:
         """Start a cluster, and return what it said once it is ready."""
         log = self._background
+        # Bash opens it a moment later, and another command may have been behind before.
+        log.write_text("")
         _, code = self._told(f"{text} >{log} 2>&1 &\n")
         assert code == 0, str(command)
         deadline = time.monotonic() + READY_TIMEOUT_S
