@@ -13,7 +13,7 @@ import random
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from coordinator import vsr, yielding
+from coordinator import vsr
 from coordinator.app.config import Config
 from coordinator.app.face import FacePorts, PublicFace
 from coordinator.app.leadership import Leadership, StandingPorts
@@ -122,7 +122,6 @@ class Coordinator:
         self._face = self._make_face(Authenticator(cluster_key, files.cluster_id, wall_clock_us))
         self._standing = self._make_standing()
         self._fitness = self._make_fitness()
-        self._yielding = self._make_yielding()
         orchestrator = self._snapshots.orchestrator
         self._telemetry.serve(
             Sources(self.driver, self._clients, self.alarms, self._mux, orchestrator)
@@ -177,8 +176,6 @@ class Coordinator:
         if self._members is not None:
             self._start(self._members.run())
         self._start(self._fitness.run())
-        if self._yielding is not None:
-            self._start(self._yielding.run())
 
     async def _stop(self, grace_ms: int) -> None:
         await self._face.stop(grace_ms)
@@ -380,19 +377,6 @@ class Coordinator:
         else:
             self.alarms.clear(kind)
 
-    def _make_yielding(self) -> yielding.Yielding | None:
-        if not self._config.shares_machine:
-            return None
-
-        def look() -> yielding.Seen:
-            progress = self.driver.progress
-            follows = (
-                progress.status is vsr.ReplicaStatus.NORMAL and not self.driver.serving.is_primary
-            )
-            return yielding.Seen(follows, progress.op, progress.applied_op)
-
-        return yielding.Yielding(yielding.YieldingPorts(look, yielding.say, monotonic_ms))
-
     def _make_face(self, authenticator: Authenticator) -> PublicFace:
         ports = FacePorts(
             cluster_id=self._files.cluster_id,
@@ -426,8 +410,6 @@ class Coordinator:
     # --- Replica ---
 
     def _status_changed(self, changed: vsr.StatusChanged) -> None:
-        if self._yielding is not None:
-            self._yielding.look()  # a new primary asks for its share before anything else
         self._telemetry.status_changed(changed)
         self._standing.status_changed(changed)
 

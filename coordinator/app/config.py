@@ -67,7 +67,6 @@ class Config:
     advertise: str | None
     peers: PeerSettings | None
     """None for a cluster of one replica."""
-    shares_machine: bool
     quotas: QuotaConfig
     audit_bytes: int
     """Of all files together; 0 keeps no audit log."""
@@ -120,12 +119,6 @@ def parser() -> argparse.ArgumentParser:
     add("--tls-certificate", type=Path, help="PEM chain; needs --tls-key")
     add("--tls-key", type=Path, help="PEM private key; needs --tls-certificate")
     add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
-    add(
-        "--shares-machine",
-        action="store_true",
-        help="other replicas run on this machine: say on stdout, by `yields` in a line of JSON,"
-        " whether their processes may come first",
-    )
     peers.add_arguments(result)
     telemetry.add_arguments(result)
     return result
@@ -261,7 +254,6 @@ def parse(arguments: list[str]) -> Config:
         telemetry=_telemetry(options),
         advertise=options.advertise,
         peers=_peers(options),
-        shares_machine=options.shares_machine,
         quotas=_quotas(options),
         audit_bytes=_audit_bytes(options),
         reflection=not options.no_reflection,

@@ -9,7 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -23,7 +23,6 @@ from viewstamp.cluster import (
     PreflightError,
     Program,
 )
-from viewstamp.cluster.precedence import Precedence
 from viewstamp.cluster.process import EXIT_DIVERGED, EXIT_RESTART, FAILED_STARTS_MAX
 
 READY = "import json, signal, time; print(json.dumps({'ready': True}), flush=True)"
@@ -189,30 +188,6 @@ async def test_stubborn_process_is_killed(tmp_path: Path) -> None:
     pids = running.pids
     await running.stop()
     assert not any(psutil.pid_exists(pid) for pid in pids.values())
-
-
-async def test_a_replica_that_yields_comes_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the coordinator says counts for the services of its replica, until it dies."""
-    settled: list[tuple[set[int], bool]] = []
-
-    def settle(_: Precedence, pids: Iterable[int], *, yields: bool) -> None:
-        settled.append((set(pids), yields))
-
-    monkeypatch.setattr(Precedence, "settle", settle)
-    yielding = READY.replace("signal, time;", "signal; print(json.dumps({'yields': True}));")
-    async with cluster(tmp_path, users=SERVE, coordinator=f"{yielding}; signal.pause()") as running:
-        first = {running.pids["users"]}
-        await until(lambda: (first, True) in settled)
-        running.kill("users")
-        await running.wait_ready()
-        second = {running.pids["users"]}
-        assert settled[-1] == (second, True)
-        settled.clear()
-        running.kill("coordinator")
-        await until(lambda: settled[-1:] == [(second, True)])
-        assert (second, False) in settled
 
 
 async def test_a_full_disk_keeps_no_line_from_the_supervisor(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ REPEATED: Final = {
     "Freezer": "the machine kits of mux and services are still two",
     "Table": "the machine kits of mux and services are still two",
     "UndoLog": "the machine kits of mux and services are still two",
-    "Seen": "goes with the processor priorities (ADR 17)",
 }
 
 

@@ -14,7 +14,6 @@ from typing import Final
 
 from viewstamp.cluster.errors import ClusterFailed
 from viewstamp.cluster.lifecycle import READY_TIMEOUT_S, Lifecycle
-from viewstamp.cluster.precedence import Precedence
 from viewstamp.cluster.preflight import (
     KEY_FILE,
     DirectoryLock,
@@ -69,7 +68,6 @@ class LocalCluster(Lifecycle):
         self._sockets: Path | None = None
         self._supervised: dict[str, Supervised] = {}
         self._changed = asyncio.Event()
-        self._precedence = Precedence()
         self._stopped = False
 
     @property
@@ -119,7 +117,7 @@ class LocalCluster(Lifecycle):
         programs = self._programs if self._programs is not None else self._real_programs()
         for program in map(self._adapt, programs):
             supervised = Supervised(
-                program, self.data_directory / "log", self._child_environment(), self._tell_changed
+                program, self.data_directory / "log", self._child_environment(), self._changed.set
             )
             self._supervised[program.name] = supervised
             supervised.start()
@@ -152,7 +150,6 @@ class LocalCluster(Lifecycle):
     async def stop(self) -> None:
         """Stop the coordinator, then the services: SIGTERM, and SIGKILL after the grace period."""
         self._stopped = True
-        self._precedence.stop()
         coordinator = self._supervised.get(COORDINATOR)
         if coordinator is not None:
             await coordinator.stop(self._stop_grace_s)
@@ -189,14 +186,6 @@ class LocalCluster(Lifecycle):
         # And from nowhere else: the current directory may have a `services`, or a `json.py`.
         environment["PYTHONSAFEPATH"] = "1"
         return environment
-
-    def _tell_changed(self) -> None:
-        coordinator = self._supervised.get(COORDINATOR)
-        yields = coordinator is not None and coordinator.yields
-        if not self._stopped:
-            services = [pid for name, pid in self.pids.items() if name != COORDINATOR]
-            self._precedence.settle(services, yields=yields)
-        self._changed.set()
 
     async def _until_ready(self, limit: asyncio.Timeout, timeout_s: float) -> None:
         applied = self._applied()

@@ -16,7 +16,6 @@ CHOSEN: Final = frozenset(
     {
         *("--service", "--cluster-key", "--cluster-id", "--telemetry-directory"),
         *("--replica-id", "--replica-count", "--peer-listen", "--peer", "--standby"),
-        "--shares-machine",
     }
 )
 # Of several replicas each needs another value.
@@ -27,9 +26,7 @@ OF_ONE_REPLICA: Final = frozenset(
     }
 )
 # No word behind these is their value.
-SWITCHES: Final = frozenset(
-    {"--telemetry-compress", "--shares-machine", "--no-reflection", "--channelz"}
-)
+SWITCHES: Final = frozenset({"--telemetry-compress", "--no-reflection", "--channelz"})
 _HELP: Final = frozenset({"-h", "--help"})
 
 

@@ -45,9 +45,8 @@ _HARMLESS: Final = frozenset({signal.SIGSTOP, signal.SIGCONT})
 class Program:
     """A program: its name among its fellows, and its command line, absolute path first.
 
-    It is ready once it prints a line on stdout that is a JSON object with a true `ready`. With
-    `yields`, true or false, it says whether others on this machine may come first from now on; with
-    a number `applied`, which grows, that it gets on and is to be waited for.
+    It is ready once it prints a line on stdout that is a JSON object with a true `ready`. With a
+    number `applied`, which grows, it says that it gets on and is to be waited for.
     """
 
     name: str
@@ -57,8 +56,7 @@ class Program:
 class Supervised:
     """A program kept running.
 
-    `changed` is called whenever it is started, gets on, becomes ready, yields or no longer does,
-    dies, or fails.
+    `changed` is called whenever it is started, gets on, becomes ready, dies, or fails.
     """
 
     def __init__(
@@ -72,7 +70,6 @@ class Supervised:
         self.log_path = log_directory / f"{program.name}.log"
         self.restarts = 0
         self.is_ready = False
-        self.yields = False
         self.applied = 0  # the most that it was heard to have got through, in any incarnation
         self.failure: ClusterFailed | None = None
         self.has_diverged = False
@@ -124,7 +121,7 @@ class Supervised:
         try:
             while not self._stopping:
                 exit_code = await self._run_once()
-                self._process, self.is_ready, self.yields = None, False, False
+                self._process, self.is_ready = None, False
                 self._changed()
                 if self._stopping or self._stays_down(exit_code) or self._gave_up(exit_code):
                     return
@@ -191,9 +188,6 @@ class Supervised:
     def _take(self, said: dict[str, Any]) -> None:
         if not self.is_ready and said.get("ready") is True:
             self.is_ready = self._was_ready_now = self._has_been_ready = True
-            self._changed()
-        if isinstance(yields := said.get("yields"), bool):
-            self.yields = yields
             self._changed()
         if isinstance(applied := said.get("applied"), int) and applied > self.applied:
             self.applied = applied

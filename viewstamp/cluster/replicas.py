@@ -129,8 +129,6 @@ class LocalReplicas(Lifecycle):
         for other, address in enumerate(peers[: self._count]):
             if other != replica_id:
                 arguments += ["--peer", f"{other}={address}"]
-        if len(peers) > 1:
-            arguments.append("--shares-machine")
         for standby, address in enumerate(peers[self._count :], start=self._count):
             arguments += ["--standby", f"{standby}={address}"]
         # One page for Prometheus cannot be served by all; each replica has one if it may choose.
