@@ -23,6 +23,9 @@ STALL_CHECK_S: Final = 0.25
 LOOK_ELSEWHERE_S: Final = 1.0
 # How long the reader may take to learn why the stream that the writer lost has ended.
 VERDICT_TIMEOUT_S: Final = 1.0
+# A refusal that overtakes the first message makes its writing fail, and grpc.aio then forgets the
+# refusal: the stream is opened again to hear it. It is a race, so a few times are enough.
+OPENINGS_MAX: Final = 4
 # Requests of so many bytes go out together: what a message costs by itself no longer counts then.
 PACKED_BYTES_MAX: Final = 256 * KIB
 
@@ -38,13 +41,29 @@ async def open_stream(
         request_serializer=submit_pb2.SubmitRequest.SerializeToString,
         response_deserializer=submit_pb2.SubmitResponse.FromString,
     )
-    call: StreamCall = method(metadata=bearer(access_token))
     opening = submit_pb2.OpenStream(session_id=session_id, takes_packed_answers=True)
-    await call.write(submit_pb2.SubmitRequest(open=opening))
+    call = await _with_first_message(
+        lambda: method(metadata=bearer(access_token)), submit_pb2.SubmitRequest(open=opening)
+    )
     response: Any = await call.read()
     if response is grpc.aio.EOF or not response.HasField("opened"):
         raise ProtocolError("the cluster did not answer the opening of a stream with `opened`")
     return call, response.opened
+
+
+async def _with_first_message(
+    begin: Callable[[], StreamCall], message: submit_pb2.SubmitRequest
+) -> StreamCall:
+    for openings_left in reversed(range(OPENINGS_MAX)):
+        call = begin()
+        try:
+            await call.write(message)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.INTERNAL or not openings_left:
+                raise
+        else:
+            return call
+    raise AssertionError("the last opening returns or raises")
 
 
 class SubmitLink:
