@@ -28,7 +28,8 @@ The shell's duties:
   it calls `Mux.fail_reads` for that stage.
 - Answer reads of catalog from `Mux.catalog`, at once or by a deferred answer, never late: a batch
   that waits for the catalog to change would keep it from changing.
-- `CutTaken` comes before the `Applied` of its prepare. Once that generation is the one to restart
+- `CutTaken` and `CatalogChanged` come before the `Applied` of their prepare, and all three are
+  carried out without a turn of the loop between them. Once that generation is the one to restart
   from, call `Mux.release`: the next cut is then a delta against it.
 - MuxError and AssertionError stop the replica.
 

@@ -10,12 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from coordinator.base.slices import TimeSlice
 from coordinator.mux import types as mux_types
 from coordinator.mux.mux import Mux
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.errors import Refusal
+
+# What the apply of one prepare tells is carried out in one turn of the loop, up to its `Applied`:
+# the orchestrator must never see a cut without the catalog that shows it.
+_BEFORE_APPLIED: Final = (mux_types.CutTaken, mux_types.CatalogChanged)
 
 
 class MuxEffects:
@@ -82,8 +87,14 @@ class MuxEffects:
             if own.is_over:
                 asyncio.get_running_loop().call_soon(self._guard, self._begin_slice)
                 return
-            self._carry_out(self._waiting.popleft())
+            while isinstance(self._carry_out_next(), _BEFORE_APPLIED):
+                pass
         self._is_under_way = False
+
+    def _carry_out_next(self) -> mux_types.MuxEffect:
+        effect = self._waiting.popleft()
+        self._carry_out(effect)
+        return effect
 
     def _begin_slice(self) -> None:
         self._go_on(TimeSlice())

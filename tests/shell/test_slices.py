@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -129,3 +130,20 @@ async def test_reads_that_wait_are_not_sent_to_the_next_process(sequence: int) -
     expected = [effects[0], *([effects[1]] if sequence else []), other]
     await carried.until(len(expected))
     assert carried.seen == expected
+
+
+async def test_nobody_sees_half_of_what_a_prepare_tells() -> None:
+    """The loop turns before a cut or behind its `Applied`, but not between: who looks at the
+    generation then would see it frozen and not cut, and end the replica."""
+    carried = Carried()
+    nothing: Any = None
+    told: list[mux_types.MuxEffect] = [
+        mux_types.CutTaken(4, 7, 0, 9, 1, 1, nothing, nothing),
+        mux_types.CatalogChanged((), ()),
+        mux_types.Applied(7, 0, 9, (), ()),
+    ]
+    later = batch(mux_types.Stage.STREAMS, 1)
+    carried.effects.lead(lambda: [*told, later])
+    assert carried.seen == told
+    await carried.until(4)
+    assert carried.seen == [*told, later]
