@@ -13,8 +13,10 @@ import grpc.aio
 from tests.abuse import scene
 from tests.abuse.hostile import Hostile
 from tests.abuse.tally import Tally
+from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.users.v1 import users_service_pb2 as users_pb2
 from viewstamp.client import Client, ClientError, Refusal
+from viewstamp.client.transport import refusal_in
 
 REST_S: Final = 0.01
 # The library gives up no earlier than a caller in the field would.
@@ -101,6 +103,17 @@ class Honest:
             await asyncio.sleep(LOGIN_EVERY_S)
 
     async def _login(self, request: users_pb2.LoginRequest) -> None:
+        """Log in, again where the answer says so, for as long as the library goes on for a read."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                try:
+                    return await self._login_once(request)
+                except grpc.aio.AioRpcError as error:
+                    refusal = refusal_in(error)
+                    if refusal is None or refusal.reason != Reason.REASON_READ_DEADLINE:
+                        raise
+
+    async def _login_once(self, request: users_pb2.LoginRequest) -> None:
         await self._caller.channel.unary_unary(
             "/viewstamp.api.users.v1.UsersService/Login",
             request_serializer=users_pb2.LoginRequest.SerializeToString,
@@ -115,6 +128,8 @@ class Honest:
             self._figures.errors[f"{kind}: {refusal.name}"] += 1
         except ClientError as error:
             self._figures.errors[f"{kind}: {type(error).__name__}"] += 1
+        except TimeoutError:
+            self._figures.errors[f"{kind}: no answer within {TIMEOUT_S} s"] += 1
         except grpc.aio.AioRpcError as error:
             self._figures.errors[f"{kind}: {error.code().name} {error.details()}"[:120]] += 1
         else:
