@@ -62,6 +62,7 @@ class DropRule(Enum):
     ALREADY_INSTALLED = "already_installed"
     NOT_INSTALLED = "not_installed"
     STALE_START_VIEW = "stale_start_view"
+    UNASKED_START_VIEW = "unasked_start_view"
     RESTARTED_PRIMARY = "restarted_primary"
     ABDICATING = "abdicating"
     NOT_HELD = "not_held"

@@ -173,6 +173,12 @@ def stale_start_view(state: ReplicaState, message: StartViewMessage) -> bool:
     return message.view in (state.log_view, last_view) and message.head_op < state.log.op
 
 
+def unasked_start_view(state: ReplicaState, message: StartViewMessage) -> bool:
+    """A late log for a newcomer's previous life may lack entries that it vouched for since."""
+    is_newcomer = state.voting_view == NOT_ADMITTED and not state.is_standby
+    return is_newcomer and message.nonce != state.boot_nonce
+
+
 def not_installed(state: ReplicaState, message: RequestStartViewMessage) -> bool:
     """This replica does not lead its view yet, or no longer."""
     if message.view > state.view:
@@ -418,6 +424,7 @@ START_VIEW_RULES: Rules = (
     (DropRule.NOT_FROM_PRIMARY, not_from_primary_of),
     (DropRule.ALREADY_INSTALLED, already_installed),
     (DropRule.STALE_START_VIEW, stale_start_view),
+    (DropRule.UNASKED_START_VIEW, unasked_start_view),
 )
 REQUEST_START_VIEW_RULES: Rules = (
     (DropRule.NOT_INSTALLED, not_installed),

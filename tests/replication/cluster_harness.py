@@ -8,7 +8,7 @@ was durable on a replication quorum of disks before anyone executed it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from coordinator.vsr import (
@@ -65,6 +65,15 @@ def read_initial_members(body: bytes) -> Sequence[bytes]:
 def configuration(replica: int, replica_count: int, standby_count: int = 0) -> Configuration:
     """The configuration of one replica of the test cluster."""
     return Configuration(CLUSTER_ID, replica, replica_count, FEATURE_LEVEL, standby_count)
+
+
+Arrives = Callable[[int, Message], bool]
+"""Whether a message to a replica arrives."""
+
+
+def always(to: int, message: Message) -> bool:
+    """Lose nothing."""
+    return True
 
 
 class Machine:
@@ -371,26 +380,29 @@ class Cluster:
         """Tell a replica the time."""
         return self.step(index, Tick())
 
-    def settle(self) -> None:
-        """Let everything that is under way happen, until nothing is."""
+    def settle(self, arrives: Arrives = always) -> None:
+        """Let everything that is under way happen, until nothing is; lose what does not arrive."""
         progress = True
         while progress:
-            progress = False
+            progress = bool(self.network)
             while self.network:
-                self.deliver()
-                progress = True
+                _, send = self.network[0]
+                if arrives(send.to_replica, send.message):
+                    self.deliver()
+                else:
+                    self.network.pop(0)
             for machine in self.machines:
                 progress = self._settle_disk(machine) or progress
 
-    def pass_time(self, duration_ms: int) -> None:
+    def pass_time(self, duration_ms: int, arrives: Arrives = always) -> None:
         """Let time pass, in which whatever is under way happens at once."""
-        self.settle()
+        self.settle(arrives)
         for _ in range(duration_ms // TICK_MS):
             self.now_ticks += 1
             for machine in self.machines:
                 if machine.index not in self.stopped:
                     self.tick(machine.index)
-            self.settle()
+            self.settle(arrives)
 
     def _settle_disk(self, machine: Machine) -> bool:
         busy = bool(machine.writes or machine.superblock_write)
