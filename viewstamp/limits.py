@@ -250,7 +250,7 @@ ABDICATE_MS: Final = 5_000
 APPLY_STALL_MS: Final = 5_000
 # Committed entries asked for in one message.
 CATCH_UP_OPS: Final = 16
-# Journal that a snapshot covers is kept for a replica that was heard so lately, up to so much.
+# Retain covered log for replicas heard from within this time, up to this many bytes.
 RETAIN_FOR_BACKUP_MS: Final = 60_000
 RETAIN_FOR_BACKUP_BYTES_MAX: Final = 64 * MIB
 # A replica further behind than this does not lead the next view.

@@ -105,7 +105,7 @@ def parser() -> argparse.ArgumentParser:
         "--journal-retain-ms",
         type=int,
         default=RETAIN_FOR_BACKUP_MS,
-        help="keep what a snapshot covers for another replica that was heard so lately",
+        help="retain covered log for replicas heard from within this time",
     )
     _add_snapshots(result)
     _add_quotas(result)

@@ -1,17 +1,16 @@
-"""A snapshot to restart from that is damaged here in every copy, made whole by the other replicas.
+"""Before the start: repair the adopted snapshot from other replicas if no local copy is intact.
 
-A member of a cluster has what a lone replica has not: others with the same state. So it does not
-refuse to start, but takes the manifest of the same generation from one of them, and those of its
-layers of which no copy here is intact; they are known by their content. If none has that
-generation any more, it takes the one that a peer would restart from itself: that is what state
-transfer does for a replica that was away for long, and the journal goes on behind its cut, or is
-begun anew there.
+Other members of the cluster have the same state. So a member does not refuse to start: it takes
+the manifest of the same generation from a peer, and the layers with no intact local copy. Content
+hashes identify the layers. If no peer has that generation any more, the member takes the
+generation that a peer would itself restart from, as state transfer does for a replica that was
+away for long. The journal then continues behind that cut, or begins anew there.
 
-Nothing else of the process runs meanwhile: it has no state to run with. But it serves its peers
-what is good of its own files, since they may all have come up with damage; and it tells them why it
-does not speak, so that somebody who looks at their status sees it. It waits for them as long as it
-takes: a start that is refused would have to be repeated by hand. Only a build that is too old for
-what all of them have cannot be helped by waiting.
+Nothing else of the process runs meanwhile, because there is no state to run with. The process
+serves its intact files to peers, because all replicas may have started with damage. It also tells
+peers why it is silent, so that their status shows the reason. The process waits for peers without
+a deadline: an operator would have to repeat a refused start by hand. Waiting cannot help a build
+that is too old for the generations of all peers.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@
 file in here: the driver brings events in and carries effects out. The same events give the same
 effects, on any machine, so whole clusters run in one process and one seed.
 
-The rule that everything rests on: *the log view v is written only after the whole log that view v
+The basic rule: *the log view v is written only after the whole log that view v
 began with is durable in the own journal, contiguous and chained.* So a vote is a faithful copy of
 one log whenever its replica may have crashed, and no headers have to be kept beside the journal.
 
 A *standby* is a replica whose index is at or beyond the replica count. It journals and executes
-what the others commit, takes their snapshots, and never votes, vouches, pre-votes or leads: no
-quorum, of whatever kind, has it in it. It is like one that lost its disk and never asks to be
-admitted.
+what the others commit, takes their snapshots, and never votes, vouches, pre-votes or leads. No
+quorum of any kind contains a standby. A standby is like a replica that lost its disk and never asks
+to be admitted.
 
 The caller's duties
 ===================
@@ -33,15 +33,15 @@ The caller's duties
    When 16 are not applied no more come. A `Commit` without a body is read from the journal by op;
    it is one that an earlier process wrote, or one that this replica was slow to execute. Entries
    come in any status but blank and halted: what is committed is so for ever.
-7. Whatever read of the journal finds a damaged record, tell `RecordFaulty`. It is written anew, and
-   a `Commit` that was waiting for it comes again with the body.
+7. Give `RecordFaulty` when any read of the journal finds a damaged record. The core has the record
+   rewritten, and repeats a `Commit` that was waiting for the record, with the body.
 8. Deliver `Tick` when the last `Arm` said so. A tick too many does no harm.
 9. On `BootstrapReady` make a body that lists the nonces and give it as `Found`. If it comes again,
    because an initial member booted anew, do that again.
 10. Ask `batch_refusal()` before taking a batch together, so that a refusal costs nothing.
-11. Give `Abdicate` to a primary that is to hand over, and `Unfit` to a replica that had better not
-    lead: its stages do not answer, its disk is full. `Fit` ends that. Give `Unfit` only while you
-    know of another replica that is fit: else the view goes round and nobody leads.
+11. Give `Abdicate` to a primary that is to hand over. Give `Unfit` to a replica that should not
+    lead because its stages do not answer or its disk is full; `Fit` ends that. Give `Unfit` only
+    while another replica is known to be fit: otherwise views change without end, with no leader.
 12. Give `Suspect` when a replica's process seems to be gone. It saves time, and does no harm. Give
     `ReadIndexAbandoned` when nobody waits for a read any more: it takes no place then.
 13. On `SnapshotNeeded` fetch that snapshot, write its generation to the superblock, and start the
@@ -51,9 +51,9 @@ The caller's duties
 15. On `InvariantViolation`, or any error but `CallerError`, end the process. After `CallerError`
     nothing changed, and the driver has a bug.
 
-The driver cannot send too early, because nothing that needs durability is handed to it before: the
-acknowledgement of an entry is an effect of `RecordsDurable`, not of the write. The usual other way,
-to attach the message to the write, would release it in a view that ended meanwhile.
+The driver cannot send too early, because the core makes no message that needs durability before
+the durability: the acknowledgement of an entry is an effect of `RecordsDurable`, not of the write.
+A message attached to the write, the usual way, could leave for a view that ended meanwhile.
 
 The messages
 ============

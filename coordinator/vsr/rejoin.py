@@ -1,11 +1,12 @@
-"""The way back of a replica that lost its disk.
+"""The return of a replica that lost its disk.
 
-It looks blank, but may have vouched for entries, and promised votes, that it does not remember. So
-it bootstraps nothing, and takes part as a *non-voter*: it journals, executes, and says so to nobody
-who counts. That it is one is on its disk before its journal has an entry, so that it stays one
-whatever happens. Once it holds the primary's log, it asks to be admitted. A primary of view v that
-a replication quorum of voters confirms to be in it admits the newcomer for view v + 2: in v + 1 it
-may have voted before. When that is on the newcomer's disk, the primary resigns in favour of v + 2.
+Such a replica looks blank, but may have vouched for entries, and promised votes, that it does not
+remember. So it bootstraps nothing, and takes part as a *non-voter*: it journals and executes, and
+no quorum counts it. Its disk says that it is a non-voter before its journal has an entry, so a
+crash does not change the role. Once it holds the primary's log, it asks to be admitted. A
+replication quorum of voters confirms the primary of view v. Then this primary admits the newcomer
+for view v + 2, because the newcomer may have voted in v + 1 before. When the newcomer's disk has
+the admission, the primary resigns in favour of v + 2.
 
 With two replicas there is no quorum without the newcomer, and people have to decide.
 
