@@ -1,10 +1,10 @@
-"""When the core looks at its timeouts: once they are due, or after what came meanwhile was heard.
+"""When the core checks its timeouts: once they are due, or after it took in waiting messages.
 
-A process that was held up, by work of its own or by a machine that had no processor for it, finds
-its timers due and its messages unread. A backup that looked at its timers first would suspect a
-primary whose heartbeats lie before its door; and where all replicas are held up by the same entry,
-all backups would do so at once. So one that comes late hears first, and once only. A primary does
-not: heartbeats are what its timers are for.
+A process that was held up, by its own work or by a machine without a free processor, finds
+its timers due and its messages unread. A backup that checked its timers first would suspect a
+primary whose heartbeats are still unread. Where one entry holds up all replicas, all backups would
+do so at once. So a late backup takes in messages first, and only once. A late primary does not
+wait, because its timers send the heartbeats.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final
 from coordinator.base.clock import now_ticks
 from viewstamp.limits import TICK_MS
 
-# Who comes that late was held up: a free process comes within one or two.
+# A tick that is this late means that the process was held up: a free one ticks within 1 or 2 ms.
 LATE_MS: Final = 50
-# What lies in sockets is with the core within this, unless the process is held up again.
+# Messages waiting in sockets reach the core within this, unless the process is held up again.
 HEARING_MS: Final = 50
 
 

@@ -1,8 +1,8 @@
 """How much of the journal is kept, behind a snapshot that covers it, for replicas that lag.
 
-A replica that restarts, or is slow for a moment, then has from its peers what it lacks, and needs
-no snapshot of them. It is waited for so long and with so many bytes of journal; not at all on a
-disk that is full. What one replica drops another may still have, and whoever asks gets it.
+A replica that restarts, or is slow for a moment, then gets its missing entries from its peers and
+needs no snapshot from them. The journal keeps covered log for a limited time and up to a limited
+size, and keeps none on a full disk. Entries that one replica drops may still be at another.
 """
 
 from __future__ import annotations

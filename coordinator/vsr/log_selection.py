@@ -2,9 +2,9 @@
 
 What lies at or below the highest commit point of the votes is committed and not in question. Above
 it the votes with the highest log view are *canonical*: their logs hold everything that was
-committed in any view. An entry may be cut off only if it certainly was never committed, which is
-so when no canonical log holds it, or when so many replicas certainly never held it (*nacks*) that
-no replication quorum can have. A damaged record is no nack: its replica may have vouched for it.
+committed in any view. An entry may be cut off only if it was provably never committed: either no
+canonical log holds it, or enough replicas provably never held it (*nacks*) that no commit quorum
+can exist. A damaged record is no nack: its replica may have vouched for it.
 
 Two canonical logs can differ above what is committed: a replica may have crashed while it took
 over a later view's log. The entry of the later view is preferred; neither is committed, because
