@@ -248,6 +248,8 @@ VIEW_CHANGE_MS_MAX: Final = 8_000
 ABDICATE_MS: Final = 5_000
 # So does one whose stages have not got on for so long, if another replica is fit to lead.
 APPLY_STALL_MS: Final = 5_000
+# And one whose disk has not finished a write for so long. Slow disks take tenths of a second.
+DISK_STALL_MS: Final = 3_000
 # Committed entries asked for in one message.
 CATCH_UP_OPS: Final = 16
 # Retain covered log for replicas heard from within this time, up to this many bytes.

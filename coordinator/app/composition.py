@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from coordinator import vsr
@@ -52,7 +53,7 @@ from coordinator.stages import codec
 from coordinator.stages.client import CoordinatorIdentity
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.format.prepare import SealedPrepare, seal
-from viewstamp.limits import FEATURE_LEVEL_MAX
+from viewstamp.limits import DISK_STALL_MS, FEATURE_LEVEL_MAX
 from viewstamp.telemetry import fields
 from viewstamp.telemetry.settings import Telemetry
 
@@ -189,11 +190,16 @@ class Coordinator:
             await client.close()
         await self._snapshots.stop()
         if grace_ms:
-            committed_op = self.driver.core.recordable_commit
-            await self._writer.call(lambda: self._files.record_commit(committed_op))
+            await self._record_commit()
         self._writer.close()
         self._files.close()
         self._standing.stopped()
+
+    async def _record_commit(self) -> None:
+        committed_op = self.driver.core.recordable_commit
+        with suppress(TimeoutError):  # of a disk that hangs, as closing says
+            async with asyncio.timeout(DISK_STALL_MS / 1000):
+                await self._writer.call(lambda: self._files.record_commit(committed_op))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -356,6 +362,8 @@ class Coordinator:
                 applied_op=self.driver.progress.applied_op,
                 services=self._services.states(),
                 is_full=self._space.full,
+                is_writing=self._writer.is_writing,
+                writes_done=self._writer.writes_done,
                 has_fit_peer=members is not None and members.reports.has_fit_peer(),
             )
 

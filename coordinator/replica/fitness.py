@@ -1,4 +1,4 @@
-"""Whether this replica is fit to lead: its stages apply what is committed, and its disk has room.
+"""Whether this replica is fit to lead: stages apply, and the disk writes and has room.
 
 A primary that is not gives its view up, if another replica is better off, and leads no later one
 until the reason is gone. A lone replica has nobody to give up for; like any other it is not ready
@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Final
 
 from coordinator import vsr
-from viewstamp.limits import APPLY_STALL_MS
+from viewstamp.limits import APPLY_STALL_MS, DISK_STALL_MS
 
 LOOK_INTERVAL_MS: Final = 250
 PAUSE_MS_MAX: Final = 2 * LOOK_INTERVAL_MS
@@ -33,17 +33,22 @@ class ServiceState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a look at the replica finds. `has_fit_peer`: another replica could lead."""
+    """What a look at the replica finds. `has_fit_peer`: another replica could lead.
+
+    `writes_done` counts what the journal's thread has finished; it has more to do if `is_writing`.
+    """
 
     committed_op: int
     applied_op: int
     services: Mapping[str, ServiceState]
     is_full: bool
+    is_writing: bool
+    writes_done: int
     has_fit_peer: bool
 
 
 class StallWatch:
-    """How long the stages have not got on.
+    """How long the stages, or the disk, have not got on.
 
     What counts is the time between looks, and of a long pause only a little: a process that was
     stopped, or starved, has not seen its stages stand still meanwhile.
@@ -53,6 +58,8 @@ class StallWatch:
         self._looked_ms = 0
         self._applied_op = -1
         self._still_ms = 0
+        self._writes_done = -1
+        self._writing_ms = 0
         self._away_ms: dict[str, int] = {}
 
     def look(self, seen: Seen, now_ms: int) -> str:
@@ -60,6 +67,9 @@ class StallWatch:
         elapsed_ms = min(now_ms - self._looked_ms, PAUSE_MS_MAX)
         self._looked_ms = now_ms
         self._count(seen, elapsed_ms)
+        self._count_disk(seen, elapsed_ms)
+        if self._writing_ms >= DISK_STALL_MS:
+            return "the disk does not finish a write"
         for name, away_ms in self._away_ms.items():
             if away_ms >= APPLY_STALL_MS:
                 return f"service {name} does not answer"
@@ -76,6 +86,11 @@ class StallWatch:
         self._still_ms = self._still_ms + elapsed_ms if stands and not is_waited_for else 0
         self._applied_op = seen.applied_op
 
+    def _count_disk(self, seen: Seen, elapsed_ms: int) -> None:
+        stands = seen.is_writing and seen.writes_done == self._writes_done
+        self._writing_ms = self._writing_ms + elapsed_ms if stands else 0
+        self._writes_done = seen.writes_done
+
 
 def reason_of(stalled: str, is_full: bool) -> str:
     """Return what speaks against this replica as the primary; empty if nothing does."""
@@ -88,7 +103,7 @@ def reason_of(stalled: str, is_full: bool) -> str:
 class FitnessPorts:
     """What is looked at, and who is told of every new reason, empty for none.
 
-    `said` is told of what speaks against leading, `stalled` of stages that do not get on.
+    `said` is told of what speaks against leading, `stalled` of stages or a disk that do not get on.
     """
 
     look: Callable[[], Seen]

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from coordinator.journal.errors import CorruptRecord, NoSpace
-from viewstamp.limits import KIB, MIB
+from viewstamp.limits import DISK_STALL_MS, KIB, MIB
 
 # What one answer to a peer carries at most, but for a single prepare that is larger.
 REPAIR_BYTES_MAX: Final = 1 * MIB
@@ -60,6 +60,10 @@ class WritableSuperblock(Protocol):
         """Return once the core's part of it is durable."""
 
 
+class DiskHangsError(Exception):
+    """A write does not come back: the process ends without it, as after a crash."""
+
+
 @dataclass(frozen=True, slots=True)
 class HeldEntries:
     """What the journal holds from an op on: as many as fit into one answer, perhaps none.
@@ -102,6 +106,9 @@ class JournalWriter(Generic[State]):
         self._queue: deque[_Prepares | _Discard | _Superblock[State]] = deque()
         self._wake = asyncio.Event()
         self._is_normal = False
+        self.is_writing = False
+        """Whether anything is being written. On a disk that hangs it stays so for ever."""
+        self.writes_done = 0
 
     def persist_prepares(self, prepares: Sequence[Any], *, use_reserve: bool = False) -> None:
         """Append prepares to the journal; snapshot commands may use what is reserved for them."""
@@ -180,6 +187,7 @@ class JournalWriter(Generic[State]):
         while True:
             await self._wake.wait()
             self._wake.clear()
+            self.is_writing = True
             while self._queue:
                 job = self._queue.popleft()
                 if isinstance(job, _Prepares):
@@ -191,7 +199,9 @@ class JournalWriter(Generic[State]):
                 else:
                     await self._write_superblock(job.state)
                     superblock_durable(job.state)
+                self.writes_done += 1
             await self._settle()
+            self.is_writing = False
 
     async def _settle(self) -> None:
         if self._is_normal and not self._journal.is_settled:
@@ -209,7 +219,7 @@ class JournalWriter(Generic[State]):
         await self.call(lambda: self._superblock.write_core(state))
 
     def close(self) -> None:
-        """Wait for the write under way and end the thread."""
+        """Wait for the write under way and end the thread. Raises DiskHangsError."""
         self._thread.close()
 
 
@@ -270,9 +280,11 @@ class _Thread:
         return future
 
     def close(self) -> None:
-        """Finish what was asked for, and end."""
+        """Finish what was asked for, and end. Raises DiskHangsError if that takes too long."""
         self._calls.put(None)
-        self._thread.join()
+        self._thread.join(DISK_STALL_MS / 1000)
+        if self._thread.is_alive():
+            raise DiskHangsError(f"the disk has not finished a write for {DISK_STALL_MS} ms")
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:

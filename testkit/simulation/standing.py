@@ -115,6 +115,8 @@ class Standing:
             applied_op=marks.applied_op,
             services={},
             is_full=self.space.full,
+            is_writing=not self._process.writer.is_idle,
+            writes_done=self._process.writer.writes_done,
             has_fit_peer=self._reports.has_fit_peer(),
         )
 

@@ -39,6 +39,7 @@ class SimulatedWriter:
         self._queue: deque[Job] = deque()
         self._running: Job | None = None
         self._start_job = start_job
+        self.writes_done = 0
 
     @property
     def is_idle(self) -> bool:
@@ -76,6 +77,7 @@ class SimulatedWriter:
         """The job's time is over: do it, tell, and begin the next."""
         assert job is self._running, f"{job.kind} is not what is under way"
         self._running = None
+        self.writes_done += 1
         result = job.work()
         job.then(result)
         self._go_on()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -22,6 +25,8 @@ from viewstamp import limits
 NEXT_LEVEL: Final = limits.FEATURE_LEVEL_MAX + 1
 # One of so many prepares leaves with a bit turned over.
 CORRUPTED_PREPARES: Final = 5
+# While a directory above a file has such a file, syncing does not come back.
+HANGS: Final = "the-disk-hangs"
 
 
 def newer_wire() -> None:
@@ -60,10 +65,23 @@ def corrupting() -> None:
     Outbox.put = put_some_corrupted  # type: ignore[method-assign]
 
 
+def hanging_disk() -> None:
+    """Have the disk hang on request, in the middle of a sync."""
+    sync = os.fdatasync
+
+    def sync_later(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        while any((parent / HANGS).exists() for parent in path.parents):
+            time.sleep(0.05)
+        sync(descriptor)
+
+    setattr(os, "fdatasync", sync_later)  # noqa: B010
+
+
 KINDS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
     {
         kind.__name__: kind
-        for kind in (newer_wire, older_wire, newer_level, other_limits, corrupting)
+        for kind in (newer_wire, older_wire, newer_level, other_limits, corrupting, hanging_disk)
     }
 )
 

@@ -7,13 +7,14 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import grpc.aio
 import pytest
 
 from tests.processes.small_disk import small_disk
-from tests.replicas import snapshotting
+from tests.replicas import odd_coordinator, snapshotting
 from tests.replicas.snapshotting import FILLER, SEGMENT_BYTES, fill, several_generations, transfers
 from tests.replicas.trial import (
     SETTLE_TIMEOUT_S,
@@ -28,7 +29,9 @@ from tests.replicas.trial import (
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.client import Endpoint
 from viewstamp.client import unary as client_unary
+from viewstamp.cluster import Program
 from viewstamp.cluster.local import COORDINATOR
+from viewstamp.cluster.process import last_lines
 from viewstamp.errors import Refusal
 from viewstamp.status import grpc_code
 
@@ -96,6 +99,51 @@ async def test_a_primary_whose_service_hangs_hands_over(tmp_path: Path) -> None:
             finally:
                 hanging.kill("streams", signal.SIGCONT)
             await status_until(made, new, lambda status: not unfit(status, old))
+            await made.until_answered(OPERATIONS)
+        await agree(made)
+
+
+def with_a_disk_that_hangs(replica: int, program: Program) -> Program:
+    """Have coordinators whose disk hangs while a file says so."""
+    if program.name != COORDINATOR:
+        return program
+    words = list(program.command)
+    at = words.index("coordinator")
+    words[at : at + 1] = [odd_coordinator.__name__, odd_coordinator.hanging_disk.__name__]
+    return replace(program, command=tuple(words))
+
+
+async def test_a_primary_whose_disk_hangs_hands_over(tmp_path: Path) -> None:
+    """Callers go on with another primary, all see why, and it follows once its disk goes on."""
+    async with trial(tmp_path, adapt=with_a_disk_that_hangs) as made:
+        async with under_load(made):
+            await made.until_answered(OPERATIONS)
+            old = await made.primary()
+            hangs = made.replicas.replicas[old].data_directory / odd_coordinator.HANGS
+            hangs.touch()
+            await made.until_answered(2 * OPERATIONS)
+            new = await made.primary()
+            assert new != old
+            await status_until(made, new, lambda status: "disk" in unfit(status, old))
+            hangs.unlink()
+            await status_until(made, new, lambda status: not unfit(status, old))
+            await made.until_answered(OPERATIONS)
+        await agree(made)
+
+
+async def test_a_replica_whose_disk_hangs_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    """It waits for its disk for a while, says so, and ends; what it has written is there again."""
+    async with trial(tmp_path, adapt=with_a_disk_that_hangs) as made:
+        hanging = made.replicas.replicas[(await made.primary() + 1) % 3]
+        hangs = hanging.data_directory / odd_coordinator.HANGS
+        hangs.touch()
+        async with under_load(made):
+            await made.until_answered(OPERATIONS)
+            await hanging.stop()
+            log = "\n".join(last_lines(hanging.log_path(COORDINATOR)))
+            assert "has not finished a write" in log
+            hangs.unlink()
+            await hanging.start()
             await made.until_answered(OPERATIONS)
         await agree(made)
 

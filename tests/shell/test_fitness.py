@@ -12,10 +12,12 @@ from coordinator.replica.fitness import (
     Seen,
     ServiceState,
 )
-from viewstamp.limits import APPLY_STALL_MS
+from viewstamp.limits import APPLY_STALL_MS, DISK_STALL_MS
 
 UP, BACK, DOWN = ServiceState.UP, ServiceState.COMING_BACK, ServiceState.DOWN
 SOON, LATE = APPLY_STALL_MS - LOOK_INTERVAL_MS, APPLY_STALL_MS
+DISK_SOON, DISK_LATE = DISK_STALL_MS - LOOK_INTERVAL_MS, DISK_STALL_MS
+HANGS = "the disk does not finish a write"
 FULL = "the disk of its journal is full"
 AWAY = "service streams does not answer"
 STUCK = "op 8 does not get through its stages"
@@ -27,10 +29,13 @@ def seen(
     streams: ServiceState = UP,
     *,
     is_full: bool = False,
+    writing: int | None = None,
     has_fit_peer: bool = True,
 ) -> Seen:
-    """Return what a look finds."""
-    return Seen(committed, applied, {"users": UP, "streams": streams}, is_full, has_fit_peer)
+    """Return what a look finds. `writing`: the number of the write that is under way."""
+    services = {"users": UP, "streams": streams}
+    is_writing = writing is not None
+    return Seen(committed, applied, services, is_full, is_writing, writing or 0, has_fit_peer)
 
 
 class Trial:
@@ -82,10 +87,15 @@ class Trial:
         ([(seen(8, streams=BACK), LATE), (seen(8), LATE)], STUCK),
         ([(seen(8), LATE), (seen(9, 8), 0)], ""),
         ([(seen(), 10 * LATE), (seen(8), SOON)], ""),
+        ([(seen(writing=3), DISK_SOON)], ""),
+        ([(seen(writing=3), DISK_LATE)], HANGS),
+        ([(seen(writing=3), DISK_LATE), (seen(writing=4), 0)], ""),
+        ([(seen(writing=3), DISK_SOON), (seen(writing=4), DISK_SOON)], ""),
+        ([(seen(), LATE), (seen(writing=0), DISK_SOON)], ""),
     ],
 )
 def test_what_speaks_against_it(looks: list[tuple[Seen, int]], reason: str) -> None:
-    """A full disk does at once, stages that stand still do later, unless they come back."""
+    """A full disk does at once; stages and writes that stand still do later, unless they go on."""
     trial = Trial()
     for found, lasts_ms in looks:
         trial.sees(found, lasts_ms)
