@@ -72,7 +72,13 @@ RUN: Final = {
 }
 
 
-@pytest.mark.parametrize("page", RUN)
+# Its worked examples run tests of their own.
+LONG: Final = "CONTRIBUTING.md"
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.long] if page == LONG else []) for page in RUN]
+)
 def test_commands_of_a_page_work(page: str, tmp_path: Path) -> None:
     """The commands of a page succeed one after another, and print what the page shows."""
     shell = Shell(tmp_path)
