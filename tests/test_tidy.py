@@ -15,6 +15,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from benchmarks import limits as documented
 from coordinator.mux.catalog_decisions import CatalogVerdict
 from tests.tidy import (
+    dead_name_rules,
     import_rules,
     name_rules,
     package_rules,
@@ -98,6 +99,11 @@ def test_test_files_shadow_nothing() -> None:
 def test_a_class_name_means_one_thing() -> None:
     """No public class name stands twice in what is installed, unless it is listed."""
     check(name_rules.repeated_classes(python_files()))
+
+
+def test_nothing_public_is_dead() -> None:
+    """What the product defines for others is used by some part of it."""
+    check(dead_name_rules.dead_names(python_files()))
 
 
 def test_length_exemptions_are_needed() -> None:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import grpc
 
-from coordinator.base.slices import Steps, at_once
+from coordinator.base.slices import Steps
 from coordinator.gateway.fingerprints import SentSpan
 from coordinator.gateway.routes import Routes
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
@@ -99,15 +99,11 @@ class Normalizer:
             suffixes |= {first + suffix.index: suffix.suffix for suffix in response.suffixes}
         return suffixes
 
-    def check_count(self, spans: Iterable[tuple[Method, int, bytes]]) -> None:
-        """Raise Refusal if too many commands of one request must pass through here.
+    def checking_count(self, spans: Iterable[tuple[Method, int, bytes]]) -> Steps[None]:
+        """Raise Refusal if too many commands of one request must pass through here, in steps.
 
         Each may cost as much as thousands of others, also as part of a transaction.
         """
-        at_once(self.checking_count(spans))
-
-    def checking_count(self, spans: Iterable[tuple[Method, int, bytes]]) -> Steps[None]:
-        """Do what `check_count` does, in steps; parts of transactions are commands, too."""
         count = part_count = 0
         for method, commands, items in spans:
             if method.name == TRANSACT:

@@ -46,7 +46,6 @@ what is torn for sure (`recovery` says why it has to).
 from __future__ import annotations
 
 from coordinator.journal.errors import (
-    BrokenChain,
     CorruptJournal,
     CorruptRecord,
     JournalError,
@@ -96,7 +95,6 @@ __all__ = [
     "CorruptRecord",
     "CorruptJournal",
     "MissingSegment",
-    "BrokenChain",
     "JournalNotFound",
     "JournalExists",
     "WrongCluster",

@@ -58,16 +58,6 @@ class MissingSegment(JournalError):
         super().__init__(f"{path} is missing, but segments before and after it exist. {_WAYS_OUT}")
 
 
-class BrokenChain(JournalError):
-    """An entry is not the child of the one before it."""
-
-    def __init__(self, op: int, parent: bytes, expected: bytes) -> None:
-        self.op = op
-        super().__init__(
-            f"op {op} names {parent.hex()} as its parent, op {op - 1} is {expected.hex()}"
-        )
-
-
 class JournalNotFound(JournalError):
     """There is no journal to open. It is made once, by `create`, and never silently again."""
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from coordinator.journal.errors import (
-    BrokenChain,
     CorruptRecord,
     JournalFailed,
     JournalNotFound,
@@ -33,7 +32,7 @@ from coordinator.journal.segment import create_segment, remove_blank_segments
 from coordinator.journal.segments import Segments
 from coordinator.storage import Storage, StorageLock
 from viewstamp.format import FormatError
-from viewstamp.format.prepare import NO_PARENT, SealedHeader, SealedPrepare
+from viewstamp.format.prepare import SealedHeader, SealedPrepare
 from viewstamp.format.record import (
     CONTENT_BYTES_MAX,
     JOURNAL_ID_BYTES,
@@ -251,23 +250,6 @@ class Journal:
         if not isinstance(prepare, SealedPrepare) or prepare.checksum != location.header.checksum:
             raise CorruptRecord(path, location.offset, op, "another record lies in its place")
         return prepare
-
-    def iterate(self, from_op: int, to_op: int | None = None) -> Iterator[SealedPrepare]:
-        """The prepares from `from_op` on, read one by one, up to `to_op` or the first op not held.
-
-        Raises CorruptRecord, and BrokenChain where a prepare is not the child of the one before.
-        """
-        parent = NO_PARENT if from_op == 1 else None
-        op = from_op
-        while to_op is None or op <= to_op:
-            prepare = self.read(op)
-            if prepare is None:
-                return
-            if parent is not None and prepare.parent != parent:
-                raise BrokenChain(op, prepare.parent, parent)
-            yield prepare
-            parent = prepare.checksum
-            op += 1
 
     def space(self) -> JournalSpace:
         """How much room there is before appending needs new disk space. Any thread may ask."""

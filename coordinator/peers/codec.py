@@ -92,11 +92,6 @@ class Encoder:
         return found
 
 
-def lane_of(message: PeerMessage) -> OutboxLane:
-    """Return the lane in which messages like this one wait."""
-    return _KINDS[type(message)].lane
-
-
 def decode_packet(
     packet: bytes, cluster_id: bytes, from_replica: int
 ) -> Iterator[PeerMessage | Undecodable]:

@@ -36,11 +36,6 @@ EXPIRE_SESSION_CODE: Final = 3
 # --- The log -------------------------------------------------------------------------------------
 
 
-def decode_requests(body: bytes) -> tuple[mux.LoggedRequest, ...]:
-    """Return the requests of a prepare's body. Raises DecodeError: the body was never ours."""
-    return at_once(logged_requests(requests_of(body)))
-
-
 def requests_of(body: bytes) -> Sequence[log_pb2.LoggedRequest]:
     """Return the requests of a prepare's body as they were logged. Raises DecodeError."""
     return log_pb2.PrepareBody.FromString(body).requests

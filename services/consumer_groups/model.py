@@ -130,13 +130,6 @@ class GroupsState:
         if not groups:
             self.topic_groups.delete(topic)
 
-    def groups_of(self, stream_id: int, topic_id: int) -> list[Group]:
-        """Return the groups of a topic by ascending id."""
-        ids = self.topic_groups.rows.get((stream_id, topic_id))
-        if ids is None:
-            return []
-        return [self.groups.rows[group_id] for group_id in ids.sorted_keys()]
-
     def member(self, group_id: int, session_id: int) -> Member | None:
         """Return the session's place in the group, or None."""
         return self.members.rows.get((group_id, session_id))
@@ -158,26 +151,10 @@ class GroupsState:
         rows = self.members.rows
         return [rows[group_id, session_id] for session_id in sessions.sorted_keys()]
 
-    def members_of_session(self, session_id: int) -> list[Member]:
-        """Return the places of a session by ascending group id."""
-        groups = self.session_groups.rows.get(session_id)
-        if groups is None:
-            return []
-        return [self.members.rows[group_id, session_id] for group_id in groups.sorted_keys()]
-
     def sessions_of_user(self, user_id: int) -> list[int]:
         """Return the sessions in which a user has places, ascending."""
         sessions = self.user_sessions.rows.get(user_id)
         return [] if sessions is None else list(sessions.sorted_keys())
-
-    def members_of_user(self, user_id: int) -> list[Member]:
-        """Return the places of a user's sessions by ascending session and group id."""
-        return [
-            member
-            for session_id in self.sessions_of_user(user_id)
-            for member in self.members_of_session(session_id)
-            if member.user_id == user_id
-        ]
 
     def insert_member(self, member: Member) -> None:
         """Add a place."""

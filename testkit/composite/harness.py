@@ -33,6 +33,7 @@ from services.runtime.machine import Machine
 from services.streams.domain import DOMAIN as STREAMS_DOMAIN
 from services.users.domain import build_domain
 from testkit.composite.cuts import CUT_ROUTES, Cuts
+from testkit.logged_requests import decode_requests
 from viewstamp import limits
 from viewstamp.api.domain.v1 import domain_service_pb2 as pb
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -160,7 +161,7 @@ class Replica:
     def commit(self, entry: Entry) -> None:
         """Take in the next log entry."""
         timestamp, body = entry
-        requests = codec.decode_requests(body)
+        requests = decode_requests(body)
         prepare = CommittedPrepare(
             op=self.mux.op + 1,
             view=1,

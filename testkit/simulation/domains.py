@@ -13,12 +13,12 @@ from random import Random
 from typing import Any, Final
 
 from coordinator.mux import types as mux
-from coordinator.stages import codec
 from coordinator.vsr import Prepare
 from testkit.composite.comparison import check_reply, reasons_alone
 from testkit.composite.harness import STAGES, Replica
 from testkit.composite.model import CODES, NONCE_BYTES, SYSTEM_USER, Answer, Model
 from testkit.composite.workload import Workload
+from testkit.logged_requests import decode_requests
 from testkit.simulation.application import ApplicationKind, Executed
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.log.v1 import log_pb2
@@ -97,7 +97,7 @@ class DomainApplication(Replica):
                     first_revision=header.first_revision,
                     timestamp=header.timestamp,
                     feature_level=header.feature_level,
-                    requests=codec.decode_requests(prepare.body),
+                    requests=decode_requests(prepare.body),
                 )
             )
         )

@@ -62,6 +62,21 @@ class Harness:
         """The machine's state."""
         return self.machine.state
 
+    def members_of_user(self, user_id: int) -> list[Member]:
+        """The places of a user's sessions by ascending session and group id."""
+        return [
+            member
+            for session_id in self.state.sessions_of_user(user_id)
+            for member in self.members_of_session(session_id)
+            if member.user_id == user_id
+        ]
+
+    def members_of_session(self, session_id: int) -> list[Member]:
+        """The places of a session by ascending group id."""
+        groups = self.state.session_groups.rows.get(session_id)
+        ids = [] if groups is None else groups.sorted_keys()
+        return [self.state.members.rows[group_id, session_id] for group_id in ids]
+
     # --- Commands ---
 
     def command(

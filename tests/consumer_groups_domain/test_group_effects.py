@@ -118,7 +118,7 @@ def test_user_takes_members_along(payload: dict[str, object]) -> None:
     harness.effect(**payload)
     assert [member.session_id for member in harness.members()] == [12]
     assert [member.session_id for member in harness.members("second")] == [12]
-    assert harness.state.members_of_user(USER) == []
+    assert harness.members_of_user(USER) == []
     assert len(harness.pending) == 2
     digest = harness.digest()
     harness.effect(**payload)
@@ -148,10 +148,10 @@ def test_session_of_two_users_loses_only_one() -> None:
         harness.create(name)
         harness.join(11, user=user, name=name)
     harness.leave(11, name="third")
-    assert len(harness.state.members_of_user(5)) == 1
+    assert len(harness.members_of_user(5)) == 1
     harness.effect(user_deleted=effects_pb2.UserDeleted(user_id=5))
-    assert len(harness.state.members_of_session(11)) == 1
-    assert len(harness.state.members_of_user(4)) == 1
+    assert len(harness.members_of_session(11)) == 1
+    assert len(harness.members_of_user(4)) == 1
 
 
 def test_session_end_leaves_all_its_groups() -> None:
@@ -164,7 +164,7 @@ def test_session_end_leaves_all_its_groups() -> None:
     harness.settle()
     harness.propose_all()
     harness.effect(session_ended=effects_pb2.SessionEnded(session_id=11))
-    assert harness.state.members_of_session(11) == []
+    assert harness.members_of_session(11) == []
     assert len(harness.pending) == 2
     harness.settle()
     assert set(harness.owners().values()) == {12}

@@ -162,8 +162,8 @@ def test_instance_takes_its_place_over() -> None:
     expected = former._replace(session_id=21, user_id=4, rack="r")
     assert harness.member(21) == expected
     assert (harness.group(), harness.pending) == (group, [])
-    assert harness.state.members_of_session(11) == []
-    assert harness.state.members_of_user(4) == [expected]
+    assert harness.members_of_session(11) == []
+    assert harness.members_of_user(4) == [expected]
 
 
 def test_taken_over_place_still_waits() -> None:
@@ -283,8 +283,8 @@ def test_groups_of_a_topic_are_apart() -> None:
     request = api.DeleteConsumerGroupRequest()
     request.group.id = second
     harness.command("DeleteConsumerGroup", request)
-    assert [place.group_id for place in harness.state.members_of_session(11)] == [first]
+    assert [place.group_id for place in harness.members_of_session(11)] == [first]
     assert harness.create("b") == second + 1
     harness.effect(topic_deleted=effects_pb2.TopicDeleted(stream_id=STREAM, topic_id=TOPIC))
     assert not harness.state.members and not harness.state.groups
-    assert harness.state.members_of_user(USER) == []
+    assert harness.members_of_user(USER) == []

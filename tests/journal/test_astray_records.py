@@ -19,6 +19,7 @@ from testkit.journal_builders import (
     reopen,
     segment,
 )
+from testkit.journal_reading import entries
 from testkit.memory_storage import MemoryStorage
 from testkit.simulation.disk import SimulatedDisk
 from viewstamp.format.prepare import SealedPrepare
@@ -83,7 +84,7 @@ def make_good(
     assert journal.mark_repaired()
     journal.close()
     journal, recovery = reopen(storage, **MEMBER)
-    assert list(journal.iterate(1)) == prepares + following
+    assert list(entries(journal, 1)) == prepares + following
     assert (recovery.faults, recovery.holes, recovery.head_uncertain) == ((), (), False)
     assert all(offset > 0 for _, offset in recovery.stray_sectors)
     journal.close()
@@ -164,7 +165,7 @@ def test_a_copy_of_a_record_that_is_there_costs_only_the_header(replica_count: i
 
     assert (recovery.faults, recovery.cut, recovery.stray_sectors) == ((), None, ())
     assert recovery.repaired_headers == (segment(2),)
-    assert list(journal.iterate(1)) == prepares
+    assert list(entries(journal, 1)) == prepares
 
 
 def test_a_torn_group_of_which_a_part_went_over_a_header_is_cut_for_good() -> None:
@@ -183,7 +184,7 @@ def test_a_torn_group_of_which_a_part_went_over_a_header_is_cut_for_good() -> No
 
     journal, recovery = reopen(storage, **MEMBER)
     assert (recovery.faults, recovery.cut, recovery.repaired_headers) == ((), None, ())
-    assert list(journal.iterate(1)) == prepares[:1]
+    assert list(entries(journal, 1)) == prepares[:1]
 
 
 def test_a_segment_that_alone_shows_a_loss_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +316,7 @@ def test_zeros_of_a_cut_that_was_misdirected_cost_no_record() -> None:
         assert storage.sectors_misdirected == 0
         assert recovery.cut is not None
         assert recovery.cut.op == 3
-        assert list(journal.iterate(1)) == prepares[:2]
+        assert list(entries(journal, 1)) == prepares[:2]
         journal.close()
     assert reopen(storage, **MEMBER)[1].cut is None
 

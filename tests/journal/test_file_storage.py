@@ -13,6 +13,7 @@ import pytest
 from coordinator.journal import Superblock, SuperblockState
 from coordinator.storage import DirectoryInUse, FileStorage
 from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES, chain, create, reopen
+from testkit.journal_reading import entries
 
 HOLD_LOCK = """
 import sys
@@ -172,7 +173,7 @@ def test_a_journal_lives_in_real_files(directory: str) -> None:
     journal.close()
 
     journal, recovery = reopen(storage, commit_max=20, replay_op=7)
-    assert list(journal.iterate(7)) == prepares[6:]
+    assert list(entries(journal, 7)) == prepares[6:]
     assert recovery.cut is None
     journal.close()
 

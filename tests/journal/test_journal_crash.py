@@ -10,6 +10,7 @@ import pytest
 
 from coordinator.journal import Journal, JournalFailed, JournalNotFound, Recovery
 from testkit.journal_builders import chain, create, filled, reopen, segment
+from testkit.journal_reading import entries
 from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
 from viewstamp.format.record import SECTOR_BYTES
 
@@ -100,7 +101,7 @@ def test_a_single_replica_survives_a_crash_at_every_step() -> None:
         journal, recovery = reopen(storage, replay_op=progress.replay_op)
         assert recovery.cut is None
         assert recovery.faults == ()
-        assert list(journal.iterate(recovery.first_op)) == (
+        assert list(entries(journal, recovery.first_op)) == (
             PREPARES[recovery.first_op - 1 : head_op + len(continued)] if recovery.first_op else []
         )
 
@@ -183,7 +184,7 @@ def test_a_failed_sync_ends_the_journal(replica_count: int) -> None:
     attempts: list[Callable[[], object]] = [
         lambda: journal.append(PREPARES[1:2]),
         lambda: journal.read(1),
-        lambda: list(journal.iterate(1)),
+        lambda: list(entries(journal, 1)),
         journal.prepare_spares,
         journal.mark_repaired,
         lambda: journal.truncate_before(1),

@@ -32,6 +32,7 @@ from testkit.journal_builders import (
     reopen_and_close,
     segment,
 )
+from testkit.journal_reading import entries
 from testkit.memory_storage import MemoryStorage
 from viewstamp.format import FormatVersionError
 from viewstamp.format.prepare import NO_PARENT, checksum_of
@@ -51,7 +52,7 @@ def test_a_damaged_segment_header_is_repaired(number: int, replica_count: int) -
 
     assert recovery.repaired_headers == (segment(number),)
     assert storage.snapshot() == pristine
-    assert list(journal.iterate(1)) == prepares
+    assert list(entries(journal, 1)) == prepares
 
 
 def test_without_any_segment_header_nothing_can_be_verified() -> None:

@@ -21,6 +21,7 @@ from testkit.journal_builders import (
     reopen_and_close,
     segment,
 )
+from testkit.journal_reading import entries
 from testkit.memory_storage import MemoryStorage
 from viewstamp.format.record import FRAME_BYTES, SECTOR_BYTES
 
@@ -63,7 +64,7 @@ def test_a_single_replica_cuts_a_torn_tail(within: int) -> None:
     journal.close()
     journal, recovery = reopen(storage)
     assert recovery.cut is None
-    assert list(journal.iterate(1)) == [*prepares[:2], *chain(2, after=prepares[1], view=2)]
+    assert list(entries(journal, 1)) == [*prepares[:2], *chain(2, after=prepares[1], view=2)]
 
 
 def test_a_lost_write_before_a_kept_one_is_a_torn_tail() -> None:
@@ -201,7 +202,7 @@ def test_a_repaired_op_is_no_fault_any_more() -> None:
     journal, recovery = reopen(storage, replica_count=3)
 
     assert recovery.faults == ()
-    assert list(journal.iterate(1)) == prepares
+    assert list(entries(journal, 1)) == prepares
 
 
 def test_a_fault_of_unknown_op_makes_the_head_uncertain_until_repaired() -> None:
@@ -227,7 +228,7 @@ def test_a_fault_of_unknown_op_makes_the_head_uncertain_until_repaired() -> None
     before = storage.snapshot()
     journal.mark_repaired()
     assert storage.snapshot() == before
-    assert list(journal.iterate(1)) == prepares
+    assert list(entries(journal, 1)) == prepares
 
 
 def test_later_rot_is_not_covered_by_an_old_repair() -> None:
@@ -269,7 +270,7 @@ def test_frames_that_rot_in_the_middle_leave_the_head_certain(lost: tuple[int, .
     journal.close()
     journal, recovery = reopen(storage, replica_count=3)
     assert (recovery.faults, recovery.head_uncertain) == ((), False)
-    assert list(journal.iterate(1)) == prepares
+    assert list(entries(journal, 1)) == prepares
 
 
 @pytest.mark.parametrize(("within", "known"), [(IN_FRAME, False), (IN_BODY, True)])
@@ -306,7 +307,7 @@ def test_a_cluster_member_reports_what_its_dropped_records_leave() -> None:
     journal, recovery = reopen(storage)
 
     assert recovery.stray_sectors == ((segment(1), 2 * SECTOR_BYTES),)
-    assert list(journal.iterate(1)) == prepares
+    assert list(entries(journal, 1)) == prepares
 
 
 # --- Every byte ---

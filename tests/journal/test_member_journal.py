@@ -17,6 +17,7 @@ from testkit.journal_builders import (
     reopen,
     segment,
 )
+from testkit.journal_reading import entries
 from testkit.memory_storage import Loss, MemoryStorage, SimulatedCrash
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.limits import PIPELINE_PREPARES_MAX
@@ -206,7 +207,7 @@ def test_a_log_goes_on_behind_a_snapshot(first: int) -> None:
     journal, recovery = reopen(
         storage, **MEMBER, commit_max=50, replay_op=51, base_checksum=CUT.checksum
     )
-    assert list(journal.iterate(first)) == LOG[first - 1 : 53]
+    assert list(entries(journal, first)) == LOG[first - 1 : 53]
     assert (recovery.faults, recovery.holes, recovery.cut) == ((), (), None)
     journal.append(LOG[53:54])
 
@@ -249,7 +250,7 @@ def restart_again(storage: MemoryStorage, head_op: int) -> None:
     journal.append(LOG[max(head_op, 50) : 54])
     journal.close()
     journal, recovery = reopen(storage, **MEMBER, commit_max=50, replay_op=51)
-    assert list(journal.iterate(51)) == LOG[50:54]
+    assert list(entries(journal, 51)) == LOG[50:54]
     assert (journal.read(12), recovery.faults) == (None, ())
     journal.close()
 
@@ -292,7 +293,7 @@ def test_a_log_without_any_room_goes_on_behind_a_snapshot() -> None:
         storage.crash(Loss.DROP, 0)
         restart(storage)
         journal, recovery = reopen(storage, **MEMBER, commit_max=50, replay_op=51)
-        assert (list(journal.iterate(51)), recovery.faults) == (LOG[50:52], ())
+        assert (list(entries(journal, 51)), recovery.faults) == (LOG[50:52], ())
         journal.close()
 
 
@@ -326,7 +327,7 @@ def test_what_is_left_of_another_log_does_not_pass_for_the_one_behind_the_snapsh
             storage.crash(loss, seed)
             go_on_behind(storage, cut, following)
             journal, recovery = reopen(storage, **MEMBER, replay_op=cut.op + 1)
-            assert list(journal.iterate(cut.op + 1)) == [following]
+            assert list(entries(journal, cut.op + 1)) == [following]
             assert (recovery.faults, recovery.holes) == ((), ())
             journal.close()
 
@@ -341,7 +342,7 @@ def test_without_room_and_with_nothing_to_drop_the_log_stays_as_it_was() -> None
     with pytest.raises(NoSpace):
         journal.restart_at(cut.op, cut.checksum)
 
-    assert list(journal.iterate(3)) == LOG[2:head_op]
+    assert list(entries(journal, 3)) == LOG[2:head_op]
 
 
 @pytest.mark.parametrize("within", [IN_FRAME, IN_BODY])
@@ -413,7 +414,7 @@ def test_a_faulty_op_is_written_again_and_nothing_else_in_its_place() -> None:
     journal.append([prepares[1]])
     assert list(journal.missing_ops) == []
     assert journal.mark_repaired()
-    assert list(journal.iterate(1)) == prepares
+    assert list(entries(journal, 1)) == prepares
 
 
 def test_discarding_nothing_writes_nothing() -> None:

@@ -26,6 +26,7 @@ from coordinator.replica.data_directory import DirectoryOptions, ReplicaFiles, o
 from coordinator.replica.start import SnapshotCut, WrongDirectoryError, join, start_event
 from coordinator.vsr.log import LOG_TAIL_PREPARES
 from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES, chain, create, place, reopen
+from testkit.journal_reading import entries
 from testkit.memory_storage import MemoryStorage
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.format.record import SECTOR_BYTES
@@ -207,7 +208,7 @@ def test_entries_are_never_evicted_in_silence() -> None:
     prepares = chain(300)
     for prepare in prepares:
         journal.append([prepare])
-    assert [prepare.op for prepare in journal.iterate(1)] == list(range(1, 301))
+    assert [prepare.op for prepare in entries(journal, 1)] == list(range(1, 301))
     assert journal.truncate_before(200) > 0
     assert journal.first_available_op > 1
     assert journal.read(journal.first_available_op - 1) is None

@@ -17,6 +17,7 @@ from coordinator.replica.writer import (
     JournalWriter,
 )
 from testkit.journal_builders import chain, create, filled, place, reopen
+from testkit.journal_reading import entries
 from testkit.memory_storage import MemoryStorage
 from viewstamp.limits import MIB
 
@@ -87,7 +88,7 @@ def test_discards_keep_their_place_among_appends() -> None:
     told = with_writer(journal, use)
 
     assert told == [[1, 2, 3, 4], "discarded 2", [3, 4, 5], "written log view 2", "log view 2"]
-    assert list(journal.iterate(1)) == [*old[:2], *new]
+    assert list(entries(journal, 1)) == [*old[:2], *new]
 
 
 def test_an_entry_is_not_replaced_without_a_discard() -> None:
@@ -99,7 +100,7 @@ def test_an_entry_is_not_replaced_without_a_discard() -> None:
         with pytest.raises(ValueError, match=r"would replace|does not continue"):
             journal.append(wrong)
     journal.append(old[1:2])
-    assert list(journal.iterate(1)) == old
+    assert list(entries(journal, 1)) == old
 
 
 def test_peers_read_exactly_the_record_they_name() -> None:
@@ -211,4 +212,4 @@ def test_faults_are_settled_once_the_log_is_whole_and_the_status_normal() -> Non
 
     journal, recovery = reopen(storage, replica_count=3)
     assert (recovery.holes, recovery.head_uncertain, recovery.faults) == ((), False, ())
-    assert list(journal.iterate(1)) == prepares
+    assert list(entries(journal, 1)) == prepares

@@ -30,7 +30,6 @@ from coordinator.journal.superblock import (
     COPY_BYTES,
     NO_PARENT,
     NOT_ADMITTED,
-    SUPERBLOCK_BYTES,
     SuperblockCopy,
     decode_copy,
     encode_copy,
@@ -159,7 +158,7 @@ def test_create_write_open() -> None:
         again = Superblock.open(storage, PATH)
         assert (again.sequence, again.state, again.repaired_copies) == (sequence, state, ())
         again.close()
-    assert len(storage.content(PATH)) == SUPERBLOCK_BYTES
+    assert len(storage.content(PATH)) == COPIES * COPY_BYTES
     superblock.close()
 
 
@@ -303,7 +302,7 @@ def test_every_flipped_byte_is_detected_and_repaired() -> None:
     superblock.write(STATES[3])
     superblock.close()
     pristine = storage.content(PATH)
-    for position in range(SUPERBLOCK_BYTES):
+    for position in range(COPIES * COPY_BYTES):
         storage.flip(PATH, position, 1 << position % 8)
         opened = Superblock.open(storage, PATH)
         assert opened.repaired_copies == (position // COPY_BYTES,), position
@@ -490,10 +489,10 @@ def test_three_copies_must_read_back(bad_copies: int, survives: bool) -> None:
 
 def test_a_full_disk_stops_only_creation() -> None:
     """Creating needs space and says so; once created, every write fits for ever."""
-    storage = MemoryStorage(capacity_bytes=SUPERBLOCK_BYTES - 1)
+    storage = MemoryStorage(capacity_bytes=COPIES * COPY_BYTES - 1)
     with pytest.raises(NoSpace, match="free space"):
         Superblock.create(storage, PATH, FIRST)
-    storage.capacity_bytes = SUPERBLOCK_BYTES
+    storage.capacity_bytes = COPIES * COPY_BYTES
     superblock = Superblock.create(storage, PATH, FIRST)
     for state in STATES[1:]:
         superblock.write(state)

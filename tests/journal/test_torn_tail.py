@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from coordinator.journal import Journal, Recovery
 from testkit.journal_builders import chain, create, filled, place, reopen
+from testkit.journal_reading import entries
 from testkit.memory_storage import MemoryStorage
 from viewstamp.format.prepare import SealedPrepare
 from viewstamp.format.record import FRAME_BYTES, SECTOR_BYTES, UNIT_BYTES
@@ -78,7 +79,7 @@ def expect_prefix(
     """Everything acknowledged is there and a prefix of the rest, and nothing is said to lack."""
     commit_max = len(acknowledged)
     journal, recovery = reopen(storage, **MEMBER, commit_max=commit_max)
-    held = list(journal.iterate(1))
+    held = list(entries(journal, 1))
     assert held == (acknowledged + attempted)[: len(held)]
     assert len(held) >= len(acknowledged)
     assert recovery.head == (held[-1].header if held else None)
@@ -90,7 +91,7 @@ def expect_prefix(
     again[0].append(following)
     again[0].close()
     journal, last = reopen(storage, **MEMBER)
-    assert (list(journal.iterate(1)), last.faults) == (held + following, ())
+    assert (list(entries(journal, 1)), last.faults) == (held + following, ())
     journal.close()
     return recovery
 
@@ -298,5 +299,5 @@ def test_a_repair_that_tore_leaves_the_old_fault_alone() -> None:
         journal.close()
         journal, recovery = reopen(half, **MEMBER, commit_max=3)
         assert recovery.faults == ()
-        assert list(journal.iterate(1)) == prepares
+        assert list(entries(journal, 1)) == prepares
         journal.close()

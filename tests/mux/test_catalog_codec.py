@@ -7,8 +7,9 @@ import pytest
 from coordinator.mux import types as mux
 from coordinator.mux.types import CatalogCommand, RetentionClass
 from coordinator.stages import catalog_codec as codes
-from coordinator.stages.codec import ProtobufCodec, decode_requests, encode_batch
+from coordinator.stages.codec import ProtobufCodec, encode_batch
 from testkit.composite.chains import ROOT, TASKS
+from testkit.logged_requests import decode_requests
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.errors.v1 import errors_pb2
 from viewstamp.api.log.v1 import log_pb2

@@ -15,7 +15,7 @@ from coordinator.mux.catalog_types import TaskSnapshot
 from coordinator.mux.stage import Stage
 from coordinator.peers import codec
 from coordinator.peers import messages as shell
-from coordinator.peers.codec import DecodeRule, Encoder, Undecodable, decode_packet, lane_of
+from coordinator.peers.codec import DecodeRule, Encoder, Undecodable, decode_packet
 from coordinator.peers.messages import PeerMessage
 from coordinator.peers.outbox import OutboxLane
 from coordinator.vsr import messages as core
@@ -302,7 +302,6 @@ def test_only_entries_of_the_log_are_bodies() -> None:
     """Votes and heartbeats wait in the lane that is given up last."""
     bodies = {core.PrepareMessage, core.RepairMessage, core.CommittedMessage}
     assert {kind for kind in KINDS if codec._KINDS[kind].lane is OutboxLane.BODY} == bodies
-    assert lane_of(PREPARE) is OutboxLane.BODY
 
 
 def test_every_kind_of_the_wire_is_known() -> None:

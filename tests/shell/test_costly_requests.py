@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.base.slices import at_once
 from coordinator.gateway.normalize import Normalizer, Origin
 from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
 from viewstamp.api.errors.v1.errors_pb2 import Reason
@@ -46,9 +47,9 @@ def test_request_with_too_many_passwords_is_refused() -> None:
     """Thousands of commands fit a request, but so many alone of those that cost as much."""
     normalizer = Normalizer(ROUTES, {})
     most = (COSTLY, NORMALIZED_COMMANDS_MAX, b"")
-    normalizer.check_count([(CHEAP, 8_000, b""), most])
+    at_once(normalizer.checking_count([(CHEAP, 8_000, b""), most]))
     with pytest.raises(Refusal) as caught:
-        normalizer.check_count([most, (CHEAP, 1, b""), (COSTLY, 1, b"")])
+        at_once(normalizer.checking_count([most, (CHEAP, 1, b""), (COSTLY, 1, b"")]))
     assert caught.value.reason == Reason.REASON_COMMAND_TOO_LARGE
 
 
@@ -56,10 +57,10 @@ def test_passwords_in_transactions_count() -> None:
     """Those of several transactions count together, and with those beside them."""
     normalizer = Normalizer(ROUTES, {})
     half = (TRANSACT, 1, transaction(NORMALIZED_COMMANDS_MAX // 2))
-    normalizer.check_count([half, half, (CHEAP, 10, b"")])
+    at_once(normalizer.checking_count([half, half, (CHEAP, 10, b"")]))
     for one_more in ((COSTLY, 1, b""), (TRANSACT, 1, transaction(1))):
         with pytest.raises(Refusal) as caught:
-            normalizer.check_count([half, half, one_more])
+            at_once(normalizer.checking_count([half, half, one_more]))
         assert caught.value.details["commands"] == str(NORMALIZED_COMMANDS_MAX + 1)
 
 
@@ -80,9 +81,9 @@ def test_parts_of_transactions_are_commands_of_their_request() -> None:
         request.parts.add(code=200)
     whole = (TRANSACT, 1, frame(request.SerializeToString()))
     fitting = REQUEST_COMMANDS_MAX // TRANSACTION_PARTS_MAX
-    normalizer.check_count([whole] * fitting)
+    at_once(normalizer.checking_count([whole] * fitting))
     with pytest.raises(Refusal) as caught:
-        normalizer.check_count([whole] * (fitting + 1))
+        at_once(normalizer.checking_count([whole] * (fitting + 1)))
     assert caught.value.reason == Reason.REASON_COMMAND_TOO_LARGE
     assert caught.value.details["commands"] == str((fitting + 1) * TRANSACTION_PARTS_MAX)
 

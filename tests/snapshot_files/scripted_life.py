@@ -15,6 +15,7 @@ from testkit.generation_builders import (
     write_section,
 )
 from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES, prepare
+from testkit.journal_reading import entries
 from testkit.memory_storage import MemoryStorage
 from tests.snapshot_files.scripted_machine import (
     SCRIPT,
@@ -113,7 +114,7 @@ class Life:
     def _replay(self) -> None:
         head_op = self.journal.head.op if self.journal.head else 0
         assert head_op >= self.witness.acknowledged_op
-        for each in self.journal.iterate(self.machine.op + 1):
+        for each in entries(self.journal, self.machine.op + 1):
             assert each.body == SCRIPT[each.op - 1].body
             self._apply(SCRIPT[each.op - 1])
         assert self.machine.op == head_op

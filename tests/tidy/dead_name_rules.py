@@ -1,0 +1,91 @@
+"""What is public is used: no function, method, class or constant stands without a caller."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from tests.tidy.name_rules import PRODUCT
+from tests.tidy.tree import PythonFile
+
+API: Final = "callers of the library use it"
+SPARK: Final = "Spark calls it"
+# Names that the product itself does not use, and who does.
+EXEMPT: Final = {
+    "Client.transact": API,
+    "Groups.commit_offsets": API,
+    "Groups.fetch_offsets": API,
+    "Groups.leave": API,
+    "Groups.reset_offsets": API,
+    "RawSession.submit_request": API,
+    "at_least": API,
+    "LinesReader.getDefaultReadLimit": SPARK,
+    "LinesReader.initialOffset": SPARK,
+    "LinesReader.latestOffset": SPARK,
+    "LinesReader.prepareForTriggerAvailableNow": SPARK,
+    "LinesSource.streamReader": SPARK,
+    "_Collector.add_registered_method_handlers": "generated code of gRPC calls it",
+    "DomainServer.Apply": "generated code of gRPC calls it",
+    "Browser.evaluate": "tests look into the page of the browser that draws pictures",
+    "LocalSnapshotOrchestrator.current_generation": "part of the orchestrator's interface",
+    "Mux.unapplied": "the simulator bounds by it what it hands over",
+    "Peers.refused_hellos": "tests tell by it why a peer was refused",
+    "RequestWindow.has_hole": "properties of the window are stated with it",
+    "keys_of": "a rule of this folder compares texts with it",
+    "memory_mb_of": "the benchmark holds the promise of the documentation against it",
+}
+
+
+def dead_names(files: Iterable[PythonFile]) -> list[str]:
+    """Return a complaint for each public name that no line of the product uses.
+
+    A name that stands for two things counts as used if either is: this finds what is plainly dead.
+    """
+    product = [file for file in files if any(map(file.within, PRODUCT))]
+    used = {name for file in product for name in _used(file)}
+    dead = [
+        (file.path, name)
+        for file in product
+        for name in _defined(file.tree.body)
+        if name.rpartition(".")[2] not in used
+    ]
+    unneeded = EXEMPT.keys() - {name for _, name in dead}
+    return [
+        f"{path}: nothing of the product uses {name}: delete it, or move it to testkit/"
+        for path, name in dead
+        if name not in EXEMPT
+    ] + [f"{name} is used, or gone: take it out of EXEMPT" for name in sorted(unneeded)]
+
+
+def _defined(body: list[ast.stmt], owner: str = "") -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if not node.name.startswith("_") and not _is_command(node):
+                yield f"{owner}{node.name}"
+            if isinstance(node, ast.ClassDef) and not owner:
+                yield from _defined(node.body, f"{node.name}.")
+        elif not owner and isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            yield from (name for name in names if not name.startswith("_"))
+
+
+def _is_command(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    """Whether the command line has it, by a decorator such as `@app.command()`."""
+    calls = [each.func for each in node.decorator_list if isinstance(each, ast.Call)]
+    return any(isinstance(call, ast.Attribute) and call.attr == "command" for call in calls)
+
+
+def _used(file: PythonFile) -> Iterator[str]:
+    """Yield names that a file uses; that a package passes a name on is no use of it."""
+    passes_on = file.path.name == "__init__.py"
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.alias) and not passes_on:
+            yield node.name.rpartition(".")[2]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and not passes_on:
+            yield node.value
