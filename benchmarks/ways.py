@@ -1,8 +1,9 @@
-"""What a CreateTopic crosses, and what the driver only passes on: prints one JSON object.
+"""What a CreateTopic and a SnapshotDurable cross, and what the driver only passes on, as JSON.
 
 `python -m benchmarks.ways`. One replica and its services run in this process. A file counts if a
 function of it is called between the request and its answer, in every one of some commands, so that
-what happens to run beside one does not. Nothing is timed.
+what happens to run beside one does not. A relay of a SnapshotDurable is a call that is open between
+the listener, which has decoded the message, and the orchestrator. Nothing is timed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
 from pathlib import Path
 from types import FrameType
@@ -24,7 +25,9 @@ import grpc.aio
 
 from coordinator.app.composition import Coordinator
 from coordinator.app.config import parse
+from coordinator.peers.messages import PeerMessage, SnapshotDurableMessage
 from coordinator.replica.data_directory import DirectoryOptions, open_replica
+from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator
 from services.consumer_groups.domain import DOMAIN as CONSUMER_GROUPS
 from services.runtime.domain import Domain
 from services.runtime.process import bind
@@ -45,6 +48,9 @@ COMMANDS: Final = 8
 FOREVER_US: Final = 2**62
 CLOCK_US: Final = 1_000_000
 DEADLINE_S: Final = 30
+SERVICES: Final = ("users", "streams", "consumer_groups")
+# Where a SnapshotDurable arrives.
+ARRIVED: Final = LocalSnapshotOrchestrator.durable_elsewhere.__code__
 # Past the end of what an answer leaves to be done.
 SETTLING_S: Final = 0.3
 
@@ -103,6 +109,41 @@ async def crossed() -> tuple[list[str], int]:
             found.append(trace.take())
     files = frozenset.intersection(*(files for files, _ in found))
     return sorted(files), min(entered[DRIVER] for _, entered in found)
+
+
+async def relays() -> list[str]:
+    """Return the functions between the listener and the orchestrator of a SnapshotDurable."""
+    found: list[str] = []
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        if event != "call" or frame.f_code is not ARRIVED:
+            return
+        relay = frame.f_back
+        while relay is not None and relay.f_code is not begin.__code__:
+            found.insert(0, relay.f_code.co_qualname)
+            relay = relay.f_back
+
+    def begin(received: Callable[[PeerMessage], None], message: PeerMessage) -> None:
+        received(message)
+
+    with tempfile.TemporaryDirectory(prefix="vs") as directory:
+        coordinator = _one_of_three(Path(directory))
+        members = coordinator._members
+        assert members is not None, "one of three has peers"
+        sys.setprofile(called)
+        begin(members.peers.received, SnapshotDurableMessage(CLUSTER_ID, 1, 1, bytes(32), ()))
+        sys.setprofile(None)
+    return found
+
+
+def _one_of_three(directory: Path) -> Coordinator:
+    """Return a replica that is put together, and not started."""
+    arguments = [f"--data-directory={directory}", "--listen=127.0.0.1:0", "--replica-count=3"]
+    arguments += [f"--service={name}=unix:{directory}/{name}.sock" for name in SERVICES]
+    arguments += [f"--peer={replica}=127.0.0.1:{replica}" for replica in (1, 2)]
+    config = parse([*arguments, "--replica-id=0", "--peer-listen=127.0.0.1:0"])
+    options = DirectoryOptions(config.data_directory, 0, 3, cluster_id=CLUSTER_ID)
+    return Coordinator(config, open_replica(options), KEY)
 
 
 @asynccontextmanager
@@ -195,6 +236,7 @@ def main() -> None:
     """Count, and print."""
     with redirect_stdout(sys.stderr):  # the replica says there that it is ready
         files, entered = asyncio.run(crossed())
+        durable_relays = asyncio.run(relays())
     methods, passing = passed_on((ROOT / DRIVER).read_text())
     figures = {
         "create_topic_files": len(files),
@@ -202,6 +244,7 @@ def main() -> None:
         "driver_entered": entered,
         "driver_methods": methods,
         "driver_methods_that_pass_on": passing,
+        "snapshot_durable_relays": durable_relays,
         "files": files,
     }
     print(json.dumps(figures, indent=2))

@@ -45,6 +45,7 @@ from coordinator.replica.ports import DriverEvents
 from coordinator.replica.proposals import Proposals
 from coordinator.replica.space import SpaceWatch
 from coordinator.replica.writer import JournalWriter
+from coordinator.snapshot.agreement import DurableReport
 from coordinator.snapshot.bases import restored_mux
 from coordinator.snapshot.provider import StoredSnapshots
 from coordinator.snapshot.triggers import TriggerSettings
@@ -90,12 +91,11 @@ class Coordinator:
         peers = NO_PEERS if self._members is None else self._members.driver_ports()
         core = _core(config, files)
         self.driver = Driver(core, self._mux, self._writer, self._events(), peers)
-        if self._members is not None:
-            self._members.connect(self.driver, lambda: core.marks.commit_max)
         self._bootstrap = Bootstrap(files.cluster_id, config.data_directory, self.driver.found)
         self._proposals = Proposals(self.driver.intake, self.routes)
         self._services = self._connect_services()
         self._clients = self._services.clients
+        self._stages = {s: self._telemetry.link(s, client) for s, client in self._clients.items()}
         self._timers = SessionTimers(self._mux.sessions.live, self._proposals, monotonic_ms)
         self._cluster = ClusterStage(
             self.driver.progress,
@@ -229,6 +229,7 @@ class Coordinator:
             persisting=self._persisting,
             persisted=self._persisted,
             local_read=self._local_read,
+            stage=lambda stage: self._stages[stage],
             committed=self._telemetry.committed,
             handed_over=self._telemetry.handed_over,
         )
@@ -263,10 +264,7 @@ class Coordinator:
             self._telemetry.answered,
         )
         is_restored = self._files.base is not None
-        links = ServiceLinks(ports, self._config.services, is_restored=is_restored)
-        for stage, client in links.clients.items():
-            self.driver.connect(stage, self._telemetry.link(stage, client))
-        return links
+        return ServiceLinks(ports, self._config.services, is_restored=is_restored)
 
     def _make_snapshots(self) -> SnapshotAssembly:
         around = Surroundings(
@@ -310,6 +308,7 @@ class Coordinator:
             settings,
         )
         ports = MemberPorts(
+            driver=lambda: self.driver,
             entries=self._writer,
             position=self._position,
             client_address=lambda: self._cluster.address,
@@ -328,7 +327,9 @@ class Coordinator:
         return Members(peers, ports)
 
     def _durable_elsewhere(self, message: SnapshotDurableMessage) -> None:
-        self._snapshots.durable_elsewhere(message)
+        report = DurableReport(message.root, message.tasks)
+        orchestrator = self._snapshots.orchestrator
+        orchestrator.durable_elsewhere(message.from_replica, message.generation, report)
 
     def _adopted_elsewhere(self, replica: int, generation: int) -> None:
         self._snapshots.adopted_elsewhere(replica, generation)

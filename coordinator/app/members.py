@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from coordinator import vsr
 from coordinator.app.reports import NO_VOTE, REPORT_INTERVAL_MS, SnapshotReports
@@ -20,6 +19,7 @@ from coordinator.gateway.cluster import STATUSES
 from coordinator.peers import messages as peer_messages
 from coordinator.peers.hello import HelloRefusal
 from coordinator.peers.peers import PeerEvents, Peers, PeersConfig
+from coordinator.peers.routing import Handler, Receiver
 from coordinator.peers.status import LinkState, PeerStatus
 from coordinator.replica.data_directory import ReplicaFiles
 from coordinator.replica.driver import Driver
@@ -34,21 +34,22 @@ from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 LAST_REPORT_MS: Final = 200
 TRANSFER_FOLDER: Final = "transfer"
 
-Handler: TypeAlias = Callable[[Any], None]
-
 
 @dataclass(frozen=True, slots=True)
 class MemberPorts:
     """What the members act upon.
 
-    `position` is how far this replica is, `client_address` where it serves clients.
-    `durable_elsewhere` is told what other replicas say of snapshots, `adopted_elsewhere` from which
-    generation one would restart. `unfit` is what speaks against this replica as the primary.
+    `driver` returns this replica's driver. The driver is built from these members, so they call
+    this only after that. `position` is how far this replica is, `client_address` where it serves
+    clients. `durable_elsewhere` is told what other replicas say of snapshots, `adopted_elsewhere`
+    from which generation one would restart. `unfit` is what speaks against this replica as the
+    primary.
     `level_in_force` is the feature level that the log has reached here, `level_supported` the
     highest that this replica supports.
     `start` runs work whose failure ends the process, as `fail` does.
     """
 
+    driver: Callable[[], Driver]
     entries: JournalEntries
     position: Callable[[], Position]
     client_address: Callable[[], str]
@@ -66,7 +67,7 @@ class MemberPorts:
 
 
 class Members:
-    """The other replicas. `connect` before `start`."""
+    """The other replicas."""
 
     def __init__(self, config: PeersConfig, ports: MemberPorts) -> None:
         self.replica_id = config.replica_id
@@ -74,10 +75,8 @@ class Members:
         self._cluster_id = config.cluster_id
         self._replica_count = config.replica_count
         self._ports = ports
-        self._driver: Driver | None = None
-        self._committed_op: Callable[[], int] = lambda: 0
         self._is_halted = False
-        events = PeerEvents(self._received, self._link_changed, ports.fail)
+        events = PeerEvents(self._receivers(), self._link_changed, ports.fail)
         superblock = ports.files.superblock
         self.peers = Peers(
             config,
@@ -93,14 +92,8 @@ class Members:
             ports.entries,
             self.peers.send,
             ports.position,
-            self._found_faulty,
+            lambda op: ports.driver().found_faulty(op),
             ports.start,
-        )
-        self._handlers: Mapping[type, Handler] = MappingProxyType(
-            {
-                peer_messages.ReplicaReportMessage: self._reported,
-                peer_messages.SnapshotDurableMessage: ports.durable_elsewhere,
-            }
         )
         self._transfer = self._make_transfer()
 
@@ -116,10 +109,15 @@ class Members:
             address=self.address_of,
         )
 
-    def connect(self, driver: Driver, committed_op: Callable[[], int]) -> None:
-        """Say who is told of the core's messages, and how far its log is known to be committed."""
-        self._driver = driver
-        self._committed_op = committed_op
+    def _receivers(self) -> Mapping[Receiver, Handler]:
+        return {
+            Receiver.CORE: self._received_by_core,
+            Receiver.SNAPSHOTS: self._ports.durable_elsewhere,
+            Receiver.REPORTS: self._reported,
+        }
+
+    def _received_by_core(self, message: vsr.Message) -> None:
+        self._ports.driver().entries.received(message)
 
     async def run(self) -> None:
         """Listen, and report to the others until cancelled."""
@@ -132,9 +130,8 @@ class Members:
     async def tell_halted(self) -> None:
         """Tell the others that this replica ends and must not go on: their status shows it."""
         self._is_halted = True
-        if self._driver is not None:
-            self.report()
-            await asyncio.sleep(LAST_REPORT_MS / 1000)
+        self.report()
+        await asyncio.sleep(LAST_REPORT_MS / 1000)
 
     async def stop(self) -> None:
         """Close every stream."""
@@ -142,8 +139,7 @@ class Members:
 
     def tell_primary(self, durable: Durable) -> None:
         """Tell the primary, if it is known and another, what is durable here."""
-        assert self._driver is not None, "connect first"
-        progress = self._driver.progress
+        progress = self._ports.driver().progress
         if progress.status is vsr.ReplicaStatus.NORMAL and progress.primary != self.replica_id:
             self._tell_durable(progress.primary, durable)
 
@@ -172,7 +168,7 @@ class Members:
             fetcher=self.peers.fetcher,
             replicas=self._others,
             cluster_id=self._cluster_id,
-            committed_op=self._known_committed_op,
+            committed_op=lambda: self._ports.driver().core.marks.commit_max,
             own_cut_op=lambda: self._ports.position().cut_op,
             adopted=lambda: files.superblock.state.generation,
             record=files.record_transferred,
@@ -180,9 +176,6 @@ class Members:
             ended=lambda: alarms.clear(kind),
         )
         return StateTransfer(ports, files.snapshots, self._ports.data_directory / TRANSFER_FOLDER)
-
-    def _known_committed_op(self) -> int:
-        return self._committed_op()  # of whom `connect` was told
 
     def address_of(self, replica: int) -> str:
         """Return where a replica serves clients; empty while that is unknown."""
@@ -210,8 +203,7 @@ class Members:
 
     def report(self) -> None:
         """Tell the others how far this replica is, now."""
-        assert self._driver is not None, "connect first"
-        progress = self._driver.progress
+        progress = self._ports.driver().progress
         message = peer_messages.ReplicaReportMessage(
             cluster_id=self._cluster_id,
             from_replica=self.replica_id,
@@ -229,25 +221,8 @@ class Members:
             self.peers.send(replica, message)
 
     def _lack_of_vote(self) -> str:
-        assert self._driver is not None, "connect first"
         is_standby = self.replica_id >= self._replica_count
-        return "" if is_standby or self._driver.core.is_voter else NO_VOTE
-
-    def _received(self, message: peer_messages.PeerMessage) -> None:
-        handler = self._handlers.get(type(message))
-        if handler is None:
-            assert self._driver is not None, "connect first"
-            self._driver.entries.received(message)  # type: ignore[arg-type]
-        else:
-            handler(message)
-
-    def _step(self, event: vsr.Event) -> None:
-        assert self._driver is not None, "connect first"
-        self._driver.step(event)
-
-    def _found_faulty(self, op: int) -> None:
-        assert self._driver is not None, "connect first"
-        self._driver.found_faulty(op)
+        return "" if is_standby or self._ports.driver().core.is_voter else NO_VOTE
 
     def _reported(self, message: peer_messages.ReplicaReportMessage) -> None:
         self.reports.heard(message)
@@ -263,7 +238,7 @@ class Members:
     def _link_changed(self, status: PeerStatus) -> None:
         if status.state is LinkState.CONNECTING and not status.is_heard:
             # As when its process dies, which the kernel tells long before its silence does.
-            self._step(vsr.Suspect(status.replica))
+            self._ports.driver().step(vsr.Suspect(status.replica))
         for kind, reasons, says in _REFUSAL_ALARMS:
             if status.state is LinkState.REFUSED and status.refusal in reasons:
                 text = f"replica {status.replica} at {status.address} {says}: {status.why}"

@@ -13,7 +13,6 @@ from coordinator.gateway.snapshots import SnapshotReads
 from coordinator.mux.catalog_types import CatalogChanged, CutTaken, Snapshot, SnapshotState
 from coordinator.mux.mux import Mux
 from coordinator.mux.stage import Stage
-from coordinator.peers.messages import SnapshotDurableMessage
 from coordinator.replica.batcher import Batcher
 from coordinator.replica.data_directory import ReplicaFiles
 from coordinator.replica.driver import Driver
@@ -21,7 +20,7 @@ from coordinator.replica.ports import Progress
 from coordinator.replica.proposals import Proposals
 from coordinator.replica.writer import JournalWriter
 from coordinator.snapshot.adoption import Adoption, AdoptionPorts
-from coordinator.snapshot.agreement import DurableReport, Reports
+from coordinator.snapshot.agreement import Reports
 from coordinator.snapshot.bases import restored_tallies, section_base
 from coordinator.snapshot.copies import CopyVerdict
 from coordinator.snapshot.decisions import LocalState
@@ -174,11 +173,6 @@ class SnapshotAssembly:
     async def replayed(self) -> None:
         """The journal was replayed: the catalog knows what is to be kept."""
         await self._adoption.replayed()
-
-    def durable_elsewhere(self, message: SnapshotDurableMessage) -> None:
-        """A generation is durable with another replica."""
-        report = DurableReport(message.root, message.tasks)
-        self.orchestrator.durable_elsewhere(message.from_replica, message.generation, report)
 
     def adopted_elsewhere(self, replica: int, generation: int) -> None:
         """Another replica would restart from a generation: its root was that of the majority."""

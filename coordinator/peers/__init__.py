@@ -2,6 +2,7 @@
 
     peers      `Peers`: what the shell has in hand
     messages   the messages of the shells, beside those of `coordinator.vsr`
+    routing    who takes which kind of message: one table
     codec      messages as bytes, and back; prepares stay byte-identical and are verified
     outbox     what waits for one peer: two lanes, bounded, packed
     link       the way to one peer: hello, packets, again and again
@@ -19,7 +20,7 @@ speaks on it. Delivery is at most once. Messages keep their order unless more of
 into one packet: then votes and heartbeats overtake entries of the log. The protocol
 (`coordinator.vsr`) asks for no more than that; it repeats what matters.
 
-    events = PeerEvents(message=entries.received, state=alarm, failed=fail)
+    events = PeerEvents(receivers=receivers, state=alarm, failed=fail)
     peers = Peers(config, events, snapshots)
     await peers.start()
     peers.send(1, message)

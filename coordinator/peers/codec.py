@@ -283,7 +283,7 @@ _TOKEN: Final = _plain("token")
 _NONCE: Final = _id("nonce")
 _CHECKSUM: Final = _id("checksum")
 
-_TABLE: Final = (
+TABLE: Final = (
     _Kind(core.PrepareMessage, "prepare", (_VIEW, _PREPARE), OutboxLane.BODY),
     _Kind(core.PrepareOkMessage, "prepare_ok", (_VIEW, _OP, _CHECKSUM, _plain("commit_min"))),
     _Kind(core.CommitMessage, "commit", (_VIEW, _COMMIT, _CHECKSUM, _plain("read_round"))),
@@ -339,5 +339,5 @@ _TABLE: Final = (
         ),
     ),
 )
-_KINDS: Final = MappingProxyType({kind.message: kind for kind in _TABLE})
-_BY_NAME: Final = MappingProxyType({kind.name: kind for kind in _TABLE})
+_KINDS: Final = MappingProxyType({kind.message: kind for kind in TABLE})
+_BY_NAME: Final = MappingProxyType({kind.name: kind for kind in TABLE})

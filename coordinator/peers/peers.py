@@ -20,6 +20,7 @@ from coordinator.peers.hello import WIRE_VERSION, Hello
 from coordinator.peers.link import PeerLink
 from coordinator.peers.listener import SERVER_OPTIONS, Listener
 from coordinator.peers.messages import PeerMessage
+from coordinator.peers.routing import Handler, Receiver, handlers_of
 from coordinator.peers.settings import PeerSettings
 from coordinator.peers.status import PeerStatus
 from coordinator.peers.tls import PeerCredentials, load_credentials
@@ -54,11 +55,12 @@ class PeersConfig:
 class PeerEvents:
     """What the shell is told, on the event loop.
 
-    `message`: a verified message came in; what the callback raises goes to `failed`. `state`: a
-    peer's link changed, or its stream to us ended. `failed`: a defect; the process must end.
+    `receivers` take verified messages, as `routing` says; what they raise goes to `failed`.
+    `state`: a peer's link changed, or its stream to us ended. `failed`: a defect; the process must
+    end.
     """
 
-    message: Callable[[PeerMessage], None]
+    receivers: Mapping[Receiver, Handler]
     state: Callable[[PeerStatus], None]
     failed: Callable[[BaseException], None]
 
@@ -85,6 +87,7 @@ class Peers:
         """
         self._config = config
         self._events = events
+        self._handlers = handlers_of(events.receivers)
         self._clock_ms = clock_ms
         self._encoder = Encoder(config.cluster_id, config.replica_id)
         self._credentials = credentials_of(config)
@@ -149,8 +152,8 @@ class Peers:
         self._links[replica].heard_hello(boot_nonce)
 
     def received(self, message: PeerMessage) -> None:
-        """Hand a message to the shell."""
-        self._events.message(message)
+        """Hand a message to its receiver."""
+        self._handlers[type(message)](message)
 
     def fell_silent(self, replica: int) -> None:
         """A peer's stream to us has ended: tell the shell, unless this replica ends them all."""

@@ -29,7 +29,6 @@ from coordinator.replica.ports import (
     DriverEvents,
     JournalRoom,
     Progress,
-    StageLink,
 )
 from coordinator.replica.reads import ReplicaReads
 from coordinator.replica.serving import Serving
@@ -64,7 +63,6 @@ class Driver:
         self._writer = writer
         self._events = events
         self._peers = peers
-        self._stages: dict[mux_types.Stage, StageLink] = {}
         self._steps: deque[vsr.Event] = deque()
         self._stepping = False
         self._has_failed = False
@@ -102,12 +100,6 @@ class Driver:
             self.guard,
             self._is_urgent,
         )
-
-    # --- Wiring ---
-
-    def connect(self, stage: mux_types.Stage, link: StageLink) -> None:
-        """Say how a stage is reached; before `start`."""
-        self._stages[stage] = link
 
     def start(self, event: vsr.Start) -> None:
         """Give the core what the disk holds."""
@@ -292,7 +284,7 @@ class Driver:
             # Not at once: the mux has not finished the step that sent the batch.
             asyncio.get_running_loop().call_soon(self.mux_effects.stage_replied, reply)
         else:
-            self._stages[batch.stage].send(codec.encode_batch(batch))
+            self._events.stage(batch.stage).send(codec.encode_batch(batch))
 
     def _applied(self, applied: mux_types.Applied) -> None:
         self.progress.applied_op = applied.op

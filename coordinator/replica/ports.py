@@ -41,6 +41,7 @@ class DriverEvents:
     persisting: Callable[[Sequence[Any]], None]
     persisted: Callable[[Sequence[Any]], None]
     local_read: Callable[[mux_types.StageBatch], mux_types.StageReply]  # the catalog stage
+    stage: Callable[[mux_types.Stage], StageLink]  # the way to any other stage
     committed: Callable[[int], None] = lambda op: None  # a quorum has it
     handed_over: Callable[[int], None] = lambda op: None  # the mux has it
 

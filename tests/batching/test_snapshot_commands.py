@@ -137,6 +137,7 @@ async def test_a_full_disk_lets_only_snapshot_commands_in(
         persisting=ignore,
         persisted=ignore,
         local_read=ignore,
+        stage=ignore,
     )
     core: Any = OpenCore()
     mux: Any = SimpleNamespace(feature_level=FEATURE_LEVEL_BOUNDED)

@@ -13,6 +13,7 @@ from typing import Any
 
 from coordinator.peers.messages import PeerMessage
 from coordinator.peers.peers import PeerEvents, Peers, PeersConfig
+from coordinator.peers.routing import Receiver
 from coordinator.peers.settings import PeerSettings, PeerTls
 from coordinator.peers.status import LinkState, PeerStatus
 from coordinator.vsr.messages import CommitMessage
@@ -122,7 +123,7 @@ async def serving(configuration: PeersConfig, **options: Any) -> AsyncIterator[T
     messages: list[PeerMessage] = []
     states: list[PeerStatus] = []
     errors: list[BaseException] = []
-    events = PeerEvents(told(messages), told(states), told(errors))
+    events = PeerEvents(dict.fromkeys(Receiver, told(messages)), told(states), told(errors))
     peers = Peers(configuration, events, **options)
     trial = Trial(peers, messages, states, errors)
     await peers.start()

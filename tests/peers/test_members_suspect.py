@@ -14,9 +14,8 @@ def members(addresses: dict[int, str], stepped: list[vsr.Event]) -> Members:
     """Return replica 0's members, whose core only remembers what it is told."""
     names = MemberPorts.__dataclass_fields__
     ports = {name: MagicMock(return_value=0) for name in names}
-    made = Members(config(addresses, 0), MemberPorts(**ports))
-    made.connect(Mock(step=stepped.append), lambda: 0)
-    return made
+    ports["driver"].return_value = Mock(step=stepped.append)
+    return Members(config(addresses, 0), MemberPorts(**ports))
 
 
 def stands(status: PeerStatus) -> bool:

@@ -25,9 +25,9 @@ def members(replica: int, *, has_vote: bool, unfit: str) -> tuple[Members, list[
     ports: Mapping[str, Any] = {field.name: MagicMock() for field in fields(MemberPorts)}
     ports["unfit"].return_value = unfit
     ports["clock_ms"].return_value = 1_000
+    core = SimpleNamespace(is_voter=has_vote)
+    ports["driver"].return_value = MagicMock(progress=NORMAL, core=core)
     made = Members(config(free_addresses(), replica), MemberPorts(**ports))
-    driver = MagicMock(progress=NORMAL, core=SimpleNamespace(is_voter=has_vote))
-    made.connect(driver, lambda: 0)
     sent: list[PeerMessage] = []
 
     def send(to_replica: int, message: PeerMessage) -> None:
@@ -50,7 +50,7 @@ def test_nobody_gives_up_its_view_for_a_replica_without_a_vote(
 
     newcomer.report()
     report = next(each for each in sent if isinstance(each, ReplicaReportMessage))
-    primary._received(report)
+    primary.peers.received(report)
 
     assert report.unfit == told
     assert primary.reports.has_fit_peer() is (told == "")

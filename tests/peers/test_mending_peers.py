@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import MagicMock, Mock
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -87,9 +87,7 @@ def members(configuration: PeersConfig, alarms: Alarms) -> Members:
     """Return the members of a replica that does nothing but raise alarms."""
     names = MemberPorts.__dataclass_fields__
     ports = MemberPorts(**{name: MagicMock() for name in names})
-    made = Members(configuration, replace(ports, alarms=alarms))
-    made.connect(Mock(), lambda: 0)
-    return made
+    return Members(configuration, replace(ports, alarms=alarms))
 
 
 async def test_others_see_that_it_mends() -> None:

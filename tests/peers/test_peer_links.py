@@ -31,6 +31,7 @@ from coordinator.peers.listener import DUPLICATE_SILENCE_MS
 from coordinator.peers.messages import PeerMessage
 from coordinator.peers.outbox import PACKET_MESSAGES_MAX
 from coordinator.peers.peers import PeerEvents, Peers, PeersConfig
+from coordinator.peers.routing import Receiver
 from coordinator.peers.status import LinkState
 from coordinator.vsr.messages import PrepareMessage
 from tests.peers.peer_trial import (
@@ -442,7 +443,7 @@ async def test_a_defect_of_the_shell_is_not_swallowed() -> None:
     def broken(message: PeerMessage) -> None:
         raise AssertionError("two histories")
 
-    events = PeerEvents(broken, lambda status: None, failures.put_nowait)
+    events = PeerEvents(dict.fromkeys(Receiver, broken), lambda status: None, failures.put_nowait)
     peers = Peers(config(addresses, 0), events)
     await peers.start()
     try:
@@ -463,7 +464,7 @@ async def test_a_defect_of_a_link_is_not_swallowed(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(PeerLink, "run", broken)
     failures: asyncio.Queue[BaseException] = asyncio.Queue()
-    events = PeerEvents(lambda message: None, lambda status: None, failures.put_nowait)
+    events = PeerEvents(dict.fromkeys(Receiver, print), lambda status: None, failures.put_nowait)
     peers = Peers(config(free_addresses(), 0), events)
     await peers.start()
     try:
@@ -476,7 +477,7 @@ async def test_an_address_that_is_taken() -> None:
     """The operator is told which flag names an address that cannot be bound."""
     addresses = free_addresses()
     async with serving(config(addresses, 0)):
-        events = PeerEvents(lambda m: None, lambda s: None, lambda e: None)
+        events = PeerEvents(dict.fromkeys(Receiver, print), lambda s: None, lambda e: None)
         with pytest.raises(ConfigError, match="--peer-listen"):
             await Peers(config(addresses, 0), events).start()
 

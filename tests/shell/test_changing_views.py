@@ -84,6 +84,7 @@ class Replica:
             persisting=self._persisting,
             persisted=ignore,
             local_read=ignore,
+            stage=ignore,
         )
         peers = PeerPorts(replica_id=0, address=lambda replica_id: f"replica {replica_id}")
         self.driver = Driver(self.core, self, self, events, peers)  # type: ignore[arg-type]

@@ -61,6 +61,7 @@ def driver_of(
         persisting=ignore,
         persisted=ignore,
         local_read=ignore,
+        stage=ignore,
     )
     writer: Any = SimpleNamespace(read=ignore)
     return Driver(core, BrokenMux(), writer, events)  # type: ignore[arg-type]
