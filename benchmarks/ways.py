@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
 from pathlib import Path
 from types import FrameType
@@ -25,7 +25,9 @@ import grpc.aio
 
 from coordinator.app.composition import Coordinator
 from coordinator.app.config import parse
-from coordinator.peers.messages import PeerMessage, SnapshotDurableMessage
+from coordinator.peers.codec import ROOT_BYTES, Encoder
+from coordinator.peers.listener import Listener
+from coordinator.peers.messages import SnapshotDurableMessage
 from coordinator.replica.data_directory import DirectoryOptions, open_replica
 from coordinator.snapshot.orchestrator import LocalSnapshotOrchestrator
 from services.consumer_groups.domain import DOMAIN as CONSUMER_GROUPS
@@ -49,7 +51,10 @@ FOREVER_US: Final = 2**62
 CLOCK_US: Final = 1_000_000
 DEADLINE_S: Final = 30
 SERVICES: Final = ("users", "streams", "consumer_groups")
-# Where a SnapshotDurable arrives.
+# Of a SnapshotDurable, as docs/adr/0024-short-ways.md promises.
+RELAYS_MAX: Final = 2
+# Where a SnapshotDurable is decoded, and where it arrives.
+DECODED: Final = Listener._take.__code__
 ARRIVED: Final = LocalSnapshotOrchestrator.durable_elsewhere.__code__
 # Past the end of what an answer leaves to be done.
 SETTLING_S: Final = 0.3
@@ -119,19 +124,19 @@ async def relays() -> list[str]:
         if event != "call" or frame.f_code is not ARRIVED:
             return
         relay = frame.f_back
-        while relay is not None and relay.f_code is not begin.__code__:
+        while relay is not None and relay.f_code is not DECODED:
             found.insert(0, relay.f_code.co_qualname)
             relay = relay.f_back
-
-    def begin(received: Callable[[PeerMessage], None], message: PeerMessage) -> None:
-        received(message)
 
     with tempfile.TemporaryDirectory(prefix="vs") as directory:
         coordinator = _one_of_three(Path(directory))
         members = coordinator._members
         assert members is not None, "one of three has peers"
+        listener = members.peers._listener
+        message = SnapshotDurableMessage(CLUSTER_ID, 1, 1, bytes(ROOT_BYTES), ())
+        packet = Encoder(CLUSTER_ID, 1).encode(message).data
         sys.setprofile(called)
-        begin(members.peers.received, SnapshotDurableMessage(CLUSTER_ID, 1, 1, bytes(32), ()))
+        listener._take(1, listener.heard[1], packet)
         sys.setprofile(None)
     return found
 

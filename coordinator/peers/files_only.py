@@ -6,7 +6,7 @@ for each other. Whoever wants to exchange messages is told why it has to wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import grpc.aio
 
@@ -14,8 +14,8 @@ from coordinator.base.clock import monotonic_ms
 from coordinator.peers.agreement import agreed_limits
 from coordinator.peers.files import SnapshotFilesServer
 from coordinator.peers.listener import SERVER_OPTIONS, Listener
-from coordinator.peers.messages import PeerMessage
 from coordinator.peers.peers import STOP_GRACE_MS, PeersConfig, bind, credentials_of, hello_of
+from coordinator.peers.routing import Handler
 from coordinator.snapshot.ports import SnapshotProvider
 
 
@@ -65,7 +65,8 @@ class _Nobody:
     def welcomed(self, replica: int, boot_nonce: bytes) -> None:
         raise AssertionError("a replica that cannot start has accepted a stream")
 
-    def received(self, message: PeerMessage) -> None:
+    @property
+    def handlers(self) -> Mapping[type, Handler]:
         raise AssertionError("a replica that cannot start has received a message")
 
     def fell_silent(self, replica: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -29,7 +29,7 @@ from coordinator.peers.hello import (
     judge,
 )
 from coordinator.peers.link import HELLO_TIMEOUT_MS, KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
-from coordinator.peers.messages import PeerMessage
+from coordinator.peers.routing import Handler
 from coordinator.peers.tls import certificate_name, names_of
 from viewstamp.api.replication.v1 import replication_service_pb2 as pb
 from viewstamp.limits import MESSAGE_BYTES_MAX, STREAMS_PER_CONNECTION_MAX
@@ -62,8 +62,9 @@ class ListenerEvents(Protocol):
         """A peer has said hello and was accepted."""
         ...
 
-    def received(self, message: PeerMessage) -> None:
-        """A message came in; what this raises ends the process."""
+    @property
+    def handlers(self) -> Mapping[type, Handler]:
+        """Who takes which message; what they raise ends the process."""
         ...
 
     def fell_silent(self, replica: int) -> None:
@@ -191,7 +192,7 @@ class Listener:
                 continue
             heard.received += 1
             try:
-                self._events.received(found)
+                self._events.handlers[type(found)](found)
             except Exception as error:
                 # gRPC would log it and go on; a defect of the core must end the process.
                 self._events.failed(error)

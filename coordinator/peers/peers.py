@@ -87,7 +87,7 @@ class Peers:
         """
         self._config = config
         self._events = events
-        self._handlers = handlers_of(events.receivers)
+        self.handlers = handlers_of(events.receivers)
         self._clock_ms = clock_ms
         self._encoder = Encoder(config.cluster_id, config.replica_id)
         self._credentials = credentials_of(config)
@@ -150,10 +150,6 @@ class Peers:
     def welcomed(self, replica: int, boot_nonce: bytes) -> None:
         """A peer said hello: it can be reached again, so try at once."""
         self._links[replica].heard_hello(boot_nonce)
-
-    def received(self, message: PeerMessage) -> None:
-        """Hand a message to its receiver."""
-        self._handlers[type(message)](message)
 
     def fell_silent(self, replica: int) -> None:
         """A peer's stream to us has ended: tell the shell, unless this replica ends them all."""

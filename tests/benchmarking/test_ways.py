@@ -1,10 +1,10 @@
-"""What only passes on is found, and the driver has nothing of the kind."""
+"""What only passes on is found; the driver has nothing of the kind, and few hands lie on a way."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.ways import DRIVER, ROOT, passed_on
+from benchmarks.ways import DRIVER, RELAYS_MAX, ROOT, passed_on, relays
 
 PASSES_ON = (
     "return self._intake.batcher",
@@ -38,3 +38,9 @@ def test_the_driver_passes_nothing_on() -> None:
     """Callers hold the part that does their work."""
     methods, passing = passed_on((ROOT / DRIVER).read_text())
     assert methods and passing == []
+
+
+async def test_a_snapshot_durable_crosses_few_hands() -> None:
+    """Between the listener and the orchestrator there are no more relays than ADR 24 allows."""
+    crossed = await relays()
+    assert crossed and len(crossed) <= RELAYS_MAX

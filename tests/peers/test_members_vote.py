@@ -50,7 +50,7 @@ def test_nobody_gives_up_its_view_for_a_replica_without_a_vote(
 
     newcomer.report()
     report = next(each for each in sent if isinstance(each, ReplicaReportMessage))
-    primary.peers.received(report)
+    primary.peers.handlers[type(report)](report)
 
     assert report.unfit == told
     assert primary.reports.has_fit_peer() is (told == "")
