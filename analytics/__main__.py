@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=[],
         metavar="PATH",
-        help="a directory or file of OTLP JSON lines of any producer; may be given again",
+        help="a directory or file of OTLP JSON lines from any source; may be repeated",
     )
     add(
         "--snapshots",
@@ -123,30 +123,30 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=[],
         metavar="DIRECTORY",
-        help="an export of a snapshot, of a generation that may be gone; may be given again",
+        help="an export of a snapshot, whose generation may be deleted; may be repeated",
     )
     goal = parser.add_mutually_exclusive_group(required=True).add_argument
-    goal("--output", type=Path, help="where tables go, and the report")
-    goal("--check", action="store_true", help="say whether Spark can run here, and end")
-    add("--since", metavar="TIME", help="leave older spans out: 15m, 2h, 7d, or 2026-01-31T12:00")
+    goal("--output", type=Path, help="directory for the tables and the report")
+    goal("--check", action="store_true", help="only say whether Spark can run here")
+    add("--since", metavar="TIME", help="ignore older spans: 15m, 2h, 7d, or 2026-01-31T12:00")
     add(
         "--compare",
         nargs=2,
         metavar=("BEFORE", "AFTER"),
-        help="two periods, each FROM/TO: what has changed from the one to the other",
+        help="compare two periods, each FROM/TO",
     )
     add("--report", type=Path, help=f"default: {REPORT_FILE} in the output")
-    add("--png", type=Path, help="a picture of the report to write; needs chromium")
-    add("--no-report", action="store_true", help="write tables alone")
+    add("--png", type=Path, help="write the report as a picture, too; needs chromium")
+    add("--no-report", action="store_true", help="write only the tables")
     add(
         "--accept-bad-data",
         action="store_true",
-        help="analyse however much was cut, orphaned or skewed; the report says how much",
+        help="analyse the data even if it fails the quality checks; the report shows what failed",
     )
     add(
         "--follow",
         action="store_true",
-        help="keep on reading as traces grow, and refresh the analysis; a signal ends it",
+        help="read new traces and refresh the analysis until a signal ends the process",
     )
     add(
         "--every-seconds",

@@ -157,7 +157,7 @@ class Coordinator:
     async def _start_replica(self) -> None:
         if self._files.recovery.cut is not None:
             _log.warning(
-                "a torn tail, never acknowledged, was cut off the journal",
+                "the journal ended in a torn record, which was never acknowledged and was cut off",
                 extra=fields(cut=str(self._files.recovery.cut)),
             )
         identity = CoordinatorIdentity(
@@ -382,7 +382,7 @@ class Coordinator:
         if self._members is None:
             return  # it leads in any case
         if reason:
-            self.alarms.tell(kind, f"{reason}: another replica leads, if one is any better")
+            self.alarms.tell(kind, f"{reason}: another replica takes over if it is fit")
         else:
             self.alarms.clear(kind)
 

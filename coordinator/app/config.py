@@ -81,31 +81,47 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m coordinator",
         # What begins like a flag that somebody else gives would stand for it.
         allow_abbrev=False,
-        description="One replica's log, mux and public gRPC face. Exit codes: 0 stopped, 1 failed"
-        " while running (restart it), 2 wrong flags or surroundings (do not restart).",
+        description="Run the log, the mux and the public gRPC server of one replica. Exit codes: 0"
+        " stopped, 1 failed while running (restart it), 2 wrong flags or environment (do"
+        " not restart).",
     )
     add = result.add_argument
     add("--data-directory", type=Path, required=True, help="journal, superblock, secrets")
-    add("--listen", default=DEFAULT_LISTEN, help="host:port for clients; port 0 takes a free one")
-    add("--advertise", metavar="HOST:PORT", help="where clients reach --listen, if that differs")
+    add(
+        "--listen", default=DEFAULT_LISTEN, help="host:port for clients; port 0 chooses a free port"
+    )
+    add(
+        "--advertise",
+        metavar="HOST:PORT",
+        help="address at which clients reach --listen, if it differs",
+    )
     add(
         "--service",
         action="append",
         default=[],
         metavar="NAME=TARGET",
-        help=f"where a domain service listens, once each for {', '.join(SERVICE_NAMES)}",
+        help=f"address of a domain service; give it once for each of {', '.join(SERVICE_NAMES)}",
     )
     add("--cluster-key", type=Path, help="default: cluster.key in the data directory")
     add("--replica-id", type=int, default=0)
-    add("--replica-count", type=int, default=1, help="of those that vote; fixed at bootstrap")
-    add("--cluster-id", help="32 hexadecimal digits; refuse a directory of another cluster")
+    add(
+        "--replica-count",
+        type=int,
+        default=1,
+        help="number of replicas that vote; fixed at bootstrap",
+    )
+    add("--cluster-id", help="32 hexadecimal digits; a directory of another cluster is refused")
     add("--journal-segment-bytes", type=int, default=SEGMENT_BYTES)
-    add("--journal-archive", type=Path, help="keep dropped journal segments in this directory")
+    add(
+        "--journal-archive",
+        type=Path,
+        help="directory that keeps journal segments which are dropped",
+    )
     add(
         "--journal-retain-ms",
         type=int,
         default=RETAIN_FOR_BACKUP_MS,
-        help="retain covered log for replicas heard from within this time",
+        help="keep log that a snapshot covers for replicas heard from within this time",
     )
     _add_snapshots(result)
     _add_quotas(result)
@@ -114,7 +130,8 @@ def parser() -> argparse.ArgumentParser:
         "--connections-max",
         type=int,
         default=limits.CONNECTIONS_MAX,
-        help="of clients at the same time; further ones are closed at once (default: %(default)s)",
+        help="connections of clients at the same time; further ones are closed at once"
+        " (default: %(default)s)",
     )
     add("--tls-certificate", type=Path, help="PEM chain; needs --tls-key")
     add("--tls-key", type=Path, help="PEM private key; needs --tls-certificate")
@@ -125,31 +142,51 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_snapshots(result: argparse.ArgumentParser) -> None:
-    group = result.add_argument_group("snapshots", "A limit of 0 never triggers one.")
+    group = result.add_argument_group("snapshots", "A trigger of 0 is off.")
     add = group.add_argument
     add(
         "--snapshot-directory",
         action="append",
         type=Path,
         default=[],
-        help=f"a directory for one of {limits.SNAPSHOT_COPIES} copies, best on a disk of its own;"
+        help=f"directory for one of {limits.SNAPSHOT_COPIES} copies, best on a disk of its own;"
         f" give it {limits.SNAPSHOT_COPIES} times; default: snapshots/copy-N in the data directory",
     )
-    add("--snapshot-commands", type=int, default=limits.SNAPSHOT_COMMANDS, help="since the last")
-    add("--snapshot-journal-bytes", type=int, default=limits.SNAPSHOT_JOURNAL_BYTES)
+    add(
+        "--snapshot-commands",
+        type=int,
+        default=limits.SNAPSHOT_COMMANDS,
+        help="commands after which a snapshot is taken",
+    )
+    add(
+        "--snapshot-journal-bytes",
+        type=int,
+        default=limits.SNAPSHOT_JOURNAL_BYTES,
+        help="journal bytes after which a snapshot is taken",
+    )
     add(
         "--snapshot-interval-ms",
         type=int,
         default=limits.SNAPSHOT_INTERVAL_MS,
-        help="if anything changed",
+        help="time after which a snapshot is taken, if anything changed",
     )
-    add("--snapshot-keep-last", type=int, default=limits.SNAPSHOT_KEEP_LAST, help="at least 1")
-    add("--snapshot-keep-daily", type=int, default=limits.SNAPSHOT_KEEP_DAILY, help="days")
+    add(
+        "--snapshot-keep-last",
+        type=int,
+        default=limits.SNAPSHOT_KEEP_LAST,
+        help="number of the newest that are kept; at least 1",
+    )
+    add(
+        "--snapshot-keep-daily",
+        type=int,
+        default=limits.SNAPSHOT_KEEP_DAILY,
+        help="number of days of which the newest is kept",
+    )
     add(
         "--snapshot-reserve-bytes",
         type=int,
         default=limits.SNAPSHOT_RESERVE_BYTES_MIN,
-        help="kept free in each directory, so that a full disk does not stop a snapshot",
+        help="space reserved in each directory, so that a full disk does not stop a snapshot",
     )
     add(
         "--snapshot-deadline-ms",
@@ -161,7 +198,7 @@ def _add_snapshots(result: argparse.ArgumentParser) -> None:
 
 def _add_quotas(result: argparse.ArgumentParser) -> None:
     group = result.add_argument_group(
-        "write quotas", "Rates per second; 0 is no limit. Beyond them callers are told to wait."
+        "write quotas", "Rates per second; 0 means no limit. A caller above a rate is told to wait."
     )
     for name, default, what in (
         ("commands-per-user", limits.QUOTA_COMMANDS_PER_USER, "commands of one user"),
@@ -176,12 +213,12 @@ def _add_quotas(result: argparse.ArgumentParser) -> None:
         "--quota-burst-ms",
         type=int,
         default=limits.QUOTA_BURST_MS,
-        help="what so long a pause saves up may be sent at once",
+        help="a caller may send at once what a pause of this length has saved up",
     )
 
 
 def _add_disclosure(result: argparse.ArgumentParser) -> None:
-    group = result.add_argument_group("what is told of this replica, and kept about its callers")
+    group = result.add_argument_group("audit and disclosure")
     group.add_argument(
         "--audit-bytes",
         type=int,
@@ -192,12 +229,12 @@ def _add_disclosure(result: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no-reflection",
         action="store_true",
-        help="do not tell callers without a token which methods there are",
+        help="do not list the methods to callers without a token",
     )
     group.add_argument(
         "--channelz",
         action="store_true",
-        help="tell callers without a token about connections: addresses, counts; for debugging",
+        help="show connections (addresses, counts) to callers without a token; for debugging",
     )
 
 

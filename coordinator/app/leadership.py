@@ -90,7 +90,7 @@ class Leadership:
         """Stages do not get on, for this reason, or (empty) do again: is it said to be ready?"""
         self._stalled = reason
         log = _log.error if reason else _log.warning
-        log("stages stand still" if reason else "stages get on again", extra=fields(why=reason))
+        log("the stages are blocked" if reason else "the stages continue", extra=fields(why=reason))
         self._tell_readiness()
 
     def applied(self, applied: mux_types.Applied) -> None:
@@ -167,7 +167,10 @@ class Leadership:
             print(json.dumps({"ready": True, "service": "coordinator", **ready}), flush=True)  # noqa: T201
         except OSError as error:
             # A replica serves on a full disk, too, and only tools look for these.
-            _log.warning("nobody could be told of being ready", extra=fields(error=str(error)))
+            _log.warning(
+                "the supervisor could not be told that the replica is ready",
+                extra=fields(error=str(error)),
+            )
         password = ports.data_directory / ROOT_PASSWORD_FILE
         _log.info("ready", extra=fields(**ready, root_password_file=str(password)))
 

@@ -117,7 +117,10 @@ async def _serve(config: Config, files: ReplicaFiles, cluster_key: bytes) -> int
             async with _garbage_collection(coordinator):
                 await coordinator.run(stop)
     except RestartNeeded as reason:
-        _log.info("the process ends, to be started again at once", extra=fields(why=str(reason)))
+        _log.info(
+            "the process ends and expects to be started again at once",
+            extra=fields(why=str(reason)),
+        )
         return EXIT_RESTART
     except DivergedError as error:
         print(f"coordinator: {error}", file=sys.stderr)  # noqa: T201

@@ -118,7 +118,7 @@ class ServiceLinks:
         why = Refusal.from_error(error).message
         self._ports.alarms.raise_alarm(
             cluster_pb2.ALARM_KIND_COMMAND_REVERTED,
-            f"service {stage.name.lower()} took a command back: {why}",
+            f"service {stage.name.lower()} undid a command: {why}",
             why,
         )
 
@@ -127,7 +127,7 @@ class ServiceLinks:
         if self.clients[stage].item_log.dropped:
             alarms.raise_alarm(
                 cluster_pb2.ALARM_KIND_ITEM_LOG_DROPPED,
-                f"the item log of {name} passed its limit: should that service die before the next"
+                f"the item log of {name} passed its limit: if that service ends before the next"
                 " snapshot, the whole replica restarts",
                 name,
             )
@@ -165,9 +165,12 @@ class ServiceLinks:
             return
         self._ports.alarms.tell(
             kind,
-            f"service {name} has been at one batch for {ms // 1000} s: what needs it waits. Should"
-            " it never get on, end its process by SIGKILL (it hears of nothing else): it is told"
-            " everything again, and what it does not survive is refused",
+            f"service {name} has worked on one batch for {ms // 1000} s, and calls to it"
+            " wait. If it"
+            " does not finish, end its process with SIGKILL (it does not react to other"
+            " signals). The"
+            " coordinator then sends the new process every batch again, and refuses a command that"
+            " ends the process again",
             name,
         )
 
@@ -176,8 +179,9 @@ class ServiceLinks:
         what = f"{attempt.where} at revision {attempt.revision}"
         self._ports.alarms.raise_alarm(
             cluster_pb2.ALARM_KIND_COMMAND_REVERTED,
-            f"service {stage.name.lower()} dies of {what}, batch {attempt.sequence}: it is refused"
-            " as a defect, here and on every replica that meets it",
+            f"{what}, in batch {attempt.sequence}, ends the process of service {stage.name.lower()}"
+            " each time: the command is refused as a defect, here and on every replica where it"
+            " does the same",
             what,
         )
 

@@ -307,7 +307,7 @@ class SnapshotAssembly:
         self._around.alarms.clear(cluster_pb2.ALARM_KIND_SNAPSHOT_FAILED)
         self._around.alarms.raise_alarm(
             cluster_pb2.ALARM_KIND_SNAPSHOT_FAILED,
-            f"the last snapshot failed: {reason}. The journal grows until one completes",
+            f"the last snapshot failed: {reason}. The journal grows until a snapshot completes",
         )
 
     def _completed(self, _: int) -> None:
@@ -323,7 +323,11 @@ class SnapshotAssembly:
         if manifests:
             text = "; ".join(manifests)
             self._around.alarms.tell(
-                kind, f"{text}: layers of it and before stay; bring back a copy, or delete it", what
+                kind,
+                f"{text}: files of this and older generations are kept; bring back an"
+                " intact copy of"
+                " the manifest, or delete the generation",
+                what,
             )
         else:
             self._around.alarms.clear(kind, what)

@@ -203,8 +203,8 @@ class CommandAdmission:
         if session_id == GATEWAY_SESSION_ID:
             raise Refusal(
                 Reason.REASON_SESSION_REQUIRED,
-                "the stream was opened without a session, for reads alone: register a session and"
-                " open a stream with it",
+                "the stream was opened without a session and takes only reads: register a session,"
+                " and open a stream with it",
             )
         spans = [(span.code, span.count, span.items) for span in request.spans]
         turn = self._turns.get(session_id)
@@ -413,8 +413,8 @@ def _check_same(session_id: int, number: int, spans: Sequence[SentSpan], known: 
     if not is_same(known, fingerprint(spans)):
         raise Refusal(
             Reason.REASON_REQUEST_NUMBER_REUSED,
-            f"request {number} of session {session_id} was another one: give each request"
-            " a number of its own",
+            f"session {session_id} used the number {number} for another request: use a new"
+            " number for each request",
             session=session_id,
             number=number,
         )
@@ -423,7 +423,7 @@ def _check_same(session_id: int, number: int, spans: Sequence[SentSpan], known: 
 def _evicted(session_id: int) -> Refusal:
     return Refusal(
         Reason.REASON_SESSION_EVICTED,
-        f"session {session_id} has ended or never was: register a new one",
+        f"session {session_id} has ended or never existed: register a new one",
         session=session_id,
     )
 
@@ -437,14 +437,16 @@ def _refusal(
         case Gap(resend_from):
             return Refusal(
                 Reason.REASON_REQUEST_GAP,
-                f"request {number} of session {session_id} skips {resend_from}: resend from there",
+                f"request {number} of session {session_id} skips request {resend_from}: resend from"
+                f" {resend_from} on",
                 session=session_id,
                 resend_from=resend_from,
             )
         case TooOld():
             return Refusal(
                 Reason.REASON_REQUEST_TOO_OLD,
-                f"request {number} of session {session_id} was acknowledged: its reply is gone",
+                f"request {number} of session {session_id} was acknowledged: its reply is no longer"
+                " kept",
                 session=session_id,
                 number=number,
             )
@@ -458,6 +460,7 @@ def _refusal(
         case AckedAhead(last_applied):
             return Refusal(
                 Reason.REASON_MALFORMED_REQUEST,
-                f"`acked` lies beyond {last_applied}, the last request that was answered",
+                f"`acked` lies beyond {last_applied}, the number of the last request that"
+                " was answered",
                 last_applied=last_applied,
             )

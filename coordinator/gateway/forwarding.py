@@ -126,7 +126,7 @@ async def _relay(error: grpc.aio.AioRpcError, context: Context, changes: bool) -
         raise outcome_unknown(FORWARD_DEADLINE_MS) from error
     raise Refusal(
         Reason.REASON_OUTCOME_UNKNOWN,
-        f"{told}: a command may still take effect there; look before you repeat it",
+        f"{told}: a command may still take effect there; check before you repeat it",
         outcome="unknown",
     ) from error
 

@@ -55,6 +55,6 @@ def _unconfirmed(deadline_ms: int) -> Refusal:
     return Refusal(
         Reason.REASON_VIEW_CHANGE,
         f"the replica may no longer be the primary: no quorum confirmed it within {deadline_ms} ms;"
-        " try again, at another replica",
+        " try again at another replica",
         deadline_ms=deadline_ms,
     )

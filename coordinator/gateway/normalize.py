@@ -118,8 +118,8 @@ class Normalizer:
         if count > NORMALIZED_COMMANDS_MAX:
             raise Refusal(
                 Reason.REASON_COMMAND_TOO_LARGE,
-                f"the request has {count} commands with secrets to prepare, such as passwords to"
-                f" hash; at most {NORMALIZED_COMMANDS_MAX} are allowed: split it",
+                f"the request has {count} commands with secrets that must be prepared, such as"
+                f" passwords; at most {NORMALIZED_COMMANDS_MAX} are allowed: split it",
                 commands=count,
                 commands_max=NORMALIZED_COMMANDS_MAX,
             )

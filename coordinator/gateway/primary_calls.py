@@ -111,8 +111,9 @@ def check_supported(level: int, supported: Mapping[int, int]) -> None:
     )
     raise Refusal(
         Reason.REASON_FEATURE_LEVEL_UNSUPPORTED,
-        f"level {level} is not supported by all: {said}; have every replica, standbys included, run"
-        " a build that knows the level, with all its services, and try again",
+        f"not every replica supports level {level}: {said}; run a build that knows the"
+        " level, with all"
+        " its services, on every replica and standby, and try again",
         level=level,
         replicas=",".join(map(str, lacking)),
     )

@@ -122,7 +122,7 @@ class Quotas:
 def _exceeded(whose: str, what: str, delay_ms: int) -> Refusal:
     return Refusal(
         Reason.REASON_QUOTA_EXCEEDED,
-        f"this {whose} has sent more {what} than it may in a second: try again in {delay_ms} ms",
+        f"this {whose} has sent more {what} in a second than its quota: try again in {delay_ms} ms",
         share=f"{what}_per_second",
         whose=whose,
         retry_delay_ms=delay_ms,

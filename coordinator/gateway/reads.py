@@ -158,7 +158,7 @@ def _check_private(spans: Iterable[RequestedReads]) -> None:
         if span.method.public:
             raise Refusal(
                 Reason.REASON_MALFORMED_REQUEST,
-                f"{span.method.full_name} needs no token: call it by itself, not in a stream",
+                f"{span.method.full_name} needs no token: call it as a unary call, not in a stream",
                 method=span.method.full_name,
             )
 

@@ -29,9 +29,10 @@ def check_runs(shapes: Sequence[Shape], counts: Sequence[int]) -> Shape:
     if runs > limits.REQUEST_RUNS_MAX:
         raise Refusal(
             Reason.REASON_COMMAND_TOO_LARGE,
-            f"the request goes through the services {runs} times, one after another, since its"
-            f" commands cannot go together; at most {limits.REQUEST_RUNS_MAX} are allowed: put"
-            " commands of one method next to each other, or split it",
+            f"the commands of the request form {runs} groups, which must go through the"
+            " services one"
+            f" after another; at most {limits.REQUEST_RUNS_MAX} are allowed: put commands of one"
+            " method next to each other, or split the request",
             runs=runs,
             runs_max=limits.REQUEST_RUNS_MAX,
         )

@@ -125,7 +125,9 @@ class Routes:
         if method.alone:
             raise Refusal(
                 Reason.REASON_MALFORMED_REQUEST,
-                f"{method.name} cannot be one of several: call it by itself, without a session",
+                f"{method.name} cannot be part of a request of several commands: call it"
+                " alone, without"
+                " a session",
                 method=method.name,
             )
         self._check_level(method)

@@ -89,7 +89,7 @@ class SessionReads:
 def _too_much() -> Refusal:
     return Refusal(
         Reason.REASON_COMMAND_TOO_LARGE,
-        f"the answers exceed {MESSAGE_BYTES_MAX // 2} bytes together: ask for less at once",
+        f"the answers exceed {MESSAGE_BYTES_MAX // 2} bytes together: request less at once",
         limit=MESSAGE_BYTES_MAX // 2,
     )
 

@@ -184,7 +184,7 @@ def too_much(user_id: int, what: str, held: int, held_max: int) -> Refusal:
     """Return the refusal of what is beyond the share of one user."""
     return Refusal(
         Reason.REASON_QUOTA_EXCEEDED,
-        f"user {user_id} has {held} {what} under way, of {held_max} at most: await some answers",
+        f"user {user_id} has {held} {what} under way, and {held_max} are allowed: wait for answers",
         user=user_id,
         share=what,
         held=held,
@@ -197,7 +197,7 @@ def full(what: str, held: int, held_max: int) -> Refusal:
     """Return the refusal of what is beyond what all may have under way together."""
     return Refusal(
         Reason.REASON_QUOTA_EXCEEDED,
-        f"the cluster has {held} {what} under way, of {held_max} at most: try again",
+        f"the cluster has {held} {what} under way, and {held_max} are allowed: try again",
         share=what,
         held=held,
         held_max=held_max,
@@ -208,8 +208,8 @@ def full(what: str, held: int, held_max: int) -> Refusal:
 def _unacknowledged(whose: str, replies_bytes: int) -> Refusal:
     return Refusal(
         Reason.REASON_QUOTA_EXCEEDED,
-        f"{replies_bytes} bytes of replies of this {whose} wait to be acknowledged, which is too"
-        " much: acknowledge some, then try again",
+        f"this {whose} has not acknowledged replies of {replies_bytes} bytes, which is too much:"
+        " acknowledge some, then try again",
         share="replies",
         whose=whose,
         replies_bytes=replies_bytes,

@@ -33,7 +33,7 @@ async def write_in_time(context: Context, message: Message | bytes, timeout_ms: 
     except TimeoutError as error:
         raise Refusal(
             Reason.REASON_QUOTA_EXCEEDED,
-            f"none of the answers was read for {timeout_ms} ms: read them as they come",
+            f"the client read no answer for {timeout_ms} ms: read the answers as they arrive",
             share="unread_answers",
             timeout_ms=timeout_ms,
         ) from error
@@ -45,4 +45,4 @@ async def end_in_time(context: Context, refusal: Refusal) -> None:
         async with asyncio.timeout(ENDING_TIMEOUT_MS / 1000):
             await abort(context, refusal)
     except TimeoutError:
-        _log.info("a call was let go whose client reads nothing")
+        _log.info("a call was ended because its client reads no answers")

@@ -122,7 +122,8 @@ class SnapshotStreams:
         if held >= SNAPSHOT_STREAMS_PER_USER_MAX:
             raise Refusal(
                 Reason.REASON_QUOTA_EXCEEDED,
-                f"user {user_id} verifies or downloads {held} snapshots already: await their end",
+                f"user {user_id} verifies or downloads {held} snapshots already: wait until"
+                " one of them ends",
                 share="snapshot_streams",
                 held=held,
                 retry_delay_ms=REPLIES_RETRY_DELAY_MS,
@@ -163,7 +164,7 @@ def _check_has_files(found: Snapshot) -> None:
     if not found.generation:
         raise Refusal(
             Reason.REASON_SNAPSHOT_NOT_FOUND,
-            "no snapshot was completed yet: create one first",
+            "no snapshot is completed yet: create one first",
             generation=0,
         )
     if found.state is not SnapshotState.COMPLETED:

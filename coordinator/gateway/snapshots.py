@@ -186,7 +186,7 @@ class SnapshotReads:
         if found is None:
             raise Refusal(
                 Reason.REASON_SNAPSHOT_NOT_FOUND,
-                f"there is no snapshot {request.generation}: list them to see which there are",
+                f"there is no snapshot {request.generation}: list the snapshots to see which exist",
                 generation=request.generation,
             )
         return pb.GetSnapshotResponse(snapshot=snapshot_message(found))
@@ -247,7 +247,8 @@ def _all(indexes: Sequence[int], refusal: Refusal) -> list[mux.IndexedError]:
 def _overloaded(waiting: int) -> Refusal:
     return Refusal(
         Reason.REASON_OVERLOADED,
-        f"{waiting} reads wait for a snapshot already: ask without `wait`, or later",
+        f"{waiting} reads are already waiting for a snapshot: read without `wait`, or try"
+        " again later",
         waiting=waiting,
     )
 
@@ -255,7 +256,7 @@ def _overloaded(waiting: int) -> Refusal:
 def _undecided(generation: int) -> Refusal:
     return Refusal(
         Reason.REASON_READ_DEADLINE,
-        f"snapshot {generation} was not decided within {limits.READ_DEADLINE_MS} ms: ask again",
+        f"snapshot {generation} was not decided within {limits.READ_DEADLINE_MS} ms: read it again",
         generation=generation,
         deadline_ms=limits.READ_DEADLINE_MS,
     )

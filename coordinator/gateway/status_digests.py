@@ -160,8 +160,8 @@ def _refusal_of(error: BaseException) -> Refusal:
     """Return what to tell in place of digests; what is no refusal is logged."""
     if isinstance(error, Refusal):
         return error
-    _log.error("digests could not be found", exc_info=error)
-    return Refusal(Reason.REASON_INTERNAL, "digests could not be found: see the log")
+    _log.error("the digests could not be computed", exc_info=error)
+    return Refusal(Reason.REASON_INTERNAL, "the replica could not compute digests: see its log")
 
 
 def _digests_of(reply: Reply) -> Digests:

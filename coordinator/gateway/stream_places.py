@@ -63,7 +63,7 @@ class StreamPlaces:
 def _too_many(who: str, count: int) -> Refusal:
     return Refusal(
         Reason.REASON_QUOTA_EXCEEDED,
-        f"{who} {count} Submit streams open, as many as may be: end some",
+        f"{who} {count} Submit streams open, which is the maximum: end some",
         share="submit_streams",
         held=count,
         retry_delay_ms=limits.REPLIES_RETRY_DELAY_MS,

@@ -129,8 +129,9 @@ class SubmitStreams:
         if session_id in self._newest:
             raise Refusal(
                 Reason.REASON_STREAM_REPLACED,
-                f"a stream of session {session_id} is open, perhaps of a machine that is gone: send"
-                " the call over a stream; opening one ends the other at once",
+                f"session {session_id} has an open stream, perhaps on a machine that is"
+                " gone: open a"
+                " new stream, which ends the old one at once, and send the call over it",
                 session=session_id,
             )
 
@@ -204,7 +205,7 @@ async def _opening(context: Context) -> submit_pb2.OpenStream:
     except TimeoutError as error:
         raise Refusal(
             Reason.REASON_MALFORMED_REQUEST,
-            f"the first message of a stream, `open`, must come within {timeout_ms} ms",
+            f"the first message of a stream, `open`, must arrive within {timeout_ms} ms",
             timeout_ms=timeout_ms,
         ) from error
     if message is None or not message.HasField("open"):
@@ -217,7 +218,7 @@ async def _opening(context: Context) -> submit_pb2.OpenStream:
 def _replaced(session_id: int) -> Refusal:
     return Refusal(
         Reason.REASON_STREAM_REPLACED,
-        f"a newer stream of session {session_id} was opened: send its commands over that one",
+        f"session {session_id} has opened a newer stream: send its commands over the newer one",
         session=session_id,
     )
 
@@ -457,7 +458,7 @@ class _Stream:
 def _without_answer() -> Refusal:
     """Log what was just raised in place of an answer, and return what the stream ends with."""
     _log.exception("an answer on a Submit stream could not be made")
-    return Refusal(Reason.REASON_INTERNAL, "an answer could not be made: see the log")
+    return Refusal(Reason.REASON_INTERNAL, "the replica could not make the answer: see its log")
 
 
 def _fail(failure: BaseException) -> Answer:

@@ -232,7 +232,7 @@ class UnaryCalls:
             raise Refusal(
                 Reason.REASON_MALFORMED_REQUEST,
                 f"the metadata has {', '.join(sorted(entries))} without {SESSION_KEY}: a number"
-                " counts in a session alone; send both or neither",
+                " means nothing without a session; send both or neither",
                 key=SESSION_KEY,
             )
         if SESSION_KEY in entries:

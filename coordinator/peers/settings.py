@@ -36,23 +36,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags about peers to the coordinator's parser."""
     group = parser.add_argument_group("peers", "For clusters of several replicas.")
     add = group.add_argument
-    add("--peer-listen", metavar="HOST:PORT", help="for the other replicas; never the public port")
+    add(
+        "--peer-listen",
+        metavar="HOST:PORT",
+        help="address for the other replicas; never the public port",
+    )
     add(
         "--peer",
         action="append",
         default=[],
         metavar="ID=HOST:PORT",
-        help="the --peer-listen address of another replica, once for each; this one's own may be"
-        " among them, so that all replicas can be given the same flags",
+        help="--peer-listen address of another replica; give it once for each. This replica's own"
+        " address may be given, too, so that all replicas can have the same flags",
     )
     add(
         "--standby",
         action="append",
         default=[],
         metavar="ID=HOST:PORT",
-        help="the --peer-listen address of a replica without a vote, which follows for ever: once"
-        " for each, with ids from --replica-count on, the same for every replica; a process whose"
-        " --replica-id is among them is that standby",
+        help="--peer-listen address of a standby, which is a replica without a vote; give it once"
+        " for each, with ids from --replica-count on, the same on every replica. A process whose"
+        " --replica-id is among these ids is that standby",
     )
     add(
         "--peer-tls-certificate",

@@ -321,7 +321,7 @@ class Batcher:
         if self._waiting_bytes + size + WAITING_OVERHEAD_BYTES > WAITING_BYTES_MAX:
             raise Refusal(
                 Reason.REASON_OVERLOADED,
-                f"{self._waiting_bytes} bytes of requests wait already: try again",
+                f"requests of {self._waiting_bytes} bytes are waiting already: try again",
                 waiting_bytes=self._waiting_bytes,
             )
         self._waiting_bytes += size + WAITING_OVERHEAD_BYTES
@@ -392,7 +392,7 @@ class Batcher:
         else:
             raise Refusal(
                 Reason.REASON_OVERLOADED,
-                f"{len(self._asked)} commands about snapshots wait already: try again",
+                f"{len(self._asked)} commands about snapshots are waiting already: try again",
                 waiting=len(self._asked),
             )
 

@@ -76,7 +76,7 @@ class ReadShares:
 def _too_many(whose: str, count: int, held: int) -> Refusal:
     return Refusal(
         Reason.REASON_OVERLOADED,
-        f"{count} reads {whose} wait already, {held} bytes in all: try again",
+        f"{count} reads {whose} with {held} bytes are waiting already: try again",
         waiting=count,
         bytes=held,
         retry_delay_ms=READ_RETRY_DELAY_MS,

@@ -270,7 +270,7 @@ class ReplicaReads:
 
 # Nobody sees it: the future it would go to is done.
 _ABANDONED: Final = (
-    Refusal(Reason.REASON_READ_DEADLINE, "nobody waits for this read any more")
+    Refusal(Reason.REASON_READ_DEADLINE, "the caller of this read no longer waits for it")
     .to_error()
     .SerializeToString()
 )

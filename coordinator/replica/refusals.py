@@ -28,12 +28,12 @@ def not_serving(
     if reason is vsr.RefusalReason.NOT_PRIMARY:
         return Refusal(
             Reason.REASON_NOT_PRIMARY,
-            f"replica {primary} is the primary: send commands there",
+            f"replica {primary} is the primary: send commands to it",
             primary=primary,
             address=address_of(primary),
         )
     if reason is vsr.RefusalReason.TOO_MANY_READS:
-        return Refusal(Reason.REASON_OVERLOADED, "too many reads wait already: try again")
+        return Refusal(Reason.REASON_OVERLOADED, "too many reads are waiting already: try again")
     return Refusal(
         Reason.REASON_VIEW_CHANGE,
         f"the replica is not in service ({reason.value}): try again",
@@ -45,8 +45,8 @@ def not_read_here(primary: int, address: str, deadline_ms: int) -> Refusal:
     """Return what the caller of a linearizable read is told whom a backup could not answer."""
     return Refusal(
         Reason.REASON_NOT_PRIMARY,
-        f"this backup could not answer the read within {deadline_ms} ms of its primary, replica"
-        f" {primary} at {address or 'an unknown address'}: read there, or with a weaker"
+        f"this backup could not answer the read within {deadline_ms} ms: read at the primary, which"
+        f" is replica {primary} at {address or 'an unknown address'}, or read with a weaker"
         " consistency",
         deadline_ms=deadline_ms,
         primary=primary,
@@ -58,8 +58,9 @@ def outcome_unknown(deadline_ms: int) -> Refusal:
     """Return what the caller of a command is told that got no answer in time."""
     return Refusal(
         Reason.REASON_OUTCOME_UNKNOWN,
-        f"the command got no answer within {deadline_ms} ms, and may still take effect: send it"
-        " again under its request number, or look before you repeat it",
+        f"the command got no answer within {deadline_ms} ms and may still take effect:"
+        " send it again"
+        " under its request number, or check before you repeat it",
         deadline_ms=deadline_ms,
         outcome="unknown",
     )
@@ -70,6 +71,6 @@ def left_in_the_log() -> Refusal:
     return Refusal(
         Reason.REASON_OUTCOME_UNKNOWN,
         "the replica is no longer the primary, and the command may still take effect: send it"
-        " again under its request number, or look before you repeat it",
+        " again under its request number, or check before you repeat it",
         outcome="unknown",
     )

@@ -141,7 +141,7 @@ class Adoption:
                 )
                 self._ports.unreadable(found.unreadable)
             except (NoIntactCopy, CopyNotWritten) as error:
-                _log.error("garbage of snapshots stays", exc_info=error)
+                _log.error("files that no snapshot needs could not be deleted", exc_info=error)
             await self._ports.freed()
             await steps.rest()
             stages = await asyncio.to_thread(self._prepare_next, adopted)
@@ -155,7 +155,7 @@ class Adoption:
         try:
             self._files.rebuild_reserve(adopted)
         except CopyNotWritten as error:
-            _log.error("the reserve for snapshots is not whole", exc_info=error)
+            _log.error("the disk space reserve for snapshots is incomplete", exc_info=error)
         return self._files.stages_to_compact(adopted)
 
     async def _compact_all(self, manifest: SnapshotManifest, stages: Sequence[int]) -> None:

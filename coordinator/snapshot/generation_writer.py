@@ -63,7 +63,7 @@ class StoredGenerations:
             self._files.delete(generation)
         except CopyNotWritten as error:
             self._files.release(generation)
-            _log.warning("files of generation %d stay: %s", generation, error)
+            _log.warning("the files of generation %d could not be deleted: %s", generation, error)
 
 
 class GenerationWriter:

@@ -362,7 +362,7 @@ class LocalSnapshotOrchestrator:
         trigger = self._triggers.due(self._ports.load())
         if trigger is not None:
             generation = self._ports.next_generation()
-            _log.info("generation %d is begun: %s", generation, trigger.value)
+            _log.info("generation %d has begun: %s", generation, trigger.value)
             self._propose_cut(generation)
 
     def _propose_cut(self, generation: int) -> None:

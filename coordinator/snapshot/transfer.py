@@ -171,7 +171,7 @@ class StateTransfer:
             " until then this replica stays behind"
         )
         _log.warning(
-            "state transfer failed, and is tried again",
+            "state transfer failed and is tried again",
             extra=fields(generation=target.generation, why=str(error), pause_ms=pause_ms),
         )
 
@@ -331,7 +331,7 @@ class StateTransfer:
         lacking = await in_thread(incoming.lacking)
         total_bytes = sum(reference.size_bytes for reference in lacking)
         _log.info(
-            "state transfer begun",
+            "state transfer began",
             extra=fields(
                 generation=target.generation, layers=len(lacking), lacking_bytes=total_bytes
             ),

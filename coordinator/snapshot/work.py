@@ -181,7 +181,9 @@ class LocalWork:
         if found is not None and _is_of(found, cut):
             return _Comparison(found)
         if found is not None:
-            _log.warning("generation %d was cut elsewhere before: written anew", generation)
+            _log.warning(
+                "generation %d was cut at another op before: it is written again", generation
+            )
             self._files.delete(generation)
         return self._files.begin(cut)
 
@@ -311,7 +313,7 @@ async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
     except asyncio.CancelledError:
         await asyncio.wait([running])
         if not running.cancelled() and (error := running.exception()) is not None:
-            _log.warning("a call that was cancelled failed as well: %s", error)
+            _log.warning("a cancelled call failed, too: %s", error)
         raise
 
 

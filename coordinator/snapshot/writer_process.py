@@ -82,7 +82,9 @@ class WriterProcess:
         try:
             self._call("discard", key)
         except (CopyNotWritten, CopiesFailed) as error:
-            _log.warning("temporary files stay until the next start: %s", error)
+            _log.warning(
+                "temporary files could not be deleted and stay until the next start: %s", error
+            )
 
     def delete(self, names: Sequence[str]) -> None:
         """As `LocalWriter.delete`."""

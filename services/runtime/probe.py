@@ -58,14 +58,20 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m services.runtime.probe`."""
     result = argparse.ArgumentParser(
         prog="python -m services.runtime.probe",
-        description="Exit codes: 0 it serves, 1 it does not or is silent, 2 wrong arguments.",
+        description="Ask a process whether it serves. Exit codes: 0 it serves, 1 it does"
+        " not serve or does"
+        " not answer, 2 wrong arguments.",
     )
     add = result.add_argument
-    add("target", metavar="unix:PATH|HOST:PORT", help="where the process listens")
+    add("target", metavar="unix:PATH|HOST:PORT", help="address of the process")
     add("service", choices=("liveness", "readiness"), help="what to ask for")
     add("--timeout-ms", type=_positive, default=TIMEOUT_MS_DEFAULT, help="default: %(default)s")
-    add("--ca-certificate", type=Path, help="PEM file; the target speaks TLS and it signed that")
-    add("--server-name", help="the name in the target's certificate, where it is not HOST")
+    add(
+        "--ca-certificate",
+        type=Path,
+        help="PEM file of the CA that signed the target's certificate; turns TLS on",
+    )
+    add("--server-name", help="name in the target's certificate, if it is not HOST")
     return result
 
 

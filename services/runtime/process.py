@@ -109,7 +109,7 @@ def _parser(service: str) -> argparse.ArgumentParser:
         description=f"The {service} domain service of one Viewstamp replica.",
     )
     parser.add_argument(
-        "--listen", required=True, metavar="unix:PATH|HOST:PORT", help="where to serve"
+        "--listen", required=True, metavar="unix:PATH|HOST:PORT", help="address to serve at"
     )
     parser.add_argument("--log-level", default="info", choices=LOG_LEVELS, help="default: info")
     settings.add_arguments(parser)

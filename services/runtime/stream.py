@@ -210,7 +210,9 @@ class ApplyStream:
 
         given_up = frozenset((each.item, each.call) for each in isolate.given_up)
         isolation = Isolation(given_up, note if isolate.notes else None)
-        logger.warning("a batch is handled in isolation", extra=fields(sequence=batch.sequence))
+        logger.warning(
+            "the service executes a batch in isolation", extra=fields(sequence=batch.sequence)
+        )
         self._is_isolating = True
         try:
             await self._replies.join()
@@ -348,7 +350,7 @@ class ApplyStream:
 
 def _log(alarm: Alarm) -> None:
     logger.error(
-        "a defect: the command was taken back and answered INTERNAL",
+        "the service has a defect: it undid the command and answered INTERNAL",
         exc_info=alarm.defect,
         extra=fields(where=alarm.where, revision=alarm.revision),
     )

@@ -83,7 +83,7 @@ async def test_so_many_commands_about_snapshots_may_wait() -> None:
     batcher = Batcher()
     for _ in range(SNAPSHOT_COMMANDS_WAITING_MAX):
         batcher.add(loose(DELETE_SNAPSHOT))
-    with pytest.raises(Refusal, match="commands about snapshots wait already") as caught:
+    with pytest.raises(Refusal, match="commands about snapshots are waiting already") as caught:
         batcher.add(loose(DELETE_SNAPSHOT))
     assert caught.value.reason == Reason.REASON_OVERLOADED
     batcher.add(loose(BEGIN_SNAPSHOT))

@@ -150,7 +150,7 @@ def test_packed_requests_are_those_requests(root: Caller) -> None:
     packing.put(packed)
     # The gap is refused at once; the others share a prepare, and with it the message.
     gap = packing.receive().command
-    assert (gap.number, "resend from there" in gap.error.message) == (4, True)
+    assert (gap.number, "resend from 3 on" in gap.error.message) == (4, True)
     replies = list(packing.receive().commands.replies)
     assert [(reply.number, len(reply.spans)) for reply in replies] == [(1, 1), (2, 1), (3, 1)]
     single = SubmitStream(caller)

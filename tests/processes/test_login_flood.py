@@ -121,7 +121,7 @@ async def test_a_flood_from_the_same_address_keeps_no_user_of_it_out(flooded: Re
             await attack.until_enough()
             assert await there.is_in_force(await there.by_password(name))
         refusal = await refusal_of(there.by_password(stranger))
-        while "waits already" in refusal.message:  # what is left of the flood
+        while "waiting already" in refusal.message:  # what is left of the flood
             refusal = await refusal_of(there.by_password(stranger))
     assert refusal.reason == Reason.REASON_QUOTA_EXCEEDED
     delay_ms = refusal.details["retry_delay_ms"]

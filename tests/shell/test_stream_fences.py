@@ -206,7 +206,7 @@ async def test_a_call_is_fenced_by_an_open_stream() -> None:
     await call(1)
     async with face.stream():
         await call(1)  # in flight: it is joined
-        with pytest.raises(Refusal, match="opening one ends the other at once") as caught:
+        with pytest.raises(Refusal, match="which ends the old one at once") as caught:
             await call(2)
         assert caught.value.reason == Reason.REASON_STREAM_REPLACED
     await call(2)

@@ -186,7 +186,7 @@ UNKNOWN: Final = snapshots_pb2.DownloadSnapshotRequest(generation=9)
         (without_permission, VERIFY, "PERMISSION_DENIED", "manage_servers"),
         (without_permission, DOWNLOAD, "PERMISSION_DENIED", "manage_servers"),
         (expired, DOWNLOAD, "UNAUTHENTICATED", "expired"),
-        (without_snapshots, NEWEST, "SNAPSHOT_NOT_FOUND", "no snapshot was completed yet"),
+        (without_snapshots, NEWEST, "SNAPSHOT_NOT_FOUND", "no snapshot is completed yet"),
         (failed, VERIFY, "SNAPSHOT_NOT_FOUND", "snapshot 2 is FAILED, and only a COMPLETED one"),
         (lambda _: None, UNKNOWN, "SNAPSHOT_NOT_FOUND", "there is no snapshot 9"),
     ],

@@ -259,5 +259,5 @@ def test_grants_are_resolved_without_authorization(bench: Workbench) -> None:
 def test_request_without_permissions_resolves_to_nothing(bench: Workbench) -> None:
     """Where field 8 is absent there is nothing to resolve."""
     assert bench.resolve(0, b"", grants=True) == b""
-    with pytest.raises(Refusal, match="its bytes are not the message that its method takes"):
+    with pytest.raises(Refusal, match="its bytes are not the request message of the method"):
         bench.resolve(0, b"\x42\x05", grants=True)

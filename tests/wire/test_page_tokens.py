@@ -42,7 +42,7 @@ def test_a_token_of_another_list_is_refused(other: str) -> None:
         lambda: OTHERS[other].id_after(TOPICS.id_token(1)),
         lambda: OTHERS[other].name_after(TOPICS.name_token("n")),
     ):
-        with pytest.raises(Refusal, match="begin again with an empty one") as caught:
+        with pytest.raises(Refusal, match="start again with an empty token") as caught:
             refused()
         assert caught.value.reason == Reason.REASON_MALFORMED_REQUEST
         assert caught.value.details["field"] == "page_token"

@@ -23,7 +23,7 @@ OF_TOKEN = "(personal access token)"
 
 def login(
     context: typer.Context,
-    username: Annotated[str, typer.Option(help="Who you are.")] = "root",
+    username: Annotated[str, typer.Option(help="The name of your user.")] = "root",
     password_file: PasswordFile = None,
     personal_access_token_file: Annotated[
         Path | None,
@@ -79,7 +79,8 @@ async def _ask(settings: Settings, request: Message, access_token: str | None = 
 def logout(
     context: typer.Context,
     local: Annotated[
-        bool, typer.Option("--local", help="Forget the login here alone; it stays valid.")
+        bool,
+        typer.Option("--local", help="Only delete the login from this machine; it stays valid."),
     ] = False,
 ) -> None:
     """End the access token kept for this cluster, and forget it.

@@ -28,50 +28,54 @@ def analyze(
     context: typer.Context,
     data_directory: Annotated[
         Path | None,
-        typer.Option(help="A cluster's data directory: its traces and its snapshots."),
+        typer.Option(help="Data directory of a cluster, with its traces and snapshots."),
     ] = None,
     traces: Annotated[
         list[Path] | None,
-        typer.Option(help="More traces: files or directories of OTLP JSON lines, of any producer."),
+        typer.Option(help="More traces: files or directories of OTLP JSON lines from any source."),
     ] = None,
     snapshots: Annotated[
-        Path | None, typer.Option(help="Other snapshots: a copy directory, or a download.")
+        Path | None, typer.Option(help="More snapshots: a copy directory, or a download.")
     ] = None,
     exports: Annotated[
         list[Path] | None,
-        typer.Option(help="Exports of snapshots, of generations that may be gone."),
+        typer.Option(help="Exports of snapshots; their generations may be deleted already."),
     ] = None,
-    output: Annotated[Path, typer.Option(help="Where the tables go, and the report.")] = Path(
+    output: Annotated[Path, typer.Option(help="Directory for the tables and the report.")] = Path(
         OUTPUT_DIRECTORY
     ),
     since: Annotated[
-        str | None, typer.Option(help="Leave older spans out: 15m, 2h, 7d, 2026-01-31T12:00.")
+        str | None, typer.Option(help="Ignore older spans: 15m, 2h, 7d, 2026-01-31T12:00.")
     ] = None,
     compare: Annotated[
         tuple[str, str] | None,
-        typer.Option(
-            help="What changed between two periods, each FROM/TO.", metavar="BEFORE AFTER"
-        ),
+        typer.Option(help="Compare two periods, each FROM/TO.", metavar="BEFORE AFTER"),
     ] = None,
     png: Annotated[
-        Path | None, typer.Option(help="A picture of the report to write; needs chromium.")
+        Path | None, typer.Option(help="Write the report as a picture, too; needs chromium.")
     ] = None,
     master: Annotated[
         str | None, typer.Option(help="Spark's address; default: this machine alone.")
     ] = None,
     heap_mb: HeapMb = None,
     accept_bad_data: Annotated[
-        bool, typer.Option("--accept-bad-data", help="Analyse however bad the data is.")
+        bool,
+        typer.Option(
+            "--accept-bad-data", help="Analyse the data even if it fails the quality checks."
+        ),
     ] = False,
     follow: Annotated[
         bool,
-        typer.Option("--follow", help="Read on as traces grow, and refresh, until interrupted."),
+        typer.Option(
+            "--follow", help="Read new traces and refresh the analysis until interrupted."
+        ),
     ] = False,
     refresh_seconds: Annotated[
-        int | None, typer.Option(min=1, help="With --follow: time between analyses; default: 60.")
+        int | None,
+        typer.Option(min=1, help="With --follow: seconds between analyses; default: 60."),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Say whether Spark can run here, and end.")
+        bool, typer.Option("--check", help="Only say whether Spark can run here.")
     ] = False,
 ) -> None:
     """Turn traces and snapshots into tables and one page to read, with Spark.

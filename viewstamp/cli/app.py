@@ -16,13 +16,13 @@ from viewstamp.cli.settings import DEFAULT_ADDRESS, EXIT_REFUSED, Settings, tell
 # Understood before and after the command; the second value says whether a value follows.
 GLOBAL_OPTIONS: Final = {"--json": False, "--address": True, "--tls-ca": True, "--timeout": True}
 
-HELP: Final = """Who may do what, what exists, who reads what: the metadata of a streaming platform.
+HELP: Final = """Manage the metadata of a streaming platform: users, streams, topics and groups.
 
-Start a cluster with `viewstamp up`, log in with `viewstamp login`, then go on with the groups of
-commands below. STREAM, TOPIC, GROUP and USER are ids (digits) or names; `name:123` is the name 123.
+Start a cluster with `viewstamp up`, log in with `viewstamp login`, then use the commands
+below. STREAM, TOPIC, GROUP and USER are ids (digits) or names; `name:123` is the name 123.
 
 Exit codes: 0 done, 1 refused by the cluster, 2 wrong usage or no login, 3 no connection, 4 no
-answer in time, so that a command may or may not have taken effect.
+answer in time: the command may or may not have taken effect.
 
 Environment: VIEWSTAMP_ADDRESS, VIEWSTAMP_ACCESS_TOKEN, VIEWSTAMP_PERSONAL_ACCESS_TOKEN (instead of
 a login).
@@ -109,15 +109,17 @@ def root(
         str,
         typer.Option(
             envvar="VIEWSTAMP_ADDRESS",
-            help="Where the cluster listens: HOST:PORT, or those of its replicas with commas.",
+            help="Address of the cluster: HOST:PORT, or those of several replicas,"
+            " separated by commas.",
         ),
     ] = DEFAULT_ADDRESS,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of tables; errors too, on stderr.")
+        bool,
+        typer.Option("--json", help="Print JSON instead of tables, and errors as JSON on stderr."),
     ] = False,
     tls_ca: Annotated[
         Path | None,
-        typer.Option(help="Authority of the cluster's certificate (PEM); without it, no TLS."),
+        typer.Option(help="CA certificate (PEM) that signed the cluster's; without it, no TLS."),
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 30.0,
     version: Annotated[

@@ -22,18 +22,23 @@ DENIED: Final = frozenset({"refused", "refused in part"})
 def audit(
     context: typer.Context,
     data_directory: Annotated[
-        Path, typer.Option(help="Data directory of a replica; it may run.", metavar="DIRECTORY")
+        Path,
+        typer.Option(
+            help="Data directory of a replica, which may be running.", metavar="DIRECTORY"
+        ),
     ] = Path("data"),
-    user: Annotated[int | None, typer.Option(help="Only of the user of this id.")] = None,
+    user: Annotated[int | None, typer.Option(help="Only calls of the user with this id.")] = None,
     method: Annotated[
         str | None, typer.Option(help="Only calls of this method, for example DeleteStream.")
     ] = None,
     since_revision: Annotated[int, typer.Option(help="Only changes from this revision on.")] = 0,
     since: Annotated[
-        datetime | None, typer.Option(help="Only what happened since then (UTC).")
+        datetime | None, typer.Option(help="Only calls since this time (UTC).")
     ] = None,
-    denied: Annotated[bool, typer.Option("--denied", help="Only what was refused.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on for ever.")] = False,
+    denied: Annotated[bool, typer.Option("--denied", help="Only refused calls.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new records until interrupted.")
+    ] = False,
 ) -> None:
     """Show the audit log of a replica: changes, logins and denials, oldest first.
 

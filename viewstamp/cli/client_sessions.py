@@ -15,13 +15,14 @@ from viewstamp.cli.settings import settings_of
 from viewstamp.client import Client
 
 app = typer.Typer(
-    help="Client sessions: list and end them.", no_args_is_help=True, rich_markup_mode="markdown"
+    help="List and end client sessions.", no_args_is_help=True, rich_markup_mode="markdown"
 )
 
 COLUMNS = ("session_id", "user_id", "last_request_number")
 
 UserOption = Annotated[
-    str | None, typer.Option(help="Whose, by id or name; yours otherwise.", metavar="USER")
+    str | None,
+    typer.Option(help="User whose sessions are meant (id or name); default: you.", metavar="USER"),
 ]
 
 
@@ -30,7 +31,7 @@ def list_(
     context: typer.Context,
     user: UserOption = None,
     everybody: Annotated[
-        bool, typer.Option("--all", help="Those of everybody; needs read_users.")
+        bool, typer.Option("--all", help="List the sessions of all users; needs read_users.")
     ] = False,
 ) -> None:
     """List your sessions, those of a user, or all."""
@@ -47,7 +48,9 @@ def list_(
 @app.command()
 def end(
     context: typer.Context,
-    session_id: Annotated[int | None, typer.Argument(help="Which; all if left out.")] = None,
+    session_id: Annotated[
+        int | None, typer.Argument(help="Session to end; all if left out.")
+    ] = None,
     user: UserOption = None,
     yes: Yes = False,
     dry_run: DryRun = False,

@@ -26,14 +26,16 @@ ALARM_COLUMNS = ("kind", "message", "since")
 def status(
     context: typer.Context,
     digests: Annotated[
-        bool, typer.Option("--digests", help="Compute state digests (walks over all state).")
+        bool, typer.Option("--digests", help="Compute state digests, which reads all state.")
     ] = False,
     here: Annotated[
         bool,
-        typer.Option("--here", help="What the replica at --address holds, however old."),
+        typer.Option(
+            "--here", help="Show the state of the replica at --address, which may be old."
+        ),
     ] = False,
     wide: Annotated[
-        bool, typer.Option("--wide", "-w", help="All there is to say of each replica.")
+        bool, typer.Option("--wide", "-w", help="Show every detail of each replica.")
     ] = False,
 ) -> None:
     """Show replicas, services and alarms.
@@ -53,7 +55,7 @@ def status(
     _show_status(found, digests=digests, wide=wide)
 
 
-app = typer.Typer(help="The replicas of a cluster.", no_args_is_help=True)
+app = typer.Typer(help="Inspect and manage the replicas of a cluster.", no_args_is_help=True)
 
 
 @app.command("step-down")
@@ -78,10 +80,13 @@ def step_down(context: typer.Context) -> None:
 def feature_level(
     context: typer.Context,
     raise_it: Annotated[
-        bool, typer.Option("--raise", help="By one, for good; no older build can take part then.")
+        bool,
+        typer.Option(
+            "--raise", help="Raise by one, for good; older builds can no longer take part."
+        ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --raise: only say whether it could be done.")
+        bool, typer.Option("--dry-run", help="With --raise: only say whether it would be accepted.")
     ] = False,
     yes: Yes = False,
 ) -> None:
@@ -114,10 +119,10 @@ def describe(
     text: Annotated[str, typer.Argument(help="Up to 256 bytes; '' for no description.")],
     expected_revision: Annotated[
         int | None,
-        typer.Option(min=0, help="Only if it was last set at this revision; 0: if there is none."),
+        typer.Option(min=0, help="Refuse unless last set at this revision; 0: unless none is set."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say whether it could be done.")
+        bool, typer.Option("--dry-run", help="Only say whether it would be accepted.")
     ] = False,
 ) -> None:
     """Say what the cluster is there for; `viewstamp status` shows it."""

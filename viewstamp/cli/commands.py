@@ -52,19 +52,19 @@ PLACES: Final = {
         "analyze",
         "Turn traces and snapshots into tables and one page to read, with Spark.",
     ),
-    "user": CommandPlace("users", GROUP, "Users and what they may do."),
-    "token": CommandPlace("tokens", GROUP, "Your personal access tokens."),
-    "session": CommandPlace("client_sessions", GROUP, "Client sessions: list and end them."),
-    "stream": CommandPlace("streams", GROUP, "Streams: what holds topics."),
-    "topic": CommandPlace("topics", GROUP, "Topics of streams."),
-    "group": CommandPlace("groups", GROUP, "Consumer groups of topics."),
+    "user": CommandPlace("users", GROUP, "Manage users and their permissions."),
+    "token": CommandPlace("tokens", GROUP, "Manage your personal access tokens."),
+    "session": CommandPlace("client_sessions", GROUP, "List and end client sessions."),
+    "stream": CommandPlace("streams", GROUP, "Manage streams, which hold topics."),
+    "topic": CommandPlace("topics", GROUP, "Manage topics of streams."),
+    "group": CommandPlace("groups", GROUP, "Manage consumer groups of topics."),
     "snapshot": CommandPlace(
         "snapshots",
         GROUP,
-        "Snapshots: atomic pictures of everything at one revision, on a cluster or on disk.",
+        "Manage snapshots: all state at one revision, on a cluster or on disk.",
     ),
-    "cluster": CommandPlace("cluster", GROUP, "The replicas of a cluster."),
-    "import": CommandPlace("imports", GROUP, "Catalogues of other platforms, brought in."),
+    "cluster": CommandPlace("cluster", GROUP, "Inspect and manage the replicas of a cluster."),
+    "import": CommandPlace("imports", GROUP, "Import catalogues of other platforms."),
 }
 
 

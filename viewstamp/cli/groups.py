@@ -24,7 +24,7 @@ from viewstamp.cli.settings import settings_of
 from viewstamp.client import Client
 
 app = typer.Typer(
-    help="Consumer groups of topics.", no_args_is_help=True, rich_markup_mode="markdown"
+    help="Manage consumer groups of topics.", no_args_is_help=True, rich_markup_mode="markdown"
 )
 
 COLUMNS = ("id", "name", "state", "assignor", "members_count", "partitions_count", "group_epoch")
@@ -40,7 +40,7 @@ MEMBER_COLUMNS = (
 
 
 class AssignorName(Enum):
-    """How partitions are given to members."""
+    """How partitions are assigned to members."""
 
     uniform = "uniform"
     range = "range"
@@ -53,7 +53,7 @@ def create(
     topic: TopicArgument,
     name: Annotated[str, typer.Argument(help="1 to 255 bytes, unique on the topic.")],
     assignor: Annotated[
-        AssignorName, typer.Option(help="How partitions are given to members.")
+        AssignorName, typer.Option(help="How partitions are assigned to members.")
     ] = AssignorName.uniform,
     dry_run: DryRun = False,
 ) -> None:

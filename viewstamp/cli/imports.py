@@ -21,7 +21,7 @@ from viewstamp.importer import (
 )
 
 app = typer.Typer(
-    help="Catalogues of other platforms, brought in.",
+    help="Import catalogues of other platforms.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -38,10 +38,10 @@ def wikimedia(
     file: Annotated[Path, typer.Argument(help="The catalogue, JSON.", metavar="FILE")],
     passwords: Annotated[
         Path,
-        typer.Option(help="Where the new users' generated passwords are kept (mode 0600)."),
+        typer.Option(help="File for the generated passwords of new users (mode 0600)."),
     ] = Path("imported_passwords.json"),
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Compare with the cluster, but change nothing.")
+        bool, typer.Option("--dry-run", help="Compare with the cluster and change nothing.")
     ] = False,
 ) -> None:
     """Import the event stream catalogue of the Wikimedia Foundation.

@@ -14,7 +14,7 @@ TopicArgument = Annotated[str, typer.Argument(help="Id or name.", metavar="TOPIC
 GroupArgument = Annotated[str, typer.Argument(help="Id or name.", metavar="GROUP")]
 UserArgument = Annotated[str, typer.Argument(help="Id or name.", metavar="USER")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Have the cluster decide, but change nothing.")
+    bool, typer.Option("--dry-run", help="The cluster checks the command but changes nothing.")
 ]
 ExpectedRevision = Annotated[
     int | None,

@@ -77,7 +77,9 @@ def diff(
     section: Annotated[
         str | None, typer.Option(help=f"Only one of {', '.join(SECTION_NAMES.values())}.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Show so many; 0 for all.")] = ENTITIES_SHOWN,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Number of entities to show; 0 for all.")
+    ] = ENTITIES_SHOWN,
     directory: DirectoryOption = None,
 ) -> None:
     """Show what differs: sections by digest, then entities with their fields, without secrets.

@@ -195,7 +195,10 @@ def download(
     context: typer.Context,
     generation: GenerationArgument,
     output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where to; what is there already is kept.")
+        Path,
+        typer.Option(
+            metavar="DIR", help="Target directory; files that are there already are kept."
+        ),
     ],
 ) -> None:
     """Download the files of a snapshot into layers/ and manifests/ below a directory, and verify.
@@ -262,11 +265,14 @@ def inspect(
     key: Annotated[
         str | None,
         typer.Option(
-            help="Only entities whose key begins so: its values joined by slashes (7/12 is topic "
+            help="Only entities whose key begins with this: key values joined by slashes"
+            " (7/12 is topic "
             "12 of stream 7, 7 every topic of it), or 0x and hexadecimal digits."
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Show so many; 0 for all.")] = ENTITIES_SHOWN,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Number of entities to show; 0 for all.")
+    ] = ENTITIES_SHOWN,
     directory: DirectoryOption = None,
     copies: CopiesOption = None,
 ) -> None:
@@ -307,9 +313,11 @@ def _print_entities(settings: Settings, rows: Iterator[tuple[str, dict[str, Any]
 def export(
     context: typer.Context,
     generation: GenerationArgument,
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Where to; empty or not there.")],
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", help="Target directory; must be empty or missing.")
+    ],
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the export that is there.")
+        bool, typer.Option("--overwrite", help="Replace an existing export.")
     ] = False,
     directory: DirectoryOption = None,
     copies: CopiesOption = None,

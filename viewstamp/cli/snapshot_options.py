@@ -22,7 +22,7 @@ GenerationArgument = Annotated[
     int,
     typer.Argument(
         min=0,
-        help="Its number; 0 for the newest one that is completed, or whose files are there.",
+        help="Number of the snapshot; 0 for the newest that is completed or has files.",
         metavar="GENERATION",
     ),
 ]
@@ -30,21 +30,21 @@ DirectoryOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Ask no cluster: read a replica's data directory, or a downloaded snapshot.",
+        help="Read a replica's data directory or a downloaded snapshot, without a cluster.",
     ),
 ]
 DataOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Ask no cluster: read the catalog view in a replica's data directory.",
+        help="Read the catalog view in a replica's data directory, without a cluster.",
     ),
 ]
 CopiesOption = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="DIR",
-        help="Ask no cluster: read this copy directory; give the option for each of them. "
+        help="Read this copy directory, without a cluster; repeat the option for each copy. "
         "Those of a data directory are snapshots/copy-0 to copy-2 below it.",
     ),
 ]

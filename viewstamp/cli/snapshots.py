@@ -27,7 +27,7 @@ from viewstamp.cli.snapshot_options import (
 from viewstamp.client import Client
 
 app = typer.Typer(
-    help="Snapshots: atomic pictures of everything at one revision, on a cluster or on disk.",
+    help="Manage snapshots: all state at one revision, on a cluster or on disk.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -36,7 +36,9 @@ app = typer.Typer(
 COLUMNS = ("generation", "state", "cut_at", "kept", "entities", "bytes")
 TASK_COLUMNS = ("stage", "entities", "size_bytes", "applied_revision")
 
-OneGeneration = Annotated[int, typer.Argument(min=1, help="Its number.", metavar="GENERATION")]
+OneGeneration = Annotated[
+    int, typer.Argument(min=1, help="Number of the snapshot.", metavar="GENERATION")
+]
 
 
 class RetentionOption(Enum):
@@ -63,7 +65,7 @@ def create(
     context: typer.Context,
     retention: Annotated[
         RetentionOption,
-        typer.Option(help="Keep it among the last ones, as one of its day, or until deleted."),
+        typer.Option(help="Keep it among the last ones, as the one of its day, or until deleted."),
     ] = RetentionOption.last,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until it is completed or has failed.")
@@ -202,9 +204,9 @@ def delete(context: typer.Context, generation: OneGeneration, yes: Yes = False) 
 @app.command()
 def prune(
     context: typer.Context,
-    keep_last: Annotated[int, typer.Option(min=1, help="Keep so many of the newest.")],
+    keep_last: Annotated[int, typer.Option(min=1, help="Number of the newest to keep.")],
     keep_daily: Annotated[
-        int, typer.Option(min=0, help="And the newest of each of the last so many days (UTC).")
+        int, typer.Option(min=0, help="Also keep the newest of each of this many last days (UTC).")
     ] = 0,
     yes: Yes = False,
     dry_run: Annotated[
@@ -246,7 +248,7 @@ def unpin(
     context: typer.Context,
     generation: OneGeneration,
     retention: Annotated[
-        Unpinned, typer.Option(help="Keep it among the last ones, or as one of its day.")
+        Unpinned, typer.Option(help="Keep it among the last ones, or as the one of its day.")
     ] = Unpinned.last,
 ) -> None:
     """Let a snapshot be deleted when it is old."""

@@ -15,7 +15,7 @@ from viewstamp.cli.settings import settings_of
 from viewstamp.client import Client
 
 app = typer.Typer(
-    help="Streams: what holds topics.", no_args_is_help=True, rich_markup_mode="markdown"
+    help="Manage streams, which hold topics.", no_args_is_help=True, rich_markup_mode="markdown"
 )
 
 COLUMNS = ("id", "name", "topics_count", "created_at", "modified_revision")

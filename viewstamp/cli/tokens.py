@@ -16,7 +16,7 @@ from viewstamp.cli.settings import settings_of
 from viewstamp.client import Client
 
 app = typer.Typer(
-    help="Your personal access tokens.", no_args_is_help=True, rich_markup_mode="markdown"
+    help="Manage your personal access tokens.", no_args_is_help=True, rich_markup_mode="markdown"
 )
 
 COLUMNS = ("name", "expires_at", "created_at")
@@ -56,7 +56,8 @@ def create(
 def list_(
     context: typer.Context,
     user: Annotated[
-        str | None, typer.Option(help="Whose, by id or name; needs read_users.")
+        str | None,
+        typer.Option(help="List the tokens of this user (id or name); needs read_users."),
     ] = None,
 ) -> None:
     """List your tokens, or those of a user, by name."""

@@ -23,9 +23,11 @@ from viewstamp.cli.session import run
 from viewstamp.cli.settings import settings_of
 from viewstamp.client import Client
 
-app = typer.Typer(help="Topics of streams.", no_args_is_help=True, rich_markup_mode="markdown")
+app = typer.Typer(
+    help="Manage topics of streams.", no_args_is_help=True, rich_markup_mode="markdown"
+)
 partitions_app = typer.Typer(
-    help="Partitions of a topic.", no_args_is_help=True, rich_markup_mode="markdown"
+    help="Manage partitions of a topic.", no_args_is_help=True, rich_markup_mode="markdown"
 )
 app.add_typer(partitions_app, name="partitions")
 
@@ -47,17 +49,20 @@ Expiry = Annotated[
     typer.Option(metavar="DURATION", help="How long messages are kept: 90s, 12h, 7d, never."),
 ]
 MaxSize = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="What the topic may hold: 10GiB, unlimited.")
+    str | None, typer.Option(metavar="SIZE", help="Maximum size of the topic: 10GiB, unlimited.")
 ]
 SegmentSize = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="1MiB to 1GiB; fixed at creation.")
+    str | None, typer.Option(metavar="SIZE", help="Segment size, 1MiB to 1GiB; fixed at creation.")
 ]
-CompressionOption = Annotated[Compression | None, typer.Option(help="Of messages.")]
+CompressionOption = Annotated[Compression | None, typer.Option(help="Compression of messages.")]
 Replication = Annotated[
-    int | None, typer.Option(min=1, max=limits.REPLICATION_FACTOR_MAX, help="Copies of messages.")
+    int | None,
+    typer.Option(
+        min=1, max=limits.REPLICATION_FACTOR_MAX, help="Number of copies of each message."
+    ),
 ]
 Count = Annotated[
-    int, typer.Argument(min=1, max=limits.PARTITIONS_PER_REQUEST_MAX, help="How many.")
+    int, typer.Argument(min=1, max=limits.PARTITIONS_PER_REQUEST_MAX, help="Number of partitions.")
 ]
 
 
@@ -86,7 +91,8 @@ def create(
     stream: StreamArgument,
     name: Annotated[str, typer.Argument(help="1 to 255 bytes, unique in the stream.")],
     partitions: Annotated[
-        int, typer.Option(min=0, max=limits.PARTITIONS_PER_REQUEST_MAX, help="How many.")
+        int,
+        typer.Option(min=0, max=limits.PARTITIONS_PER_REQUEST_MAX, help="Number of partitions."),
     ] = 1,
     message_expiry: Expiry = None,
     max_size: MaxSize = None,

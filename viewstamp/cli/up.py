@@ -31,35 +31,39 @@ def up(
         list[str] | None,
         typer.Argument(
             metavar="-- FLAGS",
-            help="Behind `--`: flags for the coordinator, for each one if there are several;"
-            " `python -m coordinator --help` explains them.",
+            help="Flags after `--` go to every coordinator; `python -m coordinator --help`"
+            " explains them.",
             show_default=False,
         ),
     ] = None,
     data_directory: Annotated[
-        Path, typer.Option(help="Journal, secrets, logs; created if it is not there.")
+        Path, typer.Option(help="Directory of journal, secrets and logs; created if missing.")
     ] = Path("data"),
     listen: Annotated[
-        str, typer.Option(help="HOST:PORT for clients; port 0 takes a free one.")
+        str, typer.Option(help="HOST:PORT for clients; port 0 chooses a free port.")
     ] = DEFAULT_LISTEN,
     trace_ratio: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Of commands, so many are traced: 0 to 1.")
+        float, typer.Option(min=0.0, max=1.0, help="Share of commands that are traced: 0 to 1.")
     ] = TRACE_RATIO,
     otlp_endpoint: Annotated[
         str | None, typer.Option(help="Send traces to a collector too: http://HOST:PORT.")
     ] = None,
     metrics_listen: Annotated[
-        str | None, typer.Option(help="HOST:PORT of the coordinator's Prometheus page.")
+        str | None, typer.Option(help="HOST:PORT where the coordinator serves Prometheus metrics.")
     ] = None,
     replicas: Annotated[
-        int, typer.Option(min=1, max=limits.REPLICAS_MAX, help="Four processes each.")
+        int,
+        typer.Option(
+            min=1, max=limits.REPLICAS_MAX, help="Number of replicas; each runs four processes."
+        ),
     ] = 1,
     standbys: Annotated[
         int,
         typer.Option(
             min=0,
             max=limits.STANDBYS_MAX,
-            help="Replicas without a vote, beside at least 2 that have one; four processes each.",
+            help="Number of replicas without a vote; needs at least 2 that vote. Each runs four"
+            " processes.",
         ),
     ] = 0,
 ) -> None:
@@ -159,7 +163,9 @@ def _described(cluster: LocalCluster) -> dict[str, Any]:
 
 def keygen(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="Where to; must not exist.", metavar="FILE")],
+    file: Annotated[
+        Path, typer.Argument(help="The key file to write; must not exist.", metavar="FILE")
+    ],
 ) -> None:
     """Write a new cluster key: 64 hexadecimal digits, the same file for every replica."""
     settings = settings_of(context)

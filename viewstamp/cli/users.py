@@ -28,7 +28,7 @@ from viewstamp.cli.settings import settings_of
 from viewstamp.client import Client
 
 app = typer.Typer(
-    help="Users and what they may do.", no_args_is_help=True, rich_markup_mode="markdown"
+    help="Manage users and their permissions.", no_args_is_help=True, rich_markup_mode="markdown"
 )
 
 COLUMNS = ("id", "username", "status", "created_at", "modified_revision")
@@ -53,7 +53,7 @@ def create(
     username: Annotated[str, typer.Argument(help="3 to 50 bytes, unique.")],
     password_file: PasswordFile = None,
     status: Annotated[
-        UserStatusOption, typer.Option(help="Whether the user may act.")
+        UserStatusOption, typer.Option(help="Whether the user is active.")
     ] = UserStatusOption.active,
     everywhere: GlobalPermissions = None,
     stream: StreamPermissions = None,
@@ -85,7 +85,7 @@ def update(
     username: Annotated[str | None, typer.Option(help="The new name.")] = None,
     status: Annotated[
         UserStatusOption | None,
-        typer.Option(help="Inactive users lose sessions and tokens at once."),
+        typer.Option(help="Inactive users lose their sessions and tokens at once."),
     ] = None,
     expected_revision: ExpectedRevision = None,
     dry_run: DryRun = False,
@@ -129,12 +129,14 @@ def delete(
 def password(
     context: typer.Context,
     user: Annotated[
-        str | None, typer.Argument(help="Id or name; your own if left out.", metavar="[USER]")
+        str | None, typer.Argument(help="Id or name; yourself if left out.", metavar="[USER]")
     ] = None,
     password_file: PasswordFile = None,
     current_password_file: Annotated[
         Path | None,
-        typer.Option(help="Your current password; asked for otherwise.", metavar="FILE"),
+        typer.Option(
+            help="File with your current password; without it, the command asks.", metavar="FILE"
+        ),
     ] = None,
     keep_tokens: Annotated[
         bool, typer.Option("--keep-tokens", help="Keep the user's personal access tokens.")
@@ -175,7 +177,7 @@ def permissions_(
     everywhere: GlobalPermissions = None,
     stream: StreamPermissions = None,
     topic: TopicPermissions = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Take every permission away.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove every permission.")] = False,
     expected_revision: ExpectedRevision = None,
     dry_run: DryRun = False,
 ) -> None:

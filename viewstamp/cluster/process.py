@@ -165,7 +165,7 @@ class Supervised:
             try:
                 await asyncio.to_thread(rotate_log, self.log_path)
             except OSError as error:  # of a full disk: it grows no further either
-                logger.warning("%s cannot begin anew: %s", self.log_path, error)
+                logger.warning("%s could not be rotated: %s", self.log_path, error)
 
     async def _read_output(self, process: asyncio.subprocess.Process, log: IO[bytes]) -> None:
         assert process.stdout is not None

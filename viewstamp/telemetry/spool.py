@@ -82,7 +82,7 @@ class Spool:
         self._thread.join(CLOSE_TIMEOUT_MS / 1000)
         if self._thread.is_alive():
             waiting = self._spans_put - self._spans_taken
-            _log.warning("%s: %d spans were given up at the end", self.name, waiting)
+            _log.warning("%s: %d spans were dropped at the end", self.name, waiting)
 
     def _run(self) -> None:
         while not self._stop.wait(FLUSH_INTERVAL_MS / 1000):

@@ -35,67 +35,78 @@ GENERAL: Final[Mapping[int, str]] = MappingProxyType(
         Reason.REASON_INVALID_OPTION: "the value of the option is not allowed",
         Reason.REASON_MALFORMED_REQUEST: "the request is malformed",
         Reason.REASON_COMMAND_TOO_LARGE: "the request is too large: split it",
-        Reason.REASON_STREAM_LIMIT: "there are as many streams as there may be: delete one first",
-        Reason.REASON_TOPIC_LIMIT: "the stream holds as many topics as it may: delete one first",
+        Reason.REASON_STREAM_LIMIT: "the cluster holds its maximum of streams: delete one first",
+        Reason.REASON_TOPIC_LIMIT: "the stream holds its maximum of topics: delete one first",
         Reason.REASON_PARTITION_LIMIT: "the topic cannot hold so many partitions",
-        Reason.REASON_TOKEN_LIMIT: "there are as many tokens as there may be: delete one first",
-        Reason.REASON_SESSION_LIMIT: "there are as many sessions as there may be: end one first",
-        Reason.REASON_QUOTA_EXCEEDED: "too much was asked for: try again later",
+        Reason.REASON_TOKEN_LIMIT: "the user has the maximum of tokens: delete one first",
+        Reason.REASON_SESSION_LIMIT: "the maximum of sessions is reached: end one first",
+        Reason.REASON_QUOTA_EXCEEDED: (
+            "the caller sends more than its quota allows: try again later"
+        ),
         Reason.REASON_REQUEST_NUMBER_REUSED: (
-            "the request number was used for another request: number each request anew"
+            "the request number was used for another request: use a new number for each request"
         ),
-        Reason.REASON_STREAM_REPLACED: (
-            "a newer stream of the session was opened: go on over that one"
-        ),
+        Reason.REASON_STREAM_REPLACED: ("the session has opened a newer stream: use the newer one"),
         Reason.REASON_OUTCOME_UNKNOWN: (
-            "the command may have taken effect or not: look before you send it again"
+            "the command may have taken effect or not: check before you send it again"
         ),
         Reason.REASON_NO_SPACE: "the cluster is read-only until disk space returns",
         Reason.REASON_COST_EXCEEDED: (
-            "the command touches more than one command, or those of one moment, may: let it name "
-            "less, or send it again later"
+            "the command changes more rows than one command may, or than the commands of one batch "
+            "may together: split the command, or send it again later"
         ),
         Reason.REASON_ANSWER_TOO_LARGE: (
-            "the answer has no room: send fewer commands at once, or ask for less"
+            "the answer is too large: send fewer commands at once, or request less"
         ),
-        Reason.REASON_UNAUTHENTICATED: "the credentials are not, or no longer, valid: log in again",
+        Reason.REASON_UNAUTHENTICATED: (
+            "the credentials are not valid, or no longer valid: log in again"
+        ),
         Reason.REASON_INVALID_CREDENTIALS: "the username or the password is wrong",
         Reason.REASON_SESSION_EVICTED: "the session has ended: register a new one",
         Reason.REASON_PERMISSION_DENIED: "the caller lacks the permission to do this",
         Reason.REASON_CANNOT_DELETE_ROOT: "the root user cannot be deleted",
-        Reason.REASON_CANNOT_CHANGE_ROOT_PERMISSIONS: "the root user may always do everything",
+        Reason.REASON_CANNOT_CHANGE_ROOT_PERMISSIONS: "the root user always has all permissions",
         Reason.REASON_SESSION_REQUIRED: "the request needs a session: register one",
-        Reason.REASON_SNAPSHOT_IN_PROGRESS: "a snapshot is under way: wait until it is decided",
-        Reason.REASON_SNAPSHOT_IN_USE: "the snapshot is the last good one, or under way",
+        Reason.REASON_SNAPSHOT_IN_PROGRESS: (
+            "a snapshot is under way: wait until it completes or fails"
+        ),
+        Reason.REASON_SNAPSHOT_IN_USE: "the snapshot is the last completed one, or is under way",
         Reason.REASON_NO_OTHER_REPLICA: (
-            "the cluster has one replica, which has nobody to hand over to"
+            "the cluster has only one replica: no other replica can take over"
         ),
         Reason.REASON_FEATURE_LEVEL_REQUIRED: (
             "the method needs a higher feature level: upgrade every replica, and raise the level"
         ),
         Reason.REASON_FEATURE_LEVEL_UNSUPPORTED: (
-            "not every replica is known to support the feature level: upgrade all, and try again"
+            "not every replica is known to support the feature level: upgrade all "
+            "replicas, and try again"
         ),
         Reason.REASON_FEATURE_LEVEL_MISMATCH: (
-            "the feature level in force is another one: look, and raise it by one"
+            "another feature level is in force: read the level in force, and raise it by one"
         ),
         Reason.REASON_NOT_A_MEMBER: "the session is not a member of the group: join it first",
         Reason.REASON_PARTITION_NOT_OWNED: "another member owns the partition",
         Reason.REASON_FENCED_MEMBER_EPOCH: "the member's epoch is outdated: give up all partitions",
         Reason.REASON_OFFSET_OUT_OF_RANGE: "the offset lies outside what the partition holds",
-        Reason.REASON_REVISION_MISMATCH: "it was modified meanwhile: read it again, decide anew",
-        Reason.REASON_REQUEST_TOO_OLD: "the request was answered before, and its reply is gone",
-        Reason.REASON_REQUEST_GAP: "the request skips a number: resend those before it",
-        Reason.REASON_REVISION_COMPACTED: "the revision is older than what is still held",
-        Reason.REASON_NOT_PRIMARY: "this replica is not the primary: send commands there",
+        Reason.REASON_REVISION_MISMATCH: (
+            "the entity was modified in the meantime: read it again and decide again"
+        ),
+        Reason.REASON_REQUEST_TOO_OLD: (
+            "the request was answered before, and its reply is no longer kept"
+        ),
+        Reason.REASON_REQUEST_GAP: "the request skips a number: resend the requests before it",
+        Reason.REASON_REVISION_COMPACTED: "the revision is older than the oldest one that is kept",
+        Reason.REASON_NOT_PRIMARY: "this replica is not the primary: send commands to the primary",
         Reason.REASON_VIEW_CHANGE: "the cluster is choosing a primary: try again",
         Reason.REASON_DOMAIN_RESTARTING: "the service of this domain is restarting: try again",
         Reason.REASON_NO_QUORUM: "too few replicas answer",
-        Reason.REASON_OVERLOADED: "as much is under way as may be: try again",
+        Reason.REASON_OVERLOADED: "the limit of requests under way is reached: try again",
         Reason.REASON_READ_DEADLINE: "the read was not answered in time: try again",
         Reason.REASON_REPLICA_DIVERGED: "this replica's state differs from the majority's",
         Reason.REASON_SNAPSHOT_DAMAGED: "no copy of a file of the snapshot is intact here",
         Reason.REASON_UNIMPLEMENTED: "no service of this cluster serves the method",
-        Reason.REASON_INTERNAL: "a defect: nothing was changed, and an alarm was raised",
+        Reason.REASON_INTERNAL: (
+            "the service has a defect: nothing was changed, and an alarm was raised"
+        ),
     }
 )

@@ -67,10 +67,10 @@ STREAMS: Final[Texts] = {
         "{expected_revision}; read it again."
     ),
     (Reason.REASON_STREAM_LIMIT, ""): (
-        "There are {limit} streams, as many as there may be; delete one first."
+        "There are {limit} streams, which is the maximum; delete one first."
     ),
     (Reason.REASON_TOPIC_LIMIT, ""): (
-        "Stream {stream!n} holds {limit} topics, as many as it may; delete one first."
+        "Stream {stream!n} holds {limit} topics, which is the maximum; delete one first."
     ),
     (Reason.REASON_PARTITION_LIMIT, ""): (
         "Topic {topic!n} has {existing} partitions and cannot get {partitions_count} more; it may "
@@ -110,7 +110,7 @@ USERS: Final[Texts] = {
         "it."
     ),
     (Reason.REASON_PERMISSION_DENIED, "root"): (
-        "Nobody but root changes root's name, credentials and sessions; you are user {user}."
+        "Only root can change root's name, credentials and sessions; you are user {user}."
     ),
     (Reason.REASON_USER_NOT_FOUND, ""): (
         "There is no user {user!n}; ListUsers shows those that exist."
@@ -135,7 +135,7 @@ USERS: Final[Texts] = {
         "send `current_password` as it is now."
     ),
     (Reason.REASON_MALFORMED_REQUEST, "set_by_the_cluster"): (
-        "The request sets `{field}`, which is set by the cluster alone; leave it out."
+        "The request sets `{field}`, which only the cluster may set; leave it out."
     ),
     (Reason.REASON_MALFORMED_REQUEST, "no_root_password_hash"): (
         "The cluster cannot be bootstrapped without `{field}`; set it to the argon2id hash of the "
@@ -147,10 +147,10 @@ USERS: Final[Texts] = {
     ),
     (Reason.REASON_MALFORMED_REQUEST, "token_hash_length"): (
         "The token hash has {bytes} bytes, not {bytes_due}; "
-        "send the command through the gateway, which makes it."
+        "send the command through the gateway, which makes the hash."
     ),
     (Reason.REASON_MALFORMED_REQUEST, "token_hash_taken"): (
-        "The token hash belongs to another token already; send the command anew, so that the "
+        "The token hash already belongs to another token; send the command again, so that the "
         "gateway makes another token."
     ),
     (Reason.REASON_MALFORMED_REQUEST, "unnamed_in_permissions"): (
@@ -167,12 +167,12 @@ USERS: Final[Texts] = {
         "User {user} is root, who cannot be deleted; name another user."
     ),
     (Reason.REASON_CANNOT_CHANGE_ROOT_PERMISSIONS, ""): (
-        "User {user} is root, who may always do everything, and can neither be deactivated nor "
-        "given other permissions; name another user."
+        "User {user} is root. Root always has all permissions and cannot be deactivated; name "
+        "another user."
     ),
     (Reason.REASON_REVISION_MISMATCH, "user"): (
         "User {user} was last modified at revision {modified_revision}, not at "
-        "{expected_revision} as expected; read the user again and decide anew."
+        "{expected_revision} as expected; read the user again and decide again."
     ),
     (Reason.REASON_TOKEN_NOT_FOUND, ""): (
         "There is no personal access token {token!n}; ListPersonalAccessTokens shows those that "
@@ -207,7 +207,7 @@ GROUPS: Final[Texts] = {
     ),
     (Reason.REASON_REVISION_MISMATCH, "group"): (
         "Consumer group {group_id} was last changed at revision {modified_revision}, not at "
-        "{expected_revision}; read it again and decide anew."
+        "{expected_revision}; read it again and decide again."
     ),
     (Reason.REASON_INVALID_OPTION, "assignor"): (
         "There is no assignor {assignor}; choose ASSIGNOR_UNIFORM (1) or ASSIGNOR_RANGE (2)."
@@ -225,20 +225,20 @@ GROUPS: Final[Texts] = {
 
 COSTS: Final[Texts] = {
     (Reason.REASON_COST_EXCEEDED, "command"): (
-        "The command costs {cost} rows, and one command may cost {limit}; let it name less, or "
-        "take apart what it is about by several commands first."
+        "The command costs {cost} rows, and one command may cost {limit}; split it into several "
+        "smaller commands."
     ),
     (Reason.REASON_COST_EXCEEDED, "prepare"): (
-        "The command costs {cost} rows, more than the others beside it left of {limit}; send it "
-        "again, and fewer like it at once."
+        "The command costs {cost} rows, more than the other commands of its batch left of "
+        "{limit}; send it again, and send fewer such commands at once."
     ),
     (Reason.REASON_ANSWER_TOO_LARGE, "prepare"): (
-        "The answer of {bytes} bytes has no room beside those of other commands, {limit} bytes in "
-        "all, so nothing was changed; send the command again, and fewer like it at once."
+        "The answer has {bytes} bytes. All answers of one batch may have {limit} bytes, so nothing "
+        "was changed; send the command again, and send fewer such commands at once."
     ),
     (Reason.REASON_PARTITION_LIMIT, "runs"): (
-        "Topic {topic!n} got its partitions by {limit} commands, as many as it may; delete some, "
-        "and create more at once."
+        "Topic {topic!n} got its partitions by {limit} commands, which is the maximum; delete "
+        "some partitions, and create more of them with one command."
     ),
 }
 
@@ -248,8 +248,8 @@ RUNTIME: Final[Texts] = {
         "The request names no {field}; set `{field}` to an id or a name."
     ),
     (Reason.REASON_MALFORMED_REQUEST, "not_its_message"): (
-        "The request is malformed: its bytes are not the message that its method takes; send its "
-        "protobuf encoding."
+        "The request is malformed: its bytes are not the request message of the method; send the "
+        "protobuf encoding of that message."
     ),
     (Reason.REASON_MALFORMED_REQUEST, "wrong_type"): (
         "the bytes are not a {type}: send its protobuf encoding"
@@ -258,7 +258,7 @@ RUNTIME: Final[Texts] = {
         "the span's items are not framed: send 0x0A, length, bytes for each"
     ),
     (Reason.REASON_MALFORMED_REQUEST, "span_count"): (
-        "the span claims {claimed} items and holds {found}: let the two agree"
+        "the span claims {claimed} items and holds {found}: send the count that it holds"
     ),
     (Reason.REASON_MALFORMED_REQUEST, "page_size"): (
         "The page size {page_size} is too large; use 1 to {limit}, or 0 for the usual one."
@@ -268,33 +268,34 @@ RUNTIME: Final[Texts] = {
         "nothing for the first page."
     ),
     (Reason.REASON_MALFORMED_REQUEST, "page_token_of_another_list"): (
-        "The page token is not of this list: another method returned it, {method} for another "
-        "parent or filter, or an older build; begin again with an empty one."
+        "The page token does not belong to this list: another method returned it, or {method} "
+        "for another parent or filter, or an older build; start again with an empty token."
     ),
     (Reason.REASON_COMMAND_TOO_LARGE, "answers"): (
-        "the answers exceed {limit} bytes together: ask for less at once"
+        "the answers together exceed {limit} bytes: request less at once"
     ),
     (Reason.REASON_OVERLOADED, "reads"): (
-        "The calls before this one took {limit_ms} ms together; ask for fewer at once, and for the "
-        "rest again in {retry_delay_ms} ms."
+        "The calls before this one took {limit_ms} ms together; send fewer calls at once, and send "
+        "the rest again in {retry_delay_ms} ms."
     ),
     (Reason.REASON_OVERLOADED, "digests"): (
-        "Digests of {limit} states are being computed; try again in {retry_delay_ms} ms."
+        "The service is computing {limit} state digests, which is the maximum; try again in "
+        "{retry_delay_ms} ms."
     ),
     (Reason.REASON_OVERLOADED, "reads_computed"): (
-        "{limit} reads are being computed already: try again"
+        "the service is computing {limit} reads, which is the maximum: try again"
     ),
     (Reason.REASON_QUOTA_EXCEEDED, "failed_attempts"): (
         "Too many failed attempts; try again in {retry_delay_ms} ms."
     ),
     (Reason.REASON_QUOTA_EXCEEDED, "waiting"): (
-        "Too much of this waits already; try again in {retry_delay_ms} ms."
+        "Too many such requests are waiting already; try again in {retry_delay_ms} ms."
     ),
     (Reason.REASON_OVERLOADED, "credentials_ahead"): (
-        "This replica has yet to apply the revision of your credentials; try again."
+        "This replica has not yet applied the revision of your credentials; try again."
     ),
     (Reason.REASON_INTERNAL, ""): (
-        "a defect in {where}: nothing was changed, and an alarm was raised"
+        "{where} has a defect: nothing was changed, and an alarm was raised"
     ),
 }
 
@@ -304,7 +305,7 @@ MUX: Final[Texts] = {
         "credentials of user {user} changed at revision {minimum}; log in again"
     ),
     (Reason.REASON_SESSION_EVICTED, ""): (
-        "session {session} has ended or never was; register a new one"
+        "session {session} has ended or never existed; register a new one"
     ),
     (Reason.REASON_SESSION_REQUIRED, "to_end"): ("the call carried no session that could be ended"),
     (Reason.REASON_PERMISSION_DENIED, "session_of_another"): (
@@ -317,20 +318,21 @@ MUX: Final[Texts] = {
         "the request is malformed: nonce has {bytes} bytes; it must have {bytes_due}"
     ),
     (Reason.REASON_SESSION_LIMIT, "of_user"): (
-        "user {user} has {limit} sessions, as many as one user may; end one"
+        "user {user} has {limit} sessions, which is the maximum of one user; end one"
     ),
     (Reason.REASON_SESSION_LIMIT, "of_cluster"): (
-        "the cluster has {limit} sessions, as many as it may; try later"
+        "the cluster has {limit} sessions, which is the maximum; try later"
     ),
     (Reason.REASON_REQUEST_GAP, ""): (
-        "request {number} of session {session} skips {resend_from}; resend from there"
+        "request {number} of session {session} skips request {resend_from}; resend from "
+        "{resend_from} on"
     ),
     (Reason.REASON_REQUEST_TOO_OLD, ""): (
         "request {number} of session {session} was answered and acknowledged before"
     ),
     (Reason.REASON_REQUEST_NUMBER_REUSED, ""): (
-        "request {number} of session {session} was another one: give each request a number of its "
-        "own"
+        "session {session} used the number {number} for another request: use a new number for "
+        "each request"
     ),
     (Reason.REASON_MALFORMED_REQUEST, "transaction_parts"): (
         "transaction has {parts} parts; 1 to {maximum} are allowed"
@@ -356,19 +358,19 @@ MUX: Final[Texts] = {
         "RETENTION_CLASS_LAST, RETENTION_CLASS_DAILY, RETENTION_CLASS_PINNED"
     ),
     (Reason.REASON_SNAPSHOT_IN_PROGRESS, ""): (
-        "snapshot {generation} is under way; wait until it is decided"
+        "snapshot {generation} is under way; wait until it completes or fails"
     ),
     (Reason.REASON_SNAPSHOT_NOT_FOUND, ""): "there is no snapshot {generation}",
     (Reason.REASON_SNAPSHOT_IN_USE, ""): (
-        "snapshot {generation} is the last good one or under way; it must stay"
+        "snapshot {generation} is the last completed one or is under way; it cannot be deleted"
     ),
     (Reason.REASON_REVISION_MISMATCH, "description"): (
         "the description of the cluster was set at revision {modified_revision}, not "
         "{expected_revision}; read it again"
     ),
     (Reason.REASON_FEATURE_LEVEL_MISMATCH, ""): (
-        "level {level} was asked for, above {expected}; {in_force} is in force, and the next one "
-        "alone can be raised to"
+        "the request raises the level from {expected} to {level}, and level {in_force} is in "
+        "force; raise the level in force by one"
     ),
 }
 
