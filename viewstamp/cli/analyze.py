@@ -59,20 +59,14 @@ def analyze(
     ] = None,
     heap_mb: HeapMb = None,
     accept_bad_data: Annotated[
-        bool,
-        typer.Option(
-            "--accept-bad-data", help="Analyse the data even if it fails the quality checks."
-        ),
+        bool, typer.Option("--accept-bad-data", help="Analyse data that fails the checks, too.")
     ] = False,
     follow: Annotated[
         bool,
-        typer.Option(
-            "--follow", help="Read new traces and refresh the analysis until interrupted."
-        ),
+        typer.Option("--follow", help="Read new traces and refresh until interrupted."),
     ] = False,
     refresh_seconds: Annotated[
-        int | None,
-        typer.Option(min=1, help="With --follow: seconds between analyses; default: 60."),
+        int | None, typer.Option(min=1, help="With --follow: seconds between runs; default: 60.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only say whether Spark can run here.")

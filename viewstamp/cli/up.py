@@ -52,18 +52,14 @@ def up(
         str | None, typer.Option(help="HOST:PORT where the coordinator serves Prometheus metrics.")
     ] = None,
     replicas: Annotated[
-        int,
-        typer.Option(
-            min=1, max=limits.REPLICAS_MAX, help="Number of replicas; each runs four processes."
-        ),
+        int, typer.Option(min=1, max=limits.REPLICAS_MAX, help="Each runs four processes.")
     ] = 1,
     standbys: Annotated[
         int,
         typer.Option(
             min=0,
             max=limits.STANDBYS_MAX,
-            help="Number of replicas without a vote; needs at least 2 that vote. Each runs four"
-            " processes.",
+            help="Replicas without a vote, beside at least 2 that vote; four processes each.",
         ),
     ] = 0,
 ) -> None:
