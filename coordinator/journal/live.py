@@ -1,4 +1,4 @@
-"""Which of a journal's records are the log: one entry for each op, and what is uncertain of it."""
+"""Which of a journal's records form the log: one entry for each op, and which ops are uncertain."""
 
 from __future__ import annotations
 

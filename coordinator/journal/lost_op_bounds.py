@@ -1,20 +1,20 @@
-"""Which ops lost records had, where counting tells it, so that they are lost and nothing beyond.
+"""The ops of lost records, where counting sequences proves them.
 
-A record without a frame tells nothing of itself. It may have been any op, also one above all that
-are left, and then nobody may say that the log ends here. But an append makes the log longer by one
-entry at most, by the rules of appending. Of a gap of k sequences the record behind it can therefore
-be k + 1 ops beyond what the log reached before the gap, no more; and if it is, each of the lost
-ones was the next entry of the log.
+A lost record without a frame does not show its op. It may have had any op, even one above all ops
+that are left, and then recovery cannot know where the log ends. But the rules of appending let one
+append make the log longer by one entry at most. So behind a gap of k sequences the next record can
+be at most k + 1 ops beyond the end that the log had before the gap. If it is exactly k + 1 ops
+beyond, then each lost record was the next entry of the log, which proves the lost ops.
 
-How far the log reached is an upper bound: records before may have been lost themselves, and
-segments may have been dropped, which held nothing above the cut of the snapshot. A bound that is
-too high only means that nothing is told. So less may be told once segments were dropped: what was
-told and made good is therefore noted as repaired, like what was not.
+The end of the log before the gap is an upper bound: earlier records may be lost, too, and dropped
+segments held nothing above the cut of the snapshot. If the bound is too high, the count proves
+nothing. So the count may prove less once segments are dropped. For this reason lost ops that were
+proved and repaired are also noted as repaired.
 
-Two kinds of gaps count fewer sequences than records were lost, or none that can be relied on, and
-never match for another reason. What is lost behind the last record counts as one, or as what went
-misdirected tells; whoever appends after that goes on from the log that it still has. A first
-segment that does not begin with a record says that one is lost, not how many.
+Two kinds of gaps have an unreliable count of sequences, and such a gap never matches by accident. A
+loss behind the last record counts as one sequence, or as misdirected writes show; the next append
+continues from the log that is left. A first segment that does not begin with a record shows that
+records are lost, not how many.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Records that the disk wrote elsewhere than it was told to, recognized by where they belong.
+"""Records that the disk wrote to a wrong place, recognized by the place where they belong.
 
-A frame is bound to its place, so anywhere else it is a stray. Its own place holds what was there
-before, mostly zeros, and a crash leaves zeros, too. But a write that was misdirected returned like
-any other, and so did its sync: what it held may have been acknowledged. If nothing was appended
-since, the stray is all that tells of it. So each stray that looks like a frame is tried at the
-places where the record of the sequence that it names can have begun. One for which it is valid
-proves that this journal made it: nobody else knows the journal id.
+A frame is bound to its place, so at any other place it is a stray. The right place still holds its
+old content, mostly zeros, and a crash leaves zeros, too. But a misdirected write returned like any
+other write, and so did its sync, so its record may have been acknowledged. If nothing was appended
+since, only the stray shows that the record existed. So recovery tries each stray that looks like a
+frame at the places where the record with its sequence can have begun. If the frame is valid for one
+of these places, this journal wrote it, because nobody else knows the journal id.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Faults that recovery reported, until the cluster's log is held again and that is on the disk."""
+"""Faults that recovery reported, until this replica durably holds the cluster's log again."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What may be appended: the rules that recovery relies on, so that it never finds what was not
-allowed."""
+"""The rules of what may be appended. Recovery relies on them."""
 
 from __future__ import annotations
 
@@ -11,9 +10,9 @@ from viewstamp.format.prepare import NO_PARENT, SealedHeader, SealedPrepare
 
 @dataclass(frozen=True, slots=True)
 class LogBase:
-    """The entry that the log goes on behind: a snapshot's cut, or nothing at all.
+    """The entry before the first one of the log: a snapshot's cut, or none.
 
-    `checksum` is None where it is not known, and then the first entry's parent is not looked at.
+    `checksum` is None if it is unknown; then nobody checks the parent of the first entry.
     """
 
     op: int = 0
@@ -22,7 +21,7 @@ class LogBase:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What is held, as far as the rules ask."""
+    """The part of the log's state that the rules use."""
 
     cluster_id: bytes
     single: bool

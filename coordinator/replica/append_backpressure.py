@@ -1,12 +1,13 @@
 """Entries from other replicas on their way into the core, which has each of them journaled at once.
 
-They are let in while the journal has room for them, like the commands of clients at a primary. So a
-replica whose disk is full takes no entry, acknowledges none, and loses nothing that it had: it goes
-on hearing its primary and voting. Whoever sent an entry that was not taken sends it again.
+The replica admits entries while the journal has room, as a primary admits commands of clients. So a
+replica whose disk is full takes and acknowledges no entry and loses nothing that it had. It still
+hears its primary and votes. The sender of a refused entry sends the entry again.
 
-It asks for entries only now and then, too: each replica for each run of them, that a damaged one
-far below is not forgotten over those that come next. What it wants to know is whether the others
-still have them: if not, only a snapshot brings it on, and to restart from one frees its journal.
+A replica with a full disk also requests entries only now and then. It asks each replica for each
+run of entries, so that it does not forget a damaged entry far below the next ones. It only has to
+learn whether the others still have these entries: if they do not, the replica needs a snapshot, and
+a restart from a snapshot frees its journal.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Committed entries on their way to the mux: in op order, from the journal where need be.
 
-The core holds the bodies of recent entries only. What an earlier process wrote, or what this one
-was slow to take, is read back. An entry whose record turns out to be damaged is told to the core,
-which has it from a peer and commits it once more; everything behind it waits. One of a feature
-level that this build does not know is not executed: the replica halts.
+The core holds the bodies of recent entries only. The queue reads other entries back from the
+journal. If the record of an entry is damaged, the queue tells the core, which gets the entry from a
+peer and commits it once more; all later entries wait. If an entry needs a feature level that this
+build does not know, the replica does not execute it and halts.
 
-Where nobody waits for them, as on a backup, commits are handed over a run at a time: what is
-applied together costs less, and does not get in the way of the next entry on its way to the disk.
+If nobody waits for the commits, as on a backup, the queue hands them over in runs. Entries that are
+applied together cost less, and delay the next write to the disk less.
 
-An entry of thousands of requests or spans is taken apart in slices, between which the loop turns.
+The queue decodes an entry of thousands of requests or spans in slices, and the loop does other work
+between two slices.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Packs what waits into the next prepare, as soon as one is worth its cost: there is no timer.
+"""Packs waiting requests into the next prepare once it is worth its cost; there is no timer.
 
-A prepare costs about as much as a hundred commands in it. So while some are under way, a few
-commands wait until the next of those is applied, and share a prepare then: nobody waits when
-nothing is under way, and a crowd of single callers does not take a prepare each.
+A prepare costs about as much as a hundred commands in it. So while prepares are under way, a few
+waiting commands wait until the next prepare is applied, and then share one prepare. If no prepare
+is under way, no command waits. Many single callers do not take a prepare each.
 
 Two kinds of callers wait: sessions, whose requests are never split and keep their number, and
 loose callers without a session, whose commands are packed into requests of the gateway's own
 session. A lone command therefore never waits for company, and a crowd shares one prepare.
 
-What loose callers say about snapshots travels alone and first: a cut is a prepare of its own, and a
-full disk, which keeps everything else out, is what a snapshot frees. What the replica itself says
-never waits; of others, one command at a time goes before those who wait as well.
+Snapshot commands of loose callers go alone and first: a cut is a prepare of its own, and a snapshot
+frees a full disk, which blocks all other commands. Commands of the replica itself never wait. Of
+other callers' snapshot commands, one at a time also goes before the waiting requests.
 """
 
 from __future__ import annotations

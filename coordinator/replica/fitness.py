@@ -1,11 +1,11 @@
 """Whether this replica is fit to lead: stages apply, and the disk writes and has room.
 
-A primary that is not gives its view up, if another replica is better off, and leads no later one
-until the reason is gone. A lone replica has nobody to give up for; like any other it is not ready
-while its stages do not get on.
+An unfit primary gives its view up if another replica is fitter, and leads no later view until the
+reason is gone. A lone replica cannot hand over. Every replica, also a lone one, is not ready while
+its stages make no progress.
 
-A service that comes back is waited for, however long its replay takes: it gets on. One that hangs,
-or stays away, is not.
+A service that returns and replays is not a reason, however long the replay takes, because it makes
+progress. A service that hangs or stays away is a reason.
 """
 
 from __future__ import annotations

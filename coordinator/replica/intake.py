@@ -1,7 +1,7 @@
-"""What clients want in the log: waiting for a place there, then for its being applied.
+"""Batches of clients: they wait for a place in the log, and then until they are applied.
 
-Batches are admitted while the pipeline and the disk have room. Whoever waits here when this replica
-stops to lead is let go at once: only the next primary can answer.
+The intake admits batches while the pipeline and the disk have room. When this replica stops
+leading, the intake answers all waiting callers at once, because only the next primary can decide.
 """
 
 from __future__ import annotations

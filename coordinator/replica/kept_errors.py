@@ -1,7 +1,8 @@
 """Refusals in answers as the mux keeps them: decoded when they are looked at, one at a time.
 
-A decoded refusal weighs about a kilobyte, and what it is decoded from a sixth of that, which the
-mux keeps in any case. An answer may have thousands, and its client may leave it unread.
+A decoded refusal takes about a kilobyte. Its encoded form takes a sixth of that, and the mux keeps
+the encoded form in any case. An answer may have thousands of refusals, and its client may not read
+them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Reads on their way to the same stages: a few groups at a time, the rest waits its turn here.
+"""Reads that go to the same stages: the lane sends a few groups at a time, and the rest wait here.
 
-So what a stage has before it is short: commands, and reads of other callers, are never behind more
-than two groups. How much goes into a group follows from whether the stage did the last one in one
-slice.
+So a stage has a short queue: commands, and reads of other callers, never wait behind more than two
+groups. The size of a group depends on whether the stage did the last group in one slice.
 """
 
 from __future__ import annotations

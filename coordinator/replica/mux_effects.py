@@ -1,8 +1,8 @@
-"""Effects of the mux on their way: carried out in their order, a slice at a time.
+"""Carries out the effects of the mux in their order, a slice at a time.
 
-To carry one out can lead to the next commit, whose effects must wait their turn: batches of one
-stage are sent in the order in which the mux made them. What the mux has taken its time for, such as
-a batch of thousands of spans, leaves in a later turn of the loop.
+An effect can lead to the next commit. The effects of that commit wait, because a stage must get its
+batches in the order in which the mux made them. If the mux took long for a batch, such as one of
+thousands of spans, the batch leaves in a later turn of the loop.
 """
 
 from __future__ import annotations
