@@ -25,7 +25,7 @@ from coordinator.app.telemetry import ReplicaTelemetry, Sources
 from coordinator.base.alarms import Alarms
 from coordinator.base.clock import monotonic_ms, wall_clock_us
 from coordinator.base.errors import HaltedError
-from coordinator.gateway.cluster import ClusterStage
+from coordinator.gateway.cluster import ClusterStage, StatusSources
 from coordinator.gateway.principal import Authenticator
 from coordinator.gateway.request_runs import mux_route
 from coordinator.gateway.routes import Routes
@@ -78,13 +78,12 @@ class Coordinator:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self.alarms = Alarms(wall_clock_us)
-        self.routes = Routes()
+        self.routes = Routes(lambda: self._mux.feature_level)
         self._telemetry = ReplicaTelemetry(telemetry, self.routes, config.replica_count)
         restored = FROM_THE_BEGINNING if files.base is None else restored_mux(files.base)
         # What the coordinator serves by itself can be asked for before any service is there.
         routes = {method.code: mux_route(method) for method in self.routes.methods()}
         self._mux = Mux(routes, codec.ProtobufCodec(), restored=restored)
-        self.routes.level_in_force = lambda: self._mux.feature_level
         self._writer: JournalWriter[vsr.CoreState] = JournalWriter(files.journal, files.superblock)
         self._space = SpaceWatch(files.journal, self._became_full, self._has_room)
         self._members = self._make_members()
@@ -97,27 +96,8 @@ class Coordinator:
         self._clients = self._services.clients
         self._stages = {s: self._telemetry.link(s, client) for s, client in self._clients.items()}
         self._timers = SessionTimers(self._mux.sessions.live, self._proposals, monotonic_ms)
-        self._cluster = ClusterStage(
-            self.driver.progress,
-            self.driver.reads,
-            self.driver.mux_effects.read_followed,
-            self.alarms,
-            dict(self._clients),
-            lambda: len(self._mux.sessions),
-            self._mux.entities,
-            config.replica_id,
-            files.cluster_id,
-            tuple if self._members is None else self._members.status,
-            config.replica_count,
-        )
         self._snapshots = self._make_snapshots()
-        self._cluster.add(self._snapshots.reads)
-        self._cluster.add(SessionReads(self._mux.sessions))
-        self._cluster.unfit = self._unfit
-        self._cluster.level_in_force = lambda: self._mux.feature_level
-        self._cluster.description = lambda: self._mux.catalog.description
-        self._cluster.level_supported = self._level_supported
-        self._cluster.generation = lambda: files.superblock.state.generation
+        self._cluster = self._make_cluster()
         if files.base is not None:
             files.base.close()  # everything in it was taken over
         self._face = self._make_face(Authenticator(cluster_key, files.cluster_id, wall_clock_us))
@@ -265,6 +245,30 @@ class Coordinator:
         )
         is_restored = self._files.base is not None
         return ServiceLinks(ports, self._config.services, is_restored=is_restored)
+
+    def _make_cluster(self) -> ClusterStage:
+        sources = StatusSources(
+            generation=lambda: self._files.superblock.state.generation,
+            unfit=self._unfit,
+            level_in_force=lambda: self._mux.feature_level,
+            level_supported=self._level_supported,
+            description=lambda: self._mux.catalog.description,
+        )
+        return ClusterStage(
+            self.driver.progress,
+            self.driver.reads,
+            self.driver.mux_effects.read_followed,
+            self.alarms,
+            dict(self._clients),
+            lambda: len(self._mux.sessions),
+            self._mux.entities,
+            self._config.replica_id,
+            self._files.cluster_id,
+            tuple if self._members is None else self._members.status,
+            self._config.replica_count,
+            sources,
+            (self._snapshots.reads, SessionReads(self._mux.sessions)),
+        )
 
     def _make_snapshots(self) -> SnapshotAssembly:
         around = Surroundings(

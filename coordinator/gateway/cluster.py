@@ -68,8 +68,23 @@ class _Asked:
         return mux.QueryOutcome(self.query_id, mux.EMPTY_FRAME * self.count, errors)
 
 
+@dataclass(frozen=True, slots=True)
+class StatusSources:
+    """Where the status finds the rest of what it shows, each time that somebody asks.
+
+    `generation` is the snapshot that this replica would restart from, `unfit` what speaks against
+    it as the primary, `level_supported` the highest feature level that it supports.
+    """
+
+    generation: Callable[[], int] = lambda: 0
+    unfit: Callable[[], str] = lambda: ""
+    level_in_force: Callable[[], int] = lambda: 0
+    level_supported: Callable[[], int] = lambda: 0
+    description: Callable[[], mux.Description] = lambda: NO_DESCRIPTION
+
+
 class ClusterStage:
-    """Answers GetStatus and ListAlarms, and leads other reads to whoever was added for them.
+    """Answers GetStatus and ListAlarms, and leads other reads to those of `reads`.
 
     Digests take a walk over every stage, so they follow (`status_digests`).
     """
@@ -87,13 +102,12 @@ class ClusterStage:
         cluster_id: bytes,
         others: Callable[[], Iterable[cluster_pb2.Replica]] = tuple,
         replica_count: int = 1,
+        sources: StatusSources | None = None,
+        reads: Iterable[LocalReads] = (),
     ) -> None:
-        self.address = ""
-        self.generation: Callable[[], int] = lambda: 0
-        self.unfit: Callable[[], str] = lambda: ""
-        self.level_in_force: Callable[[], int] = lambda: 0
-        self.description: Callable[[], mux.Description] = lambda: NO_DESCRIPTION
-        self.level_supported: Callable[[], int] = lambda: 0
+        """Raises ValueError if two of `reads` answer the same code."""
+        self.address = ""  # where it serves clients, once it listens
+        self._sources = sources or StatusSources()
         self._others = others
         self._progress = progress
         self._follow = follow
@@ -105,9 +119,10 @@ class ClusterStage:
         self._replica_count = replica_count
         self._cluster_id = cluster_id
         self._queries = dict.fromkeys(_METHODS, self._query)
+        for each in reads:
+            self._add(each)
 
-    def add(self, reads: LocalReads) -> None:
-        """Lead reads of more methods to `reads`. Raises ValueError if one is led already."""
+    def _add(self, reads: LocalReads) -> None:
         taken = [code for code in reads.codes if code in self._queries]
         if taken:
             raise ValueError(f"reads of code {taken[0]} are answered already")
@@ -148,7 +163,7 @@ class ClusterStage:
 
     def _status(self, digests: Digests) -> cluster_pb2.GetStatusResponse:
         progress = self._progress
-        description = self.description()
+        description = self._sources.description()
         return cluster_pb2.GetStatusResponse(
             cluster=self._cluster_id.hex(),
             primary=progress.primary,
@@ -156,7 +171,7 @@ class ClusterStage:
             services=[self._service_status(stage, digests) for stage in DOMAIN_STAGES],
             alarms=self._alarms.all(),
             sessions=self._session_count(),
-            feature_level=self.level_in_force(),
+            feature_level=self._sources.level_in_force(),
             description=description.text,
             description_revision=description.modified_revision,
             sessions_digest=digests.get(mux.Stage.SESSIONS, ""),
@@ -189,9 +204,9 @@ class ClusterStage:
             commit=progress.committed_op,
             applied=progress.applied_op,
             address=self.address,
-            generation=self.generation(),
-            unfit=self.unfit(),
-            feature_level_max=self.level_supported(),
+            generation=self._sources.generation(),
+            unfit=self._sources.unfit(),
+            feature_level_max=self._sources.level_supported(),
         )
 
     def _service_status(self, stage: mux.Stage, digests: Digests) -> cluster_pb2.ServiceStatus:

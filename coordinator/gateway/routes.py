@@ -46,8 +46,8 @@ class Routes:
     callers, and proposed by nobody, so that nothing enters the log which some build cannot read.
     """
 
-    def __init__(self) -> None:
-        self.level_in_force: Callable[[], int] = lambda: 1
+    def __init__(self, level_in_force: Callable[[], int] = lambda: 1) -> None:
+        self._level_in_force = level_in_force
         self._by_path: dict[str, Method] = {}
         self._by_code: dict[int, Method] = {}
         self._shapes: dict[int, Shape] = {}
@@ -82,7 +82,7 @@ class Routes:
     def may_enter(self, code: int) -> bool:
         """Whether the feature level in force allows a command; unclaimed codes have none."""
         method = self._by_code.get(code)
-        return method is None or method.since_level <= self.level_in_force()
+        return method is None or method.since_level <= self._level_in_force()
 
     def is_one_at_a_time(self, code: int) -> bool:
         """Whether one request of a code stands for every other, so that one is pending."""
@@ -136,7 +136,7 @@ class Routes:
     def _check_level(self, method: Method) -> None:
         if method.since_level == 1:
             return  # which is in force in any case
-        in_force = self.level_in_force()
+        in_force = self._level_in_force()
         if method.since_level > in_force:
             raise Refusal(
                 Reason.REASON_FEATURE_LEVEL_REQUIRED,

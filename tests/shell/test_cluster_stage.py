@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.base.alarms import Alarms
-from coordinator.gateway.cluster import ClusterStage
+from coordinator.gateway.cluster import ClusterStage, StatusSources
 from coordinator.gateway.status_digests import DOMAIN_STAGES
 from coordinator.mux import types as mux
 from coordinator.replica.batcher import AnsweredSpan, Reply
@@ -61,7 +61,7 @@ class FakeReplica:
 class World:
     """A catalog stage over fakes, with one alarm."""
 
-    def __init__(self) -> None:
+    def __init__(self, sources: StatusSources | None = None) -> None:
         """Raise an alarm."""
         self.replica = FakeReplica()
         alarms = Alarms(lambda: 7)
@@ -75,6 +75,7 @@ class World:
             lambda: [(1, b"k", b"v")],
             0,
             bytes(16),
+            sources=sources,
         )
 
     def ask(self, code: int, *items: bytes, refused: tuple[int, ...] = ()) -> mux.QueryOutcome:
@@ -99,8 +100,7 @@ async def test_refused_ones_stay_refused_by_whoever_did_it() -> None:
 
 async def test_levels() -> None:
     """Status says which level is in force, and beside it which one a replica supports."""
-    world = World()
-    world.stage.level_in_force, world.stage.level_supported = lambda: 1, lambda: 3
+    world = World(StatusSources(level_in_force=lambda: 1, level_supported=lambda: 3))
     (status,) = statuses(world.ask(GET_STATUS, PLAIN))
     assert status.feature_level == 1
     assert status.replicas[0].feature_level_max == 3

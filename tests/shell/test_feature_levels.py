@@ -41,7 +41,7 @@ def _world() -> tuple[World, Routes]:
     """Return commands over a log, and their routes, in which CreateStream is of level 3."""
     world = World()
     routes = world.commands._routes
-    routes.level_in_force = lambda: 2
+    routes._level_in_force = lambda: 2
     _raised(routes, CREATE_STREAM, 3)
     return world, routes
 
@@ -58,7 +58,7 @@ async def test_a_command_above_the_level_is_refused_before_the_log() -> None:
     with pytest.raises(Refusal, match="needs feature level 3"):
         routes.public("/viewstamp.api.streams.v1.StreamsService/CreateStream")
     assert not routes.may_enter(CREATE_STREAM)
-    routes.level_in_force = lambda: 3
+    routes._level_in_force = lambda: 3
     await world.admit(1)
     assert len(world.logged) == 1
     assert routes.may_enter(CREATE_STREAM)
@@ -81,17 +81,17 @@ async def test_a_part_of_a_transaction_above_the_level_is_refused(
 def test_a_description_needs_its_level() -> None:
     """The coordinator serves it itself, from the level on that it came with."""
     routes = Routes()
-    routes.level_in_force = lambda: 2
+    routes._level_in_force = lambda: 2
     with pytest.raises(Refusal, match="SetClusterDescription needs feature level 3, and 2 is"):
         routes.public_code(DESCRIBE, MethodKind.COMMAND)
-    routes.level_in_force = lambda: 3
+    routes._level_in_force = lambda: 3
     assert routes.public_code(DESCRIBE, MethodKind.COMMAND).name == "SetClusterDescription"
 
 
 async def test_a_read_above_the_level_is_refused() -> None:
     """Queries have a level, too: what they show may not be there yet."""
     routes = Routes()
-    routes.level_in_force = lambda: 2
+    routes._level_in_force = lambda: 2
     _raised(routes, GET_STATUS, 3)
     reads = ReadStarter(routes, object())  # type: ignore[arg-type]
     span = submit_pb2.Span(code=GET_STATUS, count=1, items=frame(b""))

@@ -55,6 +55,13 @@ class FakeTimer:
         self.is_cancelled = True
 
 
+def stage_over(*reads: SnapshotReads) -> ClusterStage:
+    """Return the stage of the cluster, which leads to these reads."""
+    nothing: Any = None
+    ports: Any = (nothing, nothing, nothing, Alarms(lambda: 0), {}, lambda: 0, list, 0, bytes(16))
+    return ClusterStage(*ports, reads=reads)
+
+
 class World:
     """A catalog machine, and reads of it through the stage of the cluster."""
 
@@ -65,14 +72,10 @@ class World:
         self.followed: list[mux.QueryOutcome] = []
         self.timers: list[FakeTimer] = []
         self.revision = 0
-        nothing: Any = None
-        self.stage = ClusterStage(
-            nothing, nothing, nothing, Alarms(lambda: 0), {}, lambda: 0, list, 0, bytes(16)
-        )
         self.reads = SnapshotReads(
             self.machine, lambda _: self.reported, self.followed.append, self._call_later
         )
-        self.stage.add(self.reads)
+        self.stage = stage_over(self.reads)
 
     def _call_later(self, delay_ms: int, call: Callable[[], None]) -> FakeTimer:
         self.timers.append(FakeTimer(delay_ms, call))
@@ -122,7 +125,7 @@ def test_codes_are_those_of_the_proto() -> None:
     world = World()
     assert set(world.reads.codes) == {CURRENT, GET, LIST, LATEST, LOOKUP}
     with pytest.raises(ValueError, match="answered already"):
-        world.stage.add(world.reads)
+        stage_over(world.reads, world.reads)
 
 
 def test_before_the_first() -> None:
