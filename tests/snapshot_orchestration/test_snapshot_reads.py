@@ -58,8 +58,10 @@ class FakeTimer:
 def stage_over(*reads: SnapshotReads) -> ClusterStage:
     """Return the stage of the cluster, which leads to these reads."""
     nothing: Any = None
-    ports: Any = (nothing, nothing, nothing, Alarms(lambda: 0), {}, lambda: 0, list, 0, bytes(16))
-    return ClusterStage(*ports, reads=reads)
+    alarms = Alarms(lambda: 0)
+    return ClusterStage(
+        *(nothing, nothing, nothing, alarms, {}, lambda: 0, list, 0, bytes(16)), reads=reads
+    )
 
 
 class World:
