@@ -1,11 +1,12 @@
 """Commands that machines ask the primary to sequence: sent when due, one of each at a time.
 
-They are conditional, so a stale one is a no-op, and soft: a new primary asks every stage anew, and
-so does one that leads when a service connects or the feature level is raised. What is told once
-more may be told in other words: a Sweep names the place where it was asked for. Each Sweep asks for
-the next, so two would go on side by side for as long as anything is left to do. Of methods like
-this (`one_at_a_time` in their options) one is pending, whatever its words: one that waits does what
-others were to do, and of those that are told while one is being sequenced the newest follows.
+The commands are conditional, so a stale one is a no-op. They are soft state: a new primary asks
+every stage again, and a primary also asks when a service connects or the feature level is raised. A
+repeated command may have other content: a Sweep names the place where a stage asked for it. Each
+Sweep asks for the next one, so two Sweeps would continue side by side as long as work is left. So
+one command of such a method (`one_at_a_time` in its options) is pending at a time, whatever its
+content. A waiting command replaces later ones. While one is being sequenced, the newest of the
+others follows it.
 """
 
 from __future__ import annotations
