@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 import subprocess
 import sys
@@ -94,6 +95,13 @@ def test_text_follows(rule: Callable[[TextFile], list[str]]) -> None:
 def test_test_files_shadow_nothing() -> None:
     """No test folder or file has a name that hides a package or another test file."""
     check(text_rules.layout_of_tests(file.path for file in text_files()))
+
+
+@pytest.mark.parametrize("package", name_rules.PRODUCT)
+def test_tests_of_a_package_do_not_hide_it(package: str) -> None:
+    """`import coordinator` finds the package, though a folder of tests has the same name."""
+    (path,) = importlib.import_module(package).__path__
+    assert path == str(ROOT / package)
 
 
 def test_a_class_name_means_one_thing() -> None:

@@ -37,8 +37,8 @@ EXCUSED: Final = {
     "start halt without superblock": _HALTS,
     "dropped not_from_primary": _FORGED,
     "dropped prepare_of_other_view": _FORGED,
-    "dropped log_replaced": "as good as never among voters; `tests/replication` has it",
-    "refused initial_members_changed": "drivers answer the last one; `tests/replication` has it",
+    "dropped log_replaced": "as good as never among voters; `tests/coordinator/vsr` has it",
+    "refused initial_members_changed": "drivers answer the last; `tests/coordinator/vsr` has it",
     "dropped broken_chain": "a backup in the view has its log; the last line before the journal",
 }
 

@@ -33,7 +33,7 @@ from testkit.load.replay import (
     copy_from_scratch,
     starts_of,
 )
-from tests.snapshot_tools.generations import Replica, flip, two_generations
+from tests.viewstamp.snapshots.generations import Replica, flip, two_generations
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots_pb2
 from viewstamp.format.manifest import sections
 from viewstamp.snapshots.copies import Copies, copy_directories

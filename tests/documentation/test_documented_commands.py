@@ -25,7 +25,9 @@ SPARK = "needs Java and Spark; tests/analytics runs the same entry points"
 MACHINES = (
     "needs machines, names or sockets of the reader's; tests/replicas starts the same processes"
 )
-GENERATIONS = "names the reader's directories and generations; tests/snapshot_tools runs each form"
+GENERATIONS = (
+    "names the reader's directories and generations; tests/viewstamp/snapshots runs each form"
+)
 LEVEL = "needs a cluster below the newest level; tests/replicas/test_upgrades.py raises one"
 # Page and beginning of a command that is not run, and why.
 NOT_RUN: Final[dict[tuple[str, str], str]] = {

@@ -11,12 +11,12 @@ import grpc
 import pytest
 from blake3 import blake3
 
-from tests.cli.conftest import CommandLine, Said
 from tests.processes import snapshots
 from tests.processes.callers import Caller, SubmitStream, refused, span
 from tests.processes.held_section import MODULES, held
 from tests.processes.processes import COORDINATOR, Replica, eventually, replica, unique
 from tests.processes.test_process_deaths import an_operator
+from tests.viewstamp.cli.conftest import CommandLine, Said
 from viewstamp.api.errors.v1.errors_pb2 import Reason
 from viewstamp.api.routing.v1 import routing_pb2 as routing
 from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as pb

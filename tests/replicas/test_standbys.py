@@ -9,7 +9,6 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from tests.cli.conftest import CommandLine
 from tests.replicas.trial import (
     SETTLE_TIMEOUT_S,
     STREAM,
@@ -20,6 +19,7 @@ from tests.replicas.trial import (
     unary,
     under_load,
 )
+from tests.viewstamp.cli.conftest import CommandLine
 from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
 from viewstamp.api.streams.v1 import streams_service_pb2 as streams_pb2
 from viewstamp.client.identifiers import identifier

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import viewstamp
-from tests.cli.conftest import CommandLine
 from tests.deploy.certificates import self_signed
+from tests.viewstamp.cli.conftest import CommandLine
 from viewstamp.cluster import LocalReplicas
 
 pytestmark = pytest.mark.long

@@ -31,7 +31,7 @@ def _no_exemptions(monkeypatch: pytest.MonkeyPatch) -> None:
     ("user", "is_product"),
     [
         ("coordinator/b.py", True),
-        ("tests/mux/b.py", False),
+        ("tests/coordinator/mux/b.py", False),
         ("testkit/b.py", False),
     ],
 )

@@ -19,7 +19,7 @@ def _no_exemptions(monkeypatch: pytest.MonkeyPatch) -> None:
         ("services/users/b.py", "class Plan: ...", "class Plan is defined in"),
         ("services/users/b.py", "class _Plan: ...", None),
         ("services/users/b.py", "def f():\n    class Plan: ...", None),
-        ("tests/mux/b.py", "class Plan: ...", None),
+        ("tests/coordinator/mux/b.py", "class Plan: ...", None),
     ],
 )
 def test_a_name_stands_once(second: str, source: str, complaint: str | None) -> None:

@@ -34,7 +34,12 @@ IMPORTS: list[tuple[Rule, str, str, str | None]] = [
     (import_rules.arrows, "examples/demo.py", "import services.users", "services.users"),
     (import_rules.arrows, "tests/domains/test_a.py", "import services.users", None),
     (import_rules.arrows, "testkit/load/a.py", "import services.users", None),
-    (import_rules.arrows, "testkit/load/a.py", "import tests.mux.fakes", "tests.mux.fakes"),
+    (
+        import_rules.arrows,
+        "testkit/load/a.py",
+        "import tests.coordinator.mux.fakes",
+        "tests.coordinator.mux.fakes",
+    ),
     (import_rules.arrows, "viewstamp/client/a.py", "import testkit.load", "testkit.load"),
     (import_rules.standard_library_only, "coordinator/vsr/a.py", "import blake3", "blake3"),
     (import_rules.standard_library_only, "coordinator/mux/a.py", "import enum", None),

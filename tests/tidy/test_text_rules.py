@@ -47,17 +47,14 @@ def test_rule_sees_text(rule: Rule, path: str, text: str, guilty: bool) -> None:
 @pytest.mark.parametrize(
     ("paths", "complaint"),
     [
-        (["tests/coordinator/test_a.py"], "shadows the package coordinator"),
-        (["tests/services/helper.py"], "shadows the package services"),
-        (["tests/viewstamp/test_a.py"], "shadows the package viewstamp"),
-        (["tests/replication/__init__.py"], "no packages"),
+        (["tests/coordinator/vsr/__init__.py"], "no packages"),
         (["tests/a/test_same.py", "tests/b/test_same.py"], "another test file"),
         (["tests/a/test_one.py", "tests/b/test_two.py", "tests/b/conftest.py"], None),
         (["tests/a/conftest.py", "tests/b/conftest.py", "services/a/__init__.py"], None),
     ],
 )
 def test_layout_sees_shadows(paths: list[str], complaint: str | None) -> None:
-    """The layout rule complains of names that hide a package or another test file."""
+    """The layout rule complains of folders that are packages, and of names that stand twice."""
     lines = text_rules.layout_of_tests([PurePosixPath(path) for path in paths])
     assert bool(lines) == (complaint is not None)
     assert all(complaint is not None and complaint in line for line in lines)

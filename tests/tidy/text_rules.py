@@ -24,10 +24,6 @@ REGISTRY = re.compile(
     r"pythonhos" r"ted\.org|py" r"pi\.org/simple|(?:extra-)?index-" r"url|trusted-" r"host"
 )
 
-# Folders that would shadow a package: `tests/coordinator` against `coordinator`. `tests/analytics`
-# is let in: a test of its own there holds that `import analytics` finds the package all the same.
-SHADOWING_FOLDERS = frozenset({"coordinator", "services", "viewstamp"})
-
 # The Makefile must name the option that keeps addresses out.
 REGISTRY_EXEMPT = re.compile(r"--no-emit-index-" r"url")
 
@@ -53,13 +49,11 @@ def registry_hosts(file: TextFile) -> list[str]:
 
 
 def layout_of_tests(paths: Iterable[PurePosixPath]) -> list[str]:
-    """Return a line per test folder or file whose name could shadow something else."""
+    """Return a line per test folder that is a package, and per test file with another's name."""
     tests = [path for path in paths if path.parts[0] == "tests" and path.suffix == ".py"]
     basenames = Counter(path.name for path in tests if path.name.startswith("test_"))
     lines = []
     for path in tests:
-        if path.parts[1] in SHADOWING_FOLDERS:
-            lines.append(f"{path}: the folder shadows the package {path.parts[1]}: name the topic")
         if path.name == "__init__.py":
             lines.append(f"{path}: test folders are no packages: delete it")
         if basenames[path.name] > 1:

@@ -1,0 +1,140 @@
+"""What a replica says of itself though it serves nobody: it is asked just then."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from coordinator.app.composition import Coordinator
+from coordinator.app.config import parse
+from coordinator.gateway.reads import CONSISTENCY_KEY
+from coordinator.replica.data_directory import DirectoryOptions, open_replica
+from tests.coordinator.app.in_process import CLUSTER_ID, KEY, surroundings
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster
+from viewstamp.api.cluster.v1.cluster_service_pb2_grpc import ClusterServiceStub
+from viewstamp.api.snapshots.v1 import snapshots_service_pb2 as snapshots
+from viewstamp.api.snapshots.v1.snapshots_service_pb2_grpc import SnapshotsServiceStub
+from viewstamp.api.users.v1 import users_service_pb2 as users
+from viewstamp.api.users.v1.users_service_pb2_grpc import UsersServiceStub
+from viewstamp.limits import MIB, ROOT_USER_ID
+from viewstamp.tokens import sign
+
+ROOT, SOMEBODY = (sign(KEY, CLUSTER_ID, user_id, 1, 2**62) for user_id in (ROOT_USER_ID, 7))
+DEADLINE_S = 30
+
+
+@asynccontextmanager
+async def waiting(services: Mapping[str, str] | None = None) -> AsyncIterator[grpc.aio.Channel]:
+    """Run a member that has reached no other replica, and only these services, if any."""
+    with tempfile.TemporaryDirectory(prefix="vs") as directory:
+        targets = services or {name: f"unix:{directory}/{name}" for name in SERVICES}
+        flags = [f"--data-directory={directory}/data", "--listen=127.0.0.1:0", "--replica-count=3"]
+        flags += [f"--service={name}={target}" for name, target in targets.items()]
+        flags += ["--peer-listen=127.0.0.1:0", "--peer=1=127.0.0.1:1", "--peer=2=127.0.0.1:2"]
+        config = parse(flags)
+        options = DirectoryOptions(
+            Path(directory, "data"), 0, 3, segment_bytes=4 * MIB, cluster_id=CLUSTER_ID
+        )
+        coordinator = Coordinator(config, open_replica(options), KEY)
+        stop = asyncio.Event()
+        running = asyncio.create_task(coordinator.run(stop))
+        try:
+            while not (address := coordinator._cluster.address):
+                await asyncio.sleep(0)
+                assert not running.done(), running.result()
+            async with grpc.aio.insecure_channel(address) as channel:
+                yield channel
+        finally:
+            stop.set()
+            await running
+
+
+SERVICES = ("users", "streams", "consumer_groups")
+
+
+async def ask(call: Any, request: Any, consistency: str, token: str = ROOT) -> Any:
+    """Call as somebody, with a consistency."""
+    metadata = (("authorization", f"Bearer {token}"), (CONSISTENCY_KEY, consistency))
+    return await call(request, metadata=metadata, timeout=DEADLINE_S)
+
+
+async def test_a_replica_that_waits_says_so() -> None:
+    """Root sees status and alarms of a replica that has not even reached its services."""
+    async with waiting() as channel:
+        stub = ClusterServiceStub(channel)
+        status = await ask(stub.GetStatus, cluster.GetStatusRequest(), "stale")
+        (own,) = (each for each in status.replicas if each.replica_id == 0)
+        assert own.status == cluster.REPLICA_STATUS_RECOVERING
+        assert [service.connected for service in status.services] == [False] * 3
+        await ask(stub.ListAlarms, cluster.ListAlarmsRequest(), "stale")
+
+
+@pytest.mark.parametrize(
+    ("consistency", "token", "reason"),
+    [
+        ("linearizable", ROOT, "not in service"),
+        ("at-least=1", ROOT, "not in service"),
+        # Whether others may look is for streams to decide.
+        ("stale", SOMEBODY, "streams is restarting"),
+    ],
+    ids=["newest", "a revision", "of others"],
+)
+async def test_nothing_else_is_promised(consistency: str, token: str, reason: str) -> None:
+    """Who wants more than what is here, or is not known here, is told to try again."""
+    async with waiting() as channel:
+        stub = ClusterServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match=reason) as caught:
+            await ask(stub.GetStatus, cluster.GetStatusRequest(), consistency, token)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_what_no_service_serves_yet_is_to_be_tried_again() -> None:
+    """A login at a replica that is starting is refused like all else, not as unknown."""
+    async with waiting() as channel:
+        login = users.LoginRequest(username="root", password="a password")
+        with pytest.raises(grpc.aio.AioRpcError, match="not in service") as caught:
+            await UsersServiceStub(channel).Login(login, timeout=DEADLINE_S)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_callers_who_may_be_known_to_others(tmp_path: Path) -> None:
+    """A replica without a log knows nobody but root: others come again, and do not log in again."""
+    async with surroundings(tmp_path) as around, waiting(around.config.services) as channel:
+        stub = ClusterServiceStub(channel)
+        async with asyncio.timeout(DEADLINE_S):
+            while not await is_connected(stub):
+                pass
+        with pytest.raises(grpc.aio.AioRpcError, match="not in service") as caught:
+            await ask(stub.GetStatus, cluster.GetStatusRequest(), "stale", SOMEBODY)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def is_connected(stub: Any) -> bool:
+    """Return whether the replica has reached all services."""
+    status = await ask(stub.GetStatus, cluster.GetStatusRequest(), "stale")
+    return all(service.connected for service in status.services)
+
+
+async def test_digests_of_services_that_are_away() -> None:
+    """They are refused, and the replica goes on to answer."""
+    async with waiting() as channel:
+        stub = ClusterServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match="restarting"):
+            await ask(stub.GetStatus, cluster.GetStatusRequest(include_digests=True), "stale")
+        await ask(stub.GetStatus, cluster.GetStatusRequest(), "stale")
+
+
+async def test_other_reads_wait_for_a_primary() -> None:
+    """The catalog of snapshots is what the log says: it is not read before the log is."""
+    async with waiting() as channel:
+        stub = SnapshotsServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match="not in service"):
+            await ask(stub.ListSnapshots, snapshots.ListSnapshotsRequest(), "stale")

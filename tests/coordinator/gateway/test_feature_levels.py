@@ -1,0 +1,124 @@
+"""The feature level at the gateway: what is above it is refused, and when it may be raised."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from coordinator.app.reports import FRESH_REPORT_MS, SnapshotReports
+from coordinator.gateway.normalize import Normalizer, Origin
+from coordinator.gateway.primary_calls import check_supported
+from coordinator.gateway.reads import LINEARIZABLE, ReadStarter
+from coordinator.gateway.routes import Routes
+from coordinator.peers.messages import ReplicaReportMessage
+from tests.coordinator.gateway.test_admission import World
+from viewstamp.api.cluster.v1 import cluster_service_pb2 as cluster_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.log.v1 import log_pb2
+from viewstamp.api.submit.v1 import submit_service_pb2 as submit_pb2
+from viewstamp.errors import Refusal
+from viewstamp.framing import frame
+from viewstamp.routing import Method, MethodKind
+from viewstamp.tokens import AccessToken
+
+TRANSACT, CREATE_STREAM, GET_STATUS, RAISE, DESCRIBE = 10, 200, 450, 408, 409
+ROOT: Final = AccessToken(0, 1, 0)
+NEEDED: Final = Reason.REASON_FEATURE_LEVEL_REQUIRED
+
+
+def _raised(routes: Routes, code: int, since_level: int) -> Method:
+    """Let a method be of a higher level; return it."""
+    method = routes.find(code)
+    assert method is not None
+    newer = replace(method, since_level=since_level)
+    routes._by_code[code] = routes._by_path[method.path] = newer
+    return newer
+
+
+def _world() -> tuple[World, Routes]:
+    """Return commands over a log, and their routes, in which CreateStream is of level 3."""
+    world = World()
+    routes = world.commands._routes
+    routes._level_in_force = lambda: 2
+    _raised(routes, CREATE_STREAM, 3)
+    return world, routes
+
+
+async def test_a_command_above_the_level_is_refused_before_the_log() -> None:
+    """What no older build could read never enters the log; once the level is raised it does."""
+    world, routes = _world()
+    with pytest.raises(
+        Refusal, match="CreateStream needs feature level 3, and 2 is in force"
+    ) as it:
+        await world.admit(1)
+    assert it.value.reason == NEEDED
+    assert world.logged == []
+    with pytest.raises(Refusal, match="needs feature level 3"):
+        routes.public("/viewstamp.api.streams.v1.StreamsService/CreateStream")
+    assert not routes.may_enter(CREATE_STREAM)
+    routes._level_in_force = lambda: 3
+    await world.admit(1)
+    assert len(world.logged) == 1
+    assert routes.may_enter(CREATE_STREAM)
+
+
+@pytest.mark.parametrize(("code", "reason"), [(CREATE_STREAM, NEEDED), (RAISE, None)])
+async def test_a_part_of_a_transaction_above_the_level_is_refused(
+    code: int, reason: Reason.ValueType | None
+) -> None:
+    """A transaction is no way around the level, nor for a command that must come alone."""
+    _, routes = _world()
+    transaction = submit_pb2.TransactRequest(parts=[submit_pb2.TransactionPart(code=code)])
+    span = log_pb2.LoggedSpan(code=TRANSACT, count=1, items=frame(transaction.SerializeToString()))
+    method = routes.public_code(TRANSACT, MethodKind.COMMAND)
+    with pytest.raises(Refusal) as caught:
+        await Normalizer(routes, {}).normalize(method, span, Origin(0, 0, 0, 0, b"", 0))
+    assert caught.value.reason == (reason or Reason.REASON_MALFORMED_REQUEST)
+
+
+def test_a_description_needs_its_level() -> None:
+    """The coordinator serves it itself, from the level on that it came with."""
+    routes = Routes()
+    routes._level_in_force = lambda: 2
+    with pytest.raises(Refusal, match="SetClusterDescription needs feature level 3, and 2 is"):
+        routes.public_code(DESCRIBE, MethodKind.COMMAND)
+    routes._level_in_force = lambda: 3
+    assert routes.public_code(DESCRIBE, MethodKind.COMMAND).name == "SetClusterDescription"
+
+
+async def test_a_read_above_the_level_is_refused() -> None:
+    """Queries have a level, too: what they show may not be there yet."""
+    routes = Routes()
+    routes._level_in_force = lambda: 2
+    _raised(routes, GET_STATUS, 3)
+    reads = ReadStarter(routes, object())  # type: ignore[arg-type]
+    span = submit_pb2.Span(code=GET_STATUS, count=1, items=frame(b""))
+    with pytest.raises(Refusal, match="needs feature level 3"):
+        reads.start([span], ROOT, 0, LINEARIZABLE)
+
+
+def _report(replica: int, level: int, status: int) -> ReplicaReportMessage:
+    """Return what a replica says of itself."""
+    return ReplicaReportMessage(b"", replica, status, 1, 1, 1, 1, 0, "", feature_level_max=level)
+
+
+def test_who_is_not_heard_supports_nothing() -> None:
+    """Down, halted, silent or never heard: none of these is known to support a level."""
+    now_ms = 0
+    reports = SnapshotReports((1, 2, 3, 4), 3, lambda: now_ms)
+    normal, halted = cluster_pb2.REPLICA_STATUS_NORMAL, cluster_pb2.REPLICA_STATUS_HALTED
+    reports.heard(_report(1, 3, normal))
+    now_ms = FRESH_REPORT_MS + 1
+    reports.heard(_report(2, 3, normal))
+    reports.heard(_report(3, 3, halted))
+    assert reports.supported_levels() == {1: 0, 2: 3, 3: 0, 4: 0}
+
+
+def test_every_replica_must_support_the_level() -> None:
+    """The refusal names each replica that does not, with what it supports."""
+    check_supported(3, {0: 3, 1: 4})
+    with pytest.raises(Refusal, match="replica 1 up to 2, replica 2 was not heard") as caught:
+        check_supported(3, {0: 3, 1: 2, 2: 0})
+    assert caught.value.reason == Reason.REASON_FEATURE_LEVEL_UNSUPPORTED

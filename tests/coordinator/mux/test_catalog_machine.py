@@ -1,0 +1,298 @@
+"""The catalog machine: what a command does, by where its generation stands; and who is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from coordinator.mux.catalog import CatalogMachine
+from coordinator.mux.catalog_decisions import DECISIONS, Decided, GenerationStanding
+from coordinator.mux.catalog_types import GENERATION_ZERO, NO_DESCRIPTION
+from coordinator.mux.sessions import SessionApplied, SessionRefused
+from coordinator.mux.snapshot_retention import expired
+from coordinator.mux.types import (
+    BeginSnapshot,
+    CatalogCommand,
+    CompleteSnapshot,
+    CreateSnapshot,
+    DeleteSnapshot,
+    Description,
+    FailSnapshot,
+    PruneSnapshots,
+    RaiseFeatureLevel,
+    RetentionClass,
+    SetDescription,
+    SetRetention,
+    Snapshot,
+    SnapshotState,
+)
+from testkit.composite.chains import ROOT, TASKS
+from tests.coordinator.mux.fakes import FakeCodec
+
+DAY_US = 86_400_000_000
+# Of the entries that the commands come in.
+LEVEL = 2
+
+
+class Catalog:
+    """A machine that is told its commands at growing places."""
+
+    def __init__(self) -> None:
+        self.machine = CatalogMachine(FakeCodec())
+        self.revision = 0
+
+    def do(self, *commands: CatalogCommand) -> SessionApplied | SessionRefused:
+        """Apply commands; return what the last one came to."""
+        for command in commands:
+            self.revision += 1
+            at = DAY_US + self.revision
+            outcome = self.machine.apply(command, self.revision, self.revision, at, LEVEL)
+        return outcome
+
+    def complete(self, *generations: int) -> Catalog:
+        """Cut and complete generations, so that all before them stay."""
+        for generation in generations:
+            self.do(BeginSnapshot(generation, 99, 0), CompleteSnapshot(generation, ROOT, TASKS))
+        return self
+
+    def states(self) -> dict[int, str]:
+        """Return what there is."""
+        return {s.generation: s.state.name for s in self.machine.list_after(0, 99)}
+
+
+# How generation 2 comes to stand somewhere.
+STANDINGS: dict[GenerationStanding, Callable[[Catalog], object]] = {
+    GenerationStanding.NEXT: lambda catalog: catalog.complete(1),
+    GenerationStanding.BLOCKED: lambda catalog: catalog.do(CreateSnapshot()),
+    GenerationStanding.UNKNOWN: lambda catalog: None,
+    GenerationStanding.RESERVED: lambda catalog: catalog.complete(1).do(CreateSnapshot()),
+    GenerationStanding.CUT: lambda catalog: catalog.complete(1).do(BeginSnapshot(2, 1, 0)),
+    GenerationStanding.COMPLETED: lambda catalog: catalog.complete(1, 2, 3),
+    GenerationStanding.LATEST: lambda catalog: catalog.complete(1, 2),
+    GenerationStanding.FAILED: lambda catalog: catalog.complete(1).do(
+        CreateSnapshot(), FailSnapshot(2, "x")
+    ),
+}
+COMMANDS: list[Decided] = [
+    BeginSnapshot(2, 9, 0),
+    CompleteSnapshot(2, ROOT, TASKS),
+    FailSnapshot(2, "late"),
+    DeleteSnapshot(2),
+    SetRetention(2, RetentionClass.PINNED),
+]
+# By command, for each standing in order: the state of generation 2, or why the command is refused.
+EXPECTED = {
+    BeginSnapshot: "CREATED - - CREATED CREATED COMPLETED COMPLETED FAILED",
+    CompleteSnapshot: "- - - CREATED COMPLETED COMPLETED COMPLETED FAILED",
+    FailSnapshot: "- - - FAILED FAILED COMPLETED COMPLETED FAILED",
+    DeleteSnapshot: "not_found not_found not_found in_use in_use - in_use -",
+    SetRetention: "not_found not_found not_found CREATED CREATED COMPLETED COMPLETED FAILED",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
+def test_what_a_command_does_where_its_generation_stands(command: CatalogCommand) -> None:
+    """Every command at every standing comes to what this table says, and to no other change."""
+    for standing, expected in zip(GenerationStanding, EXPECTED[type(command)].split(), strict=True):
+        catalog = Catalog()
+        STANDINGS[standing](catalog)
+        assert catalog.machine.standing(2) is standing
+        outcome = catalog.do(command)
+        if isinstance(outcome, SessionRefused):
+            assert outcome.error == b"SNAPSHOT_" + expected.upper().encode(), standing
+        else:
+            assert catalog.states().get(2, "-") == expected, standing
+
+
+def test_the_table_is_complete() -> None:
+    """Each command that names a generation has a verdict for every standing."""
+    for command in COMMANDS:
+        assert set(DECISIONS[type(command)]) == set(GenerationStanding)
+    assert set(DECISIONS[CreateSnapshot]) == {GenerationStanding.NEXT, GenerationStanding.BLOCKED}
+
+
+def test_numbers_are_never_used_again() -> None:
+    """A failed or deleted number stays used; a reserved one that fails was never cut."""
+    catalog = Catalog()
+    assert catalog.machine.current() == catalog.machine.latest_completed() == GENERATION_ZERO
+    catalog.do(CreateSnapshot(), FailSnapshot(1, "no room"), DeleteSnapshot(1))
+    assert catalog.states() == {} and catalog.machine.last_generation == 1
+    assert catalog.do(CreateSnapshot(RetentionClass.PINNED)) == SessionApplied(
+        b"\x0a\x0cgeneration=2"
+    )
+    assert catalog.do(CreateSnapshot()) == SessionRefused(b"SNAPSHOT_IN_PROGRESS")
+    catalog.do(BeginSnapshot(2, 1, 0))
+    cut = catalog.machine.current()
+    assert (cut.retention, cut.cut_op, cut.created_at) == (RetentionClass.PINNED, 6, DAY_US + 6)
+    assert catalog.machine.get(0) == GENERATION_ZERO and catalog.machine.get(1) is None
+
+
+MALFORMED: list[CatalogCommand] = [
+    PruneSnapshots(0, 1),
+    BeginSnapshot(1, 0, 1),
+    CompleteSnapshot(1, b"short", TASKS),
+    CompleteSnapshot(1, ROOT, TASKS[::-1]),
+    CompleteSnapshot(1, ROOT, TASKS[:4]),
+]
+
+
+@pytest.mark.parametrize("command", MALFORMED, ids=repr)
+def test_what_is_malformed_changes_nothing(command: CatalogCommand) -> None:
+    """A command that makes no sense is refused wherever its generation stands."""
+    catalog = Catalog()
+    catalog.do(CreateSnapshot())
+    assert catalog.do(command) == SessionRefused(b"MALFORMED_REQUEST")
+    assert catalog.states() == {1: "CREATED"} and not catalog.machine.current().is_cut
+
+
+def test_pruning_says_what_it_would_delete() -> None:
+    """With validate_only the answer is the same and nothing happens."""
+    catalog = Catalog()
+    catalog.complete(1, 2, 3)
+    wanted = SessionApplied(b"\x0a\x0cpruned=[1,2]")
+    assert catalog.do(PruneSnapshots(1, 0, validate_only=True)) == wanted
+    assert list(catalog.states()) == [3, 2, 1]
+    assert catalog.do(PruneSnapshots(1, 0)) == wanted
+    assert list(catalog.states()) == [3]
+
+
+def _snapshots(words: str) -> list[Snapshot]:
+    """Return generations 1, 2, … from words: a day, and a letter for what it is."""
+    kinds = {
+        "l": (SnapshotState.COMPLETED, RetentionClass.LAST),
+        "d": (SnapshotState.COMPLETED, RetentionClass.DAILY),
+        "p": (SnapshotState.COMPLETED, RetentionClass.PINNED),
+        "f": (SnapshotState.FAILED, RetentionClass.LAST),
+        "c": (SnapshotState.CREATED, RetentionClass.LAST),
+    }
+    found = []
+    for generation, word in enumerate(words.split(), start=1):
+        state, retention = kinds[word[-1]]
+        one = Snapshot(generation, state, retention=retention)
+        found.append(replace(one, created_at=int(word[:-1]) * DAY_US + generation))
+    return found
+
+
+# Day and kind of each generation, keep_last, keep_daily, today; those that go.
+RETENTIONS = [
+    ("the last ones stay", "1l 1l 1l 1l", 2, 0, 1, (1, 2)),
+    ("nothing is completed", "1f 1f 1c", 1, 0, 9, ()),
+    ("failed ones older than the last completed go", "1f 1l 1f", 1, 0, 1, (1,)),
+    ("what is under way stays", "1l 1l 1c", 1, 0, 1, (1,)),
+    ("pinned ones stay", "1p 1l 1l", 1, 0, 1, (2,)),
+    ("the newest of each day stays", "1l 1l 2l 2l 3l", 1, 3, 3, (1, 3)),
+    ("days are counted back from today", "1l 2l 3l 9l", 1, 7, 9, (1, 2)),
+    ("today is one of the days", "8l 9l 9l", 1, 1, 9, (1, 2)),
+    ("daily ones are not among the last", "1d 1d 1l", 3, 0, 1, (1, 2)),
+    ("a daily one is its day's newest", "1l 1d 2l 2l", 1, 2, 2, (1, 3)),
+    ("the last completed one stays", "1l 1d", 1, 0, 9, (1,)),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "last", "daily", "today", "gone"),
+    [row[1:] for row in RETENTIONS],
+    ids=[row[0] for row in RETENTIONS],
+)
+def test_retention(words: str, last: int, daily: int, today: int, gone: tuple[int, ...]) -> None:
+    """A retention lets go of exactly what its row says, whatever the order it is told in."""
+    now_us = today * DAY_US + 99
+    assert expired(_snapshots(words), last, daily, now_us) == gone
+    assert expired(reversed(_snapshots(words)), last, daily, now_us) == gone
+
+
+def test_completion_applies_the_retention_of_its_cut() -> None:
+    """What the cut was begun with decides, and the catalog tells what has gone."""
+    catalog = Catalog()
+    catalog.complete(1, 2)
+    catalog.machine.take_changes()
+    catalog.do(BeginSnapshot(3, 1, 0), CompleteSnapshot(3, ROOT, TASKS))
+    changes = catalog.machine.take_changes()
+    assert {generation for generation, kept in changes.items() if kept is None} == {1, 2}
+    assert catalog.states() == {3: "COMPLETED"}
+    assert [s.generation for s in catalog.machine.list_after(3, 9)] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "level"),
+    [
+        (RaiseFeatureLevel(3, 2), 3),
+        (RaiseFeatureLevel(3, 2, validate_only=True), 0),
+        (RaiseFeatureLevel(4, 2), 0),
+        (RaiseFeatureLevel(2, 2), 0),
+        (RaiseFeatureLevel(2, 1), 0),
+        (RaiseFeatureLevel(4, 3), 0),
+    ],
+)
+def test_the_level_rises_by_one_from_what_is_in_force(
+    command: RaiseFeatureLevel, level: int
+) -> None:
+    """Only the next level is decided, and only for a caller who knows the one in force."""
+    catalog = Catalog()
+    outcome = catalog.do(command)
+    assert catalog.machine.feature_level == level
+    assert isinstance(outcome, SessionApplied) == (level > 0 or command.validate_only)
+
+
+def test_a_level_that_is_decided_is_in_force_before_entries_have_it() -> None:
+    """Two raises in entries of the old level: the second one must know of the first."""
+    catalog = Catalog()
+    catalog.do(RaiseFeatureLevel(3, 2))
+    assert isinstance(catalog.do(RaiseFeatureLevel(3, 2)), SessionRefused)
+    assert isinstance(catalog.do(RaiseFeatureLevel(4, 3)), SessionApplied)
+    assert catalog.machine.feature_level == 4
+
+
+def test_a_raise_that_is_taken_back_leaves_no_level() -> None:
+    """Under a savepoint the level is undone like every other row, and is an entity if it stays."""
+    catalog = Catalog()
+    catalog.machine.savepoint()
+    catalog.do(RaiseFeatureLevel(3, 2))
+    catalog.machine.revert()
+    assert catalog.machine.feature_level == 0
+    assert list(catalog.machine.entities()) == []
+    catalog.do(RaiseFeatureLevel(3, 2))
+    assert [kind for kind, _, _ in catalog.machine.entities()] == [3]
+
+
+def test_a_description_is_set_changed_and_taken_away() -> None:
+    """It has the revision that set it last, is an entity while there is one, and none before."""
+    catalog = Catalog()
+    assert catalog.machine.description == NO_DESCRIPTION
+    catalog.do(SetDescription("staging"), SetDescription("production"))
+    assert catalog.machine.description == Description("production", 2)
+    assert [kind for kind, _, _ in catalog.machine.entities()] == [4]
+    catalog.do(SetDescription(""), SetDescription(""))
+    assert catalog.machine.description == NO_DESCRIPTION
+    assert list(catalog.machine.entities()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "is_applied", "text"),
+    [
+        (SetDescription("b", expected_revision=1), True, "b"),
+        (SetDescription("b", expected_revision=0), False, "a"),
+        (SetDescription("b", expected_revision=2), False, "a"),
+        (SetDescription("b", expected_revision=1, validate_only=True), True, "a"),
+        (SetDescription("b", expected_revision=2, validate_only=True), False, "a"),
+    ],
+)
+def test_a_description_is_set_over_the_one_that_was_expected(
+    command: SetDescription, is_applied: bool, text: str
+) -> None:
+    """Whoever looked before another changed it is refused, and who only asks changes nothing."""
+    catalog = Catalog()
+    catalog.do(SetDescription("a"))
+    assert isinstance(catalog.do(command), SessionApplied) is is_applied
+    assert catalog.machine.description.text == text
+
+
+def test_a_description_that_is_taken_back_leaves_none() -> None:
+    """As a part of a transaction that fails it is undone like every other row."""
+    catalog = Catalog()
+    catalog.machine.savepoint()
+    catalog.do(SetDescription("staging"))
+    catalog.machine.revert()
+    assert catalog.machine.description == NO_DESCRIPTION

@@ -1,0 +1,206 @@
+"""The sessions machine and its reply table, without the mux around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from coordinator.mux.codec import CredentialsChanged, UserEnded, UserSessionsEnded
+from coordinator.mux.replies import ERROR_OVERHEAD_BYTES, REPLY_OVERHEAD_BYTES, ReplyTable
+from coordinator.mux.sessions import SessionApplied, SessionChanges, SessionRefused, SessionsMachine
+from coordinator.mux.types import (
+    IndexedError,
+    LoggedSpan,
+    RegisterSession,
+    RequestReply,
+    SpanReply,
+)
+from coordinator.mux.undo import Table, UndoLog
+from tests.coordinator.mux.fakes import FakeCodec
+from viewstamp import limits
+
+
+def _register(
+    machine: SessionsMachine, user_id: int, revision: int, nonce: bytes | None = None
+) -> SessionApplied | SessionRefused:
+    """Register a session at a revision; the nonce is that revision unless given."""
+    nonce = revision.to_bytes(limits.SESSION_NONCE_BYTES, "big") if nonce is None else nonce
+    span = LoggedSpan(1, 1, b"", user_id, 1)
+    return machine.apply(RegisterSession(nonce), span, 0, revision)
+
+
+def test_a_user_has_as_many_sessions_as_allowed() -> None:
+    """The session over the limit of a user is refused; a known nonce still finds its session."""
+    machine = SessionsMachine(FakeCodec())
+    for revision in range(1, limits.SESSIONS_PER_USER_MAX + 1):
+        assert isinstance(_register(machine, 7, revision), SessionApplied)
+    assert _register(machine, 7, 1000) == SessionRefused(b"SESSION_LIMIT")
+    assert isinstance(_register(machine, 8, 1000), SessionApplied)
+    again = (1).to_bytes(limits.SESSION_NONCE_BYTES, "big")
+    assert isinstance(_register(machine, 7, 1001, again), SessionApplied)
+    assert len(machine) == limits.SESSIONS_PER_USER_MAX + 1
+
+
+def test_the_cluster_has_as_many_sessions_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session over the limit of the cluster is refused, and none is evicted for it."""
+    monkeypatch.setattr(limits, "SESSIONS_MAX", 3)
+    machine = SessionsMachine(FakeCodec())
+    for revision in (1, 2, 3):
+        assert isinstance(_register(machine, revision, revision), SessionApplied)
+    assert _register(machine, 4, 4) == SessionRefused(b"SESSION_LIMIT")
+    assert [session.session_id for session in machine.live()] == [1, 2, 3]
+
+
+def test_a_nonce_of_another_length_is_refused() -> None:
+    """A nonce must have its 16 bytes; anything else would not fit the canonical encoding."""
+    machine = SessionsMachine(FakeCodec())
+    assert _register(machine, 7, 1, b"short") == SessionRefused(b"MALFORMED_REQUEST")
+
+
+def test_everything_a_savepoint_covers_is_taken_back() -> None:
+    """Ended sessions, indexes, minimums and what is told when a prepare is applied return as they
+    were.
+    """
+    machine = SessionsMachine(FakeCodec())
+    for revision, user_id in ((1, 7), (2, 7), (3, 8)):
+        _register(machine, user_id, revision)
+    machine.take_changes()
+    before = sorted(machine.entities())
+    machine.savepoint()
+    machine.apply_effect(UserEnded(7), 9)
+    machine.apply_effect(CredentialsChanged(8, 9), 9)
+    machine.revert()
+    assert sorted(machine.entities()) == before
+    assert machine.take_changes() == SessionChanges((), (), ())
+    machine.savepoint()
+    machine.apply_effect(UserEnded(7), 9)
+    machine.keep()
+    assert machine.take_changes() == SessionChanges((), (1, 2), (7,))
+    assert [session.session_id for session in machine.live()] == [3]
+
+
+def test_a_minimum_never_falls() -> None:
+    """An older change of credentials that is told later leaves the newer minimum in force."""
+    machine = SessionsMachine(FakeCodec())
+    machine.apply_effect(CredentialsChanged(7, 9), 9)
+    machine.apply_effect(CredentialsChanged(7, 4), 10)
+    assert machine.check_principal(LoggedSpan(1, 1, b"", 7, 8)) == b"UNAUTHENTICATED"
+    assert machine.check_principal(LoggedSpan(1, 1, b"", 7, 9)) is None
+
+
+def test_what_a_deleted_token_got_is_refused_at_log_order() -> None:
+    """Stamps of a personal access token have a minimum of their own, beside that of all."""
+    machine = SessionsMachine(FakeCodec())
+    machine.apply_effect(CredentialsChanged(7, 3, 9), 9)
+    got_by_token = limits.TOKEN_STAMP | 8
+    assert machine.check_principal(LoggedSpan(1, 1, b"", 7, got_by_token)) == b"UNAUTHENTICATED"
+    assert machine.check_principal(LoggedSpan(1, 1, b"", 7, got_by_token + 1)) is None
+    assert machine.check_principal(LoggedSpan(1, 1, b"", 7, 3)) is None
+
+
+@pytest.mark.parametrize(
+    ("effect", "left"),
+    [
+        (UserSessionsEnded(7, None), [3]),
+        (UserSessionsEnded(7, 2), [1, 3]),
+        (UserSessionsEnded(7, 3), [1, 2, 3]),
+        (UserSessionsEnded(7, None, 1), [1, 3]),
+    ],
+)
+def test_sessions_of_a_user_end(effect: UserSessionsEnded, left: list[int]) -> None:
+    """One session of the user ends, or all but one that is kept; never another's."""
+    machine = SessionsMachine(FakeCodec())
+    for revision, user_id in ((1, 7), (2, 7), (3, 8)):
+        _register(machine, user_id, revision)
+    machine.apply_effect(effect, 9)
+    assert [session.session_id for session in machine.live()] == left
+
+
+def _history(order: tuple[int, ...]) -> SessionsMachine:
+    """Return the same sessions, whose tables were filled in another order."""
+    machine = SessionsMachine(FakeCodec())
+    for revision in order:
+        _register(machine, revision, revision)
+        machine.apply_effect(CredentialsChanged(revision + 100, revision), revision)
+    return machine
+
+
+def test_entities_do_not_depend_on_insertion_order() -> None:
+    """Two replicas that came to the same state by other ways agree on every byte."""
+    assert sorted(_history((1, 2, 3)).entities()) == sorted(_history((3, 1, 2)).entities())
+
+
+def _reply(session_id: int, number: int) -> RequestReply:
+    """Return a reply of one refused and one applied command."""
+    span = SpanReply(b"\x0a\x00\x0a\x01x", (IndexedError(0, b"E"),))
+    return RequestReply(session_id, number, 2, 3, 4, (span,))
+
+
+def test_bytes_of_replies_return_to_zero() -> None:
+    """What admission counts is freed by acknowledgement and by the end of a session."""
+    table = ReplyTable(FakeCodec())
+    table.open(5, 7)
+    for number in (1, 2, 3):
+        table.store(_reply(5, number))
+    one = REPLY_OVERHEAD_BYTES + 5 + ERROR_OVERHEAD_BYTES + 1
+    assert table.replies_bytes == 3 * one
+    table.acknowledge(5, 1)
+    table.acknowledge(5, 1)
+    assert table.replies_bytes == 2 * one
+    table.close(5)
+    assert table.replies_bytes == 0
+
+
+def test_what_was_never_given_cannot_be_acknowledged() -> None:
+    """An acknowledgement beyond the last applied reply frees no reply that comes later."""
+    table = ReplyTable(FakeCodec())
+    table.open(5, 7)
+    table.store(_reply(5, 1))
+    table.acknowledge(5, 9)
+    table.store(_reply(5, 2))
+    table.acknowledge(5, 0)
+    window = table.window(5)
+    assert window is not None and (window.acked, sorted(window.replies)) == (1, [2])
+
+
+def test_a_reply_behind_the_end_of_its_session_is_not_kept() -> None:
+    """A request that ended its own session leaves nothing behind."""
+    table = ReplyTable(FakeCodec())
+    table.acknowledge(5, 1)
+    table.store(_reply(5, 1))
+    assert table.replies_bytes == 0 and table.window(5) is None
+
+
+def test_replies_come_in_order() -> None:
+    """A reply out of turn means that a request was applied twice or lost: it stops the replica."""
+    table = ReplyTable(FakeCodec())
+    table.open(5, 7)
+    with pytest.raises(AssertionError, match="reply 2 of session 5 after 0"):
+        table.store(_reply(5, 2))
+
+
+@pytest.mark.parametrize("action", [UndoLog.keep, UndoLog.revert])
+def test_a_savepoint_is_open_once(action: Callable[[UndoLog], None]) -> None:
+    """Ending no savepoint, or opening one in another, is a defect and not a no-op."""
+    undo = UndoLog()
+    with pytest.raises(AssertionError, match="no savepoint"):
+        action(undo)
+    undo.savepoint()
+    with pytest.raises(AssertionError, match="already"):
+        undo.savepoint()
+
+
+def test_undo_returns_every_row() -> None:
+    """Rows that were put, replaced and dropped come back, the newest change undone first."""
+    undo = UndoLog()
+    table: Table[str, int] = Table(undo)
+    table.put("kept", 1)
+    table.put("dropped", 2)
+    undo.savepoint()
+    table.put("kept", 3)
+    table.drop("dropped")
+    table.put("dropped", 4)
+    table.put("new", 5)
+    undo.revert()
+    assert {key: table.get(key) for key in sorted(table.keys())} == {"dropped": 2, "kept": 1}

@@ -1,0 +1,368 @@
+"""A snapshot to restart from, bad in every copy: made whole by the peers, or refused alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinator.app import snapshot_repair as mending_module
+from coordinator.app.config import parse
+from coordinator.app.snapshot_repair import Mending, mend_of
+from coordinator.journal.superblock import SuperblockState
+from coordinator.peers.fetch import ADOPTED
+from coordinator.replica.data_directory import (
+    DamagedSnapshot,
+    DirectoryOptions,
+    SuperblockFile,
+    open_replica,
+)
+from coordinator.snapshot.errors import NoIntactCopy
+from coordinator.snapshot.layout import layer_file, manifest_file
+from coordinator.snapshot.provider import StoredSnapshots
+from coordinator.storage import FileStorage
+from testkit.generation_builders import (
+    COPY_DIRECTORIES,
+    Sections,
+    entities,
+    loaded_state,
+    memory,
+    open_files,
+)
+from testkit.journal_builders import CLUSTER_ID, SEGMENT_BYTES
+from tests.coordinator.snapshot.files.transfer_trial import (
+    NEWEST,
+    FakeFetcher,
+    Peer,
+    layer_of_a_newer_build,
+)
+from viewstamp.api.snapshots.v1.manifest_pb2 import LayerReference, SnapshotManifest
+from viewstamp.format import FormatVersionError
+from viewstamp.format.layer import file_digest
+from viewstamp.format.manifest import encode_manifest, root_of, section_of
+
+SERVICES = [f"--service={name}=unix:/{name}" for name in ("users", "streams", "consumer_groups")]
+FIRST = 1
+STAGE = 2
+NEWER = {STAGE: {(1, b"000100"): b"new" * 300}}
+ROUNDS_MAX = 20_000
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try again at once."""
+    monkeypatch.setattr(mending_module, "RETRY_FIRST_MS", 0)
+    monkeypatch.setattr(mending_module, "RETRY_MAX_MS", 0)
+
+
+class Hurt:
+    """A replica that restarts from a generation of which it has made each file itself."""
+
+    def __init__(self, directory: Path, generation: int = NEWEST) -> None:
+        self.peer = Peer()
+        self.fetcher = FakeFetcher(self.peer)
+        self.storage = memory()
+        self.files = open_files(self.storage, replica_id=2)
+        sections = Sections(self.files)
+        sections.write(FIRST, entities(1, 8))
+        if generation == NEWEST:
+            sections.write(NEWEST, NEWER)
+        assert sections.manifest is not None
+        self.manifest = sections.manifest
+        self.superblock = SuperblockFile(
+            self.storage,
+            "superblock",
+            SuperblockState(CLUSTER_ID, 2, 3, 0, 0, 10 * generation, generation, 0),
+        )
+        self.superblock.write(self.superblock.state)
+        self._directory = directory / "transfer"
+
+    def spoil(self, *names: str) -> None:
+        """Damage every copy of these files."""
+        for name in names:
+            for directory in COPY_DIRECTORIES:
+                self.storage.flip(f"{directory}/{name}", 100)
+
+    def mending(self) -> Mending:
+        """Return what a start makes of it, which is called only if no copy is intact."""
+        with pytest.raises(NoIntactCopy) as caught:
+            self.files.load(self.superblock.state.generation)
+        damaged = DamagedSnapshot(self.files, self.superblock, caught.value)
+        return Mending(damaged, (0, 1), self._directory)
+
+    async def mend(self) -> None:
+        """Have it made whole."""
+        async with asyncio.timeout(30):
+            await self.mending().run(self.fetcher)
+
+    async def mend_until(self, condition: Callable[[], bool]) -> None:
+        """Try until something holds, and give up."""
+        running = asyncio.ensure_future(self.mending().run(self.fetcher))
+        for _ in range(ROUNDS_MAX):
+            if condition() or running.done():
+                break
+            await asyncio.sleep(0.001)
+        assert not running.done(), "it is whole, or failed, though nobody can help"
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert condition(), "it never came to that"
+
+
+def base_layer(manifest: SnapshotManifest) -> str:
+    """Return the name of a section's base."""
+    return layer_file(section_of(manifest, STAGE).layers[0].digest)
+
+
+@pytest.mark.parametrize("spoiled", ["layer", "manifest", "both"])
+async def test_bad_files_are_fetched(tmp_path: Path, spoiled: str) -> None:
+    """Whichever files have no intact copy come from a peer, nothing else does, all copies good."""
+    hurt = Hurt(tmp_path)
+    names = {"layer": base_layer(hurt.manifest), "manifest": manifest_file(NEWEST)}
+    hurt.spoil(*([names[spoiled]] if spoiled in names else names.values()))
+    await hurt.mend()
+    assert loaded_state(hurt.files, NEWEST) == hurt.peer.sections.state
+    assert hurt.superblock.state.generation == NEWEST
+    size_bytes = section_of(hurt.manifest, STAGE).layers[0].size_bytes
+    assert hurt.fetcher.bytes_sent == (0 if spoiled == "manifest" else size_bytes)
+    for directory in COPY_DIRECTORIES:
+        data = hurt.storage.content(f"{directory}/{manifest_file(NEWEST)}")
+        assert data == hurt.peer.manifests[NEWEST]
+
+
+def merge_chain(peer: Peer) -> LayerReference:
+    """Have the peer's manifest name one layer for a section; return that."""
+    merged = peer.files.compact(peer.manifest, STAGE)
+    changed = SnapshotManifest()
+    changed.CopyFrom(peer.manifest)
+    section = section_of(changed, STAGE)
+    del section.layers[:]
+    section.layers.append(merged)
+    assert root_of(changed) == peer.manifest.root
+    peer.manifests[NEWEST] = encode_manifest(changed)
+    return merged
+
+
+async def test_a_peer_that_has_merged_the_chain(tmp_path: Path) -> None:
+    """If nobody has a layer of that name any more, the peer's layers of the same root do."""
+    hurt = Hurt(tmp_path)
+    peer = hurt.peer
+    merged = merge_chain(peer)
+    hurt.spoil(base_layer(hurt.manifest))
+    await hurt.mend()
+    assert loaded_state(hurt.files, NEWEST) == peer.sections.state
+    assert hurt.fetcher.bytes_sent == merged.size_bytes
+    stored = hurt.files.stored_manifest(NEWEST)
+    assert stored is not None
+    assert [each.digest for each in section_of(stored, STAGE).layers] == [merged.digest]
+
+
+async def test_a_peer_that_reads_the_manifest_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets what it has pinned, and does not take the new copies for damaged ones."""
+    hurt = Hurt(tmp_path)
+    merge_chain(hurt.peer)
+    hurt.spoil(base_layer(hurt.manifest))
+    loop, rename = asyncio.get_running_loop(), hurt.storage.rename
+    received: list[bytes] = []
+
+    async with StoredSnapshots(hurt.files).pinned(NEWEST) as held:
+
+        async def read() -> bytes:
+            return b"".join([chunk async for chunk in held.read(held.files[-1], 100)])
+
+        def renamed(source: str, target: str) -> None:
+            rename(source, target)
+            if target.endswith(manifest_file(NEWEST)):
+                received.append(asyncio.run_coroutine_threadsafe(read(), loop).result())
+
+        monkeypatch.setattr(hurt.storage, "rename", renamed)
+        await hurt.mend()
+    assert received == [encode_manifest(hurt.manifest)] * len(COPY_DIRECTORIES)
+    for directory in COPY_DIRECTORIES:
+        data = hurt.storage.content(f"{directory}/{manifest_file(NEWEST)}")
+        assert data == hurt.peer.manifests[NEWEST]
+    assert loaded_state(hurt.files, NEWEST) == hurt.peer.sections.state
+
+
+async def test_a_generation_that_no_peer_has_any_more(tmp_path: Path) -> None:
+    """Then it restarts from the one that a peer would restart from, once that is whole here."""
+    hurt = Hurt(tmp_path, FIRST)
+    del hurt.peer.manifests[FIRST]
+    hurt.peer.manifests[ADOPTED] = hurt.peer.manifests[NEWEST]
+    hurt.spoil(manifest_file(FIRST))
+    await hurt.mend()
+    assert hurt.superblock.state.generation == NEWEST
+    assert hurt.superblock.state.commit_max == 10 * NEWEST
+    assert loaded_state(hurt.files, NEWEST) == hurt.peer.sections.state
+
+
+async def test_an_older_generation_is_no_help(tmp_path: Path) -> None:
+    """A peer that is behind would have this replica forget: it waits for another one."""
+    hurt = Hurt(tmp_path)
+    wanted = hurt.peer.manifests.pop(NEWEST)
+    hurt.peer.manifests[ADOPTED] = hurt.peer.manifests[FIRST]
+    hurt.spoil(manifest_file(NEWEST))
+    asked = hurt.fetcher.asked
+    await hurt.mend_until(lambda: [each[2] for each in asked].count(ADOPTED) > 4)
+    assert hurt.superblock.state.generation == NEWEST
+    hurt.peer.manifests[NEWEST] = wanted
+    await hurt.mend()
+    assert loaded_state(hurt.files, NEWEST) == hurt.peer.sections.state
+
+
+async def test_peers_that_cannot_be_reached_are_waited_for(tmp_path: Path) -> None:
+    """Nothing here is changed until one of them answers; then it is made whole."""
+    hurt = Hurt(tmp_path)
+    hurt.fetcher.gone = {0, 1}
+    hurt.spoil(base_layer(hurt.manifest))
+    before = hurt.storage.content(f"{COPY_DIRECTORIES[0]}/{base_layer(hurt.manifest)}")
+    await hurt.mend_until(lambda: len(hurt.fetcher.asked) > 4)
+    after = hurt.storage.content(f"{COPY_DIRECTORIES[0]}/{base_layer(hurt.manifest)}")
+    assert after == before
+    hurt.fetcher.gone = {0}
+    await hurt.mend()
+    assert loaded_state(hurt.files, NEWEST) == hurt.peer.sections.state
+
+
+async def test_a_peer_with_another_root_of_the_same_cut(tmp_path: Path) -> None:
+    """One of the two has diverged: its layers do not take the place of what is here."""
+    hurt = Hurt(tmp_path)
+    other = SnapshotManifest()
+    other.CopyFrom(hurt.peer.manifest)
+    digest = section_of(other, STAGE).state_digest
+    section_of(other, STAGE).state_digest = digest[::-1]
+    other.root = root_of(other)
+    good, hurt.peer.manifests[NEWEST] = hurt.peer.manifests[NEWEST], encode_manifest(other)
+    hurt.spoil(base_layer(hurt.manifest))
+    await hurt.mend_until(lambda: len(hurt.fetcher.asked) > 4)
+    stored = hurt.files.stored_manifest(NEWEST)
+    assert stored is not None
+    assert stored.root == hurt.manifest.root
+    hurt.peer.manifests[NEWEST] = good
+    await hurt.mend()
+
+
+async def test_a_peer_with_another_cut_of_the_generation(tmp_path: Path) -> None:
+    """The superblock names the cut that is stored here: no peer is believed against it."""
+    hurt = Hurt(tmp_path)
+    other = SnapshotManifest()
+    other.CopyFrom(hurt.peer.manifest)
+    other.cut_checksum = b"o" * 16
+    other.root = root_of(other)
+    good, hurt.peer.manifests[NEWEST] = hurt.peer.manifests[NEWEST], encode_manifest(other)
+    hurt.spoil(base_layer(hurt.manifest))
+    await hurt.mend_until(lambda: len(hurt.fetcher.asked) > 4)
+    assert hurt.files.stored_manifest(NEWEST) == hurt.manifest
+    hurt.peer.manifests[NEWEST] = good
+    await hurt.mend()
+
+
+async def test_peers_of_which_each_is_too_new(tmp_path: Path) -> None:
+    """Waiting would not help: the start ends, and says that another build is needed."""
+    hurt = Hurt(tmp_path)
+    hurt.peer.manifests[ADOPTED] = hurt.peer.manifests[NEWEST]
+    hurt.fetcher.too_new = {0, 1}
+    hurt.spoil(manifest_file(NEWEST))
+    with pytest.raises(FormatVersionError, match="newer build reads: start one here"):
+        await hurt.mend()
+
+
+async def test_a_peer_that_is_not_too_new_is_waited_for(tmp_path: Path) -> None:
+    """As long as one of them could not be asked, its files may be of help; the others' are not."""
+    hurt = Hurt(tmp_path)
+    hurt.peer.manifests[ADOPTED] = hurt.peer.manifests[NEWEST]
+    hurt.fetcher.too_new, hurt.fetcher.gone = {0}, {1}
+    hurt.spoil(manifest_file(NEWEST))
+    await hurt.mend_until(lambda: len(hurt.fetcher.asked) > 12)
+    hurt.fetcher.gone = set()
+    await hurt.mend()
+    assert loaded_state(hurt.files, NEWEST) == hurt.peer.sections.state
+
+
+def newer_layers(peer: Peer) -> bytes:
+    """Return a manifest of which the peer has a layer that only a newer build reads."""
+    changed = SnapshotManifest()
+    changed.CopyFrom(peer.manifest)
+    layer = section_of(changed, STAGE).layers[0]
+    data = layer_of_a_newer_build(peer.layer(layer.digest))
+    layer.digest = file_digest([data])
+    peer.storage.replace(f"{COPY_DIRECTORIES[0]}/{layer_file(layer.digest)}", data)
+    return encode_manifest(changed)
+
+
+async def test_a_peer_whose_layers_are_too_new(tmp_path: Path) -> None:
+    """Nothing of it takes the place of what is here, and the other peer is waited for."""
+    hurt = Hurt(tmp_path)
+    hurt.fetcher.others, hurt.fetcher.gone = {0: newer_layers(hurt.peer)}, {1}
+    hurt.spoil(base_layer(hurt.manifest))
+    await hurt.mend_until(lambda: [each[0] for each in hurt.fetcher.asked].count("layer") > 4)
+    assert hurt.files.stored_manifest(NEWEST) == hurt.manifest
+    hurt.fetcher.gone = set()
+    await hurt.mend()
+    assert loaded_state(hurt.files, NEWEST) == hurt.peer.sections.state
+    assert hurt.files.stored_manifest(NEWEST) == hurt.peer.manifest
+
+
+async def test_the_other_peer_is_asked_at_once(tmp_path: Path) -> None:
+    """What failed with one peer's manifest is not tried again with it, though it was fetched."""
+    hurt = Hurt(tmp_path)
+    hurt.fetcher.others = {0: newer_layers(hurt.peer)}
+    hurt.spoil(base_layer(hurt.manifest))
+    await hurt.mend()
+    asked = [each[1] for each in hurt.fetcher.asked if each[0] == "manifest" and each[2] == NEWEST]
+    assert asked == [(0,), (1,)]
+
+
+async def test_peers_of_which_the_layers_are_all_too_new(tmp_path: Path) -> None:
+    """The start ends as it does with manifests that are too new; the damage is no other than it
+    was."""
+    hurt = Hurt(tmp_path)
+    hurt.fetcher.others = dict.fromkeys((0, 1), newer_layers(hurt.peer))
+    hurt.spoil(base_layer(hurt.manifest))
+    with pytest.raises(FormatVersionError, match="newer build reads: start one here"):
+        await hurt.mend()
+    with pytest.raises(NoIntactCopy):
+        hurt.files.load(NEWEST)
+
+
+def test_only_members_have_somebody_to_ask() -> None:
+    """A lone replica has nobody, a member has all others."""
+    alone = ["--data-directory=/data", *SERVICES]
+    member = [*alone, "--replica-count=2", "--peer-listen=h:1", "--peer=1=h:2"]
+    assert mend_of(parse(alone)) is None
+    assert mend_of(parse(member)) is not None
+
+
+def test_a_start_has_it_mended_or_is_refused(tmp_path: Path) -> None:
+    """The files are looked at again once they were mended; with nobody to ask it is an error."""
+    options = DirectoryOptions(tmp_path, 0, 2, CLUSTER_ID, SEGMENT_BYTES, snapshot_reserve_bytes=0)
+    blank = open_replica(options, FileStorage())
+    Sections(blank.snapshots).write(FIRST, entities(1, 8))
+    blank.superblock.write(replace(blank.superblock.state, generation=FIRST))
+    blank.close()
+    good = {path: path.read_bytes() for path in (tmp_path / "snapshots").glob("*/layers/*")}
+    for path, data in good.items():
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    called: list[DamagedSnapshot] = []
+
+    def mend(damaged: DamagedSnapshot) -> None:
+        called.append(damaged)
+        for path, data in good.items():
+            path.write_bytes(data)
+
+    with pytest.raises(NoIntactCopy, match="Ways out"):
+        open_replica(options, FileStorage())
+    # Nothing is mended by looking away.
+    with pytest.raises(NoIntactCopy, match="Ways out"):
+        open_replica(options, FileStorage(), called.append)
+    files = open_replica(options, FileStorage(), mend)
+    try:
+        assert files.base is not None
+        assert files.base.manifest.generation == FIRST
+        assert len(called) == 2
+    finally:
+        files.close()

@@ -1,0 +1,138 @@
+"""When several replicas agree on a generation: the counting, as a table, and who does it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.mux.stage import STAGES, Stage
+from coordinator.snapshot.agreement import (
+    Agreed,
+    Disagreed,
+    DurableReport,
+    Reports,
+    Waiting,
+    different_sections,
+    judge,
+    majority_of,
+)
+from tests.coordinator.snapshot.orchestration.orchestra import task, tasks
+
+# What each replica reports, by replica: a letter is a root, a dot nothing; then what it adds up to.
+WAITING, AGREED, DISAGREED = Waiting, Agreed, Disagreed
+CASES = [
+    ("a", AGREED, "0"),
+    (".", WAITING, ""),
+    ("a.", WAITING, "0"),
+    ("aa", AGREED, "01"),
+    ("ab", DISAGREED, "01"),
+    ("...", WAITING, ""),
+    ("a..", WAITING, "0"),
+    ("aa.", AGREED, "01"),
+    ("a.a", AGREED, "02"),
+    (".aa", AGREED, "12"),
+    ("ab.", WAITING, "01"),
+    ("abb", AGREED, "12"),
+    ("aab", AGREED, "01"),
+    ("abc", DISAGREED, "012"),
+    ("aabb", DISAGREED, "0123"),
+    ("aaab", AGREED, "012"),
+    ("aabb.", WAITING, "0123"),
+    ("aabba", AGREED, "014"),
+    ("aabbc", DISAGREED, "01234"),
+]
+
+
+def report(letter: str, digest: bytes = b"d" * 32) -> DurableReport:
+    """Return a report with a root of one letter."""
+    return DurableReport(
+        letter.encode() * 32, tuple(task(stage, digest=digest) for stage in STAGES)
+    )
+
+
+@pytest.mark.parametrize(("reported", "verdict", "replicas"), CASES)
+def test_reports_are_counted(reported: str, verdict: type, replicas: str) -> None:
+    """A root of a majority of all replicas is agreed; all of them without one disagree."""
+    reports = {i: report(letter) for i, letter in enumerate(reported) if letter != "."}
+    found = judge(reports, len(reported))
+    assert type(found) is verdict
+    numbers = tuple(map(int, replicas))
+    match found:
+        case Waiting():
+            assert found == Waiting(numbers, majority_of(len(reported)))
+        case Agreed():
+            assert found.replicas == numbers
+            assert found.report is reports[numbers[0]]
+        case Disagreed():
+            assert [replica for replica, _ in found.roots] == list(numbers)
+
+
+@pytest.mark.parametrize(
+    ("reported", "verdict", "replicas"), [case for case in CASES if len(case[0]) > 1]
+)
+def test_standbys_have_no_say(reported: str, verdict: type, replicas: str) -> None:
+    """Whatever standbys report beside, for a root or against it, the verdict is the same."""
+    for letter in "ax":
+        reports = {i: report(each) for i, each in enumerate(reported) if each != "."}
+        reports |= {len(reported): report(letter), len(reported) + 1: report(letter)}
+        found = judge(reports, len(reported))
+        assert type(found) is verdict
+        counted = found.replicas if isinstance(found, Agreed) else tuple(map(int, replicas))
+        assert counted == tuple(map(int, replicas))
+
+
+@pytest.mark.parametrize(
+    ("replica", "count", "suffice"),
+    [(0, 1, False), (0, 2, False), (0, 3, True), (2, 2, True), (3, 3, True)],
+)
+def test_others_suffice(replica: int, count: int, suffice: bool) -> None:
+    """Those that vote complete a generation without a standby; two voters need both."""
+    assert Reports(replica, count).others_suffice is suffice
+
+
+def test_majorities() -> None:
+    """More than half of all replicas, of those that are down as well."""
+    assert [majority_of(count) for count in range(1, 7)] == [1, 2, 2, 3, 3, 4]
+
+
+def test_sections_that_differ_are_named() -> None:
+    """What differs is the digests; sizes and layers of replicas that agree may differ."""
+    ours = tasks()
+    theirs = tuple(replace(each, size_bytes=1) for each in ours)
+    assert different_sections(ours, theirs) == ()
+    other = tuple(
+        task(each.stage, digest=b"x" * 32) if each.stage in (Stage.USERS, Stage.CATALOG) else each
+        for each in ours
+    )
+    assert different_sections(ours, other) == ("users", "catalog")
+    assert different_sections(ours, ours[1:]) == ("sessions",)
+
+
+def test_disagreement_names_every_section_that_differs_anywhere() -> None:
+    """Of three different replicas all sections are named that differ between any two."""
+    reports = {
+        0: report("a"),
+        1: DurableReport(b"b" * 32, (task(Stage.USERS, digest=b"x" * 32), *tasks()[2:])),
+        2: DurableReport(b"c" * 32, (*tasks()[:4], task(Stage.CATALOG, digest=b"y" * 32))),
+    }
+    found = judge(reports, 3)
+    assert isinstance(found, Disagreed)
+    assert found.sections == ("sessions", "users", "catalog")
+
+
+def test_reports_of_other_generations_do_not_count() -> None:
+    """The last report of a replica replaces the one before, and counts for its generation alone."""
+    reports = Reports(0, 3)
+    reports.take(1, 4, report("a"))
+    assert isinstance(reports.judge(4, report("a")), Agreed)
+    assert isinstance(reports.judge(5, report("a")), Waiting)
+    reports.take(1, 5, report("a"))
+    assert isinstance(reports.judge(4, report("a")), Waiting)
+    assert isinstance(reports.judge(5, report("a")), Agreed)
+    reports.clear()
+    assert isinstance(reports.judge(5, report("a")), Waiting)
+    assert [Reports(0, count).others_suffice for count in (1, 2, 3, 4, 5)] == [
+        *(False, False),
+        *(True, True, True),
+    ]

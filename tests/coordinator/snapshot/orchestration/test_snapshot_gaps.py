@@ -1,0 +1,108 @@
+"""The gaps (a) to (g) of the snapshots that the design was learned from, each seen closed.
+
+=== ============================================ ==================================================
+gap what was open there                          test
+=== ============================================ ==================================================
+(a) unknown task accepted, generation stuck      test_a_unknown_task
+(b) a task twice in one report, stuck later      test_b_task_twice_in_one_report
+(c) nobody ends a generation that is stuck       test_c_stuck_generation
+(d) generations are never deleted                test_d_generations_are_deleted
+(e) tasks fixed when the orchestrator was made   test_e_tasks_of_each_generation
+(f) idle tasks never snapshot                    test_f_idle_sections_are_in_it
+(g) no retry after fencing                       test_g_goes_on_after_fencing
+=== ============================================ ==================================================
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.mux.stage import STAGES, Stage
+from coordinator.snapshot import values
+from coordinator.snapshot.triggers import TriggerSettings
+from tests.coordinator.snapshot.orchestration.orchestra import primary, task, tasks
+from viewstamp.limits import FEATURE_LEVEL_MAX, SNAPSHOT_DEADLINE_MS
+
+
+async def test_a_unknown_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that the generation does not have is refused at once, so that it can complete."""
+    monkeypatch.setattr(values, "TASKS_BY_FEATURE_LEVEL", {FEATURE_LEVEL_MAX: STAGES[:-1]})
+    world = primary()
+    world.begin(1)
+    with pytest.raises(values.UnknownTask, match="CATALOG"):
+        world.orchestrator.report(1, (task(Stage.USERS), task(Stage.CATALOG)))
+    assert world.orchestrator.reported(1) == ()
+
+
+async def test_b_task_twice_in_one_report() -> None:
+    """A task named twice in one report is in it once, or the report is refused at once."""
+    world = primary()
+    world.begin(1)
+    world.orchestrator.report(1, (task(Stage.USERS), task(Stage.USERS)))
+    world.orchestrator.report(1, tasks(Stage.USERS))
+    assert world.orchestrator.reported(1) == tasks(Stage.USERS)
+    with pytest.raises(values.DuplicateTask):
+        world.orchestrator.report(1, (task(Stage.STREAMS), task(Stage.STREAMS, revision=9)))
+
+
+async def test_c_stuck_generation() -> None:
+    """A generation that is not durable at its deadline fails, and the reason says what lacked."""
+    world = primary()
+    world.services.hold()
+    world.begin(1)
+    world.services.release(*(stage for stage in STAGES if stage is not Stage.STREAMS))
+    await world.until(lambda: len(world.orchestrator.reported(1)) == 4, sequencing=False)
+    world.now_ms = SNAPSHOT_DEADLINE_MS - 1
+    await world.settle()
+    assert world.parsed_proposals() == []
+    world.now_ms = SNAPSHOT_DEADLINE_MS
+    await world.until(lambda: world.states() == ["FAILED"])
+    assert world.machine.current().failure == "not durable within 120000 ms: lacks streams"
+    assert world.alarms
+
+
+async def test_d_generations_are_deleted() -> None:
+    """What the retention does not keep is gone from the catalog; the last good one never."""
+    world = primary(settings=TriggerSettings(keep_last=2, keep_daily=0))
+    for _ in range(4):
+        await world.snapshot()
+    assert [each.generation for each in world.machine.list_after(0, 10)] == [4, 3]
+    assert world.orchestrator.pins() == {4}
+
+
+async def test_e_tasks_of_each_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each generation has the tasks of its own cut, also in an orchestrator that is older."""
+    world = primary()
+    monkeypatch.setattr(
+        values, "TASKS_BY_FEATURE_LEVEL", {FEATURE_LEVEL_MAX: (Stage.USERS, Stage.STREAMS)}
+    )
+    world.begin(1)
+    await world.until_reported(1, Stage.USERS, Stage.STREAMS)
+    await world.until(lambda: world.files.written == [1], sequencing=False)
+    assert {stage for stage, _ in world.services.reads} == {Stage.USERS, Stage.STREAMS}
+
+
+async def test_f_idle_sections_are_in_it() -> None:
+    """Nothing has to happen in a section for it to be in a snapshot: the cut comes to all."""
+    world = primary()
+    assert await world.snapshot() == 1
+    assert await world.snapshot() == 2
+    assert [each.stage for each in world.machine.current().tasks] == list(STAGES)
+
+
+async def test_g_goes_on_after_fencing() -> None:
+    """Work that a newer cut has fenced off is given up, and the newer one is completed."""
+    world = primary()
+    world.services.hold()
+    world.begin(1)
+    await world.until(lambda: len(world.services.reads) == 5, sequencing=False)
+    world.orchestrator.fail(1, "given up")
+    await world.settle()
+    world.sequence_proposals()
+    world.begin(2)
+    with pytest.raises(values.WrongGeneration):
+        world.orchestrator.report(1, tasks())
+    world.services.release()
+    await world.until(lambda: world.adopted == [2])
+    assert world.states() == ["COMPLETED"]
+    assert world.files.deleted == [1]

@@ -1,0 +1,241 @@
+"""One of three replicas: what it tells the primary, and what the primary proposes when."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from coordinator.mux.catalog_types import CompleteSnapshot, FailSnapshot
+from coordinator.mux.stage import STAGES, Stage
+from coordinator.snapshot.agreement import DurableReport, Reports
+from coordinator.snapshot.decisions import LocalState
+from coordinator.snapshot.divergence import DivergedError
+from tests.coordinator.snapshot.orchestration.orchestra import World, primary, task
+from viewstamp.limits import SNAPSHOT_DEADLINE_MS
+
+SAME, OTHER = b"d" * 32, b"x" * 32  # the digest that services report, and another
+
+
+def report(digest: bytes = SAME, *, differs: Stage | None = None) -> DurableReport:
+    """Return what a replica says: its root is a digest, in the section that differs another."""
+    tasks = tuple(
+        task(stage, revision=11, digest=OTHER if stage is differs else SAME) for stage in STAGES
+    )
+    return DurableReport(digest, tasks)
+
+
+def one_of_three(replica_id: int = 0) -> World:
+    """Return a replica among three, not the primary."""
+    return World(reports=Reports(replica_id, 3))
+
+
+async def durable_primary() -> World:
+    """Return the primary of three, with generation 1 durable."""
+    world = primary(reports=Reports(0, 3))
+    world.begin(1)
+    await world.until_durable(1)
+    await world.settle()
+    return world
+
+
+async def test_own_root_alone_is_no_majority() -> None:
+    """The primary completes a generation once another replica has the same root, not before."""
+    world = await durable_primary()
+    assert world.parsed_proposals() == []
+    world.orchestrator.durable_elsewhere(2, 1, report())
+    await world.settle()
+    assert [type(each) for each in world.parsed_proposals()] == [CompleteSnapshot]
+    await world.until(lambda: world.adopted == [1])
+    assert world.diverged == []
+
+
+async def test_report_of_another_generation_does_not_count() -> None:
+    """Neither an older nor a newer generation of a replica completes this one."""
+    world = await durable_primary()
+    for generation in (2, 0):
+        world.orchestrator.durable_elsewhere(2, generation, report())
+        await world.settle()
+    assert world.parsed_proposals() == []
+
+
+async def test_backup_tells_the_primary_until_it_is_decided() -> None:
+    """A backup sends what is durable with it each time that it looks, and proposes nothing."""
+    world = one_of_three(1)
+    world.begin(1)
+    await world.until_durable(1)
+    for count in (1, 2, 3):
+        await world.settle()
+        assert len(world.told) >= count
+    assert {(each.generation, each.root) for each in world.told} == {(1, SAME)}
+    assert world.parsed_proposals() == []
+    world.command(CompleteSnapshot(1, SAME, report().tasks))
+    told = len(world.told)
+    await world.until(lambda: world.adopted == [1])
+    await world.settle()
+    assert len(world.told) == told
+
+
+async def test_backup_that_becomes_the_primary_hears_all_again() -> None:
+    """Reports count for the view they came in; the new primary gathers its own."""
+    world = one_of_three(1)
+    world.begin(1)
+    await world.until_durable(1)
+    world.orchestrator.activate()
+    await world.settle()
+    assert world.parsed_proposals() == []
+    world.orchestrator.durable_elsewhere(0, 1, report())
+    world.orchestrator.deactivate()
+    world.orchestrator.activate()
+    await world.settle()
+    assert world.parsed_proposals() == []
+    world.orchestrator.durable_elsewhere(2, 1, report())
+    await world.until(lambda: world.states() == ["COMPLETED"])
+
+
+async def test_majority_without_the_primary() -> None:
+    """A primary that is slow, or cannot write, completes what the others agree upon."""
+    for break_it in (False, True):
+        world = primary(reports=Reports(0, 3))
+        if break_it:
+            world.files.full = "no room"
+        else:
+            world.services.hold()
+        world.begin(1)
+        await world.settle()
+        if break_it:
+            broken = LocalState.BROKEN
+            await world.until(lambda w=world, b=broken: w.orchestrator.local_state(1) is b)  # type: ignore[misc]
+            assert world.parsed_proposals() == []
+        world.orchestrator.durable_elsewhere(1, 1, report())
+        world.orchestrator.durable_elsewhere(2, 1, report())
+        await world.until(lambda w=world: w.states() == ["COMPLETED"])  # type: ignore[misc]
+        assert world.adopted == []
+        assert world.orchestrator.local_state(1) in (LocalState.FROZEN, LocalState.BROKEN)
+        await world.close()
+
+
+async def test_writing_late_does_not_show_a_completed_one_as_under_way() -> None:
+    """What a slow replica writes of a generation that is completed is not published as created."""
+    world = one_of_three(1)
+    world.services.hold()
+    world.begin(1)
+    await world.settle()
+    world.command(CompleteSnapshot(1, SAME, report().tasks))
+    published = len(world.published)
+    world.services.release()
+    await world.until(lambda: world.adopted == [1])
+    assert len(world.published) == published
+
+
+async def test_slow_backup_abandons_a_generation_at_the_next_cut() -> None:
+    """What is completed and not durable here by the next cut is never adopted; the next one is."""
+    world = one_of_three(1)
+    world.services.hold()
+    world.begin(1)
+    await world.settle()
+    world.command(CompleteSnapshot(1, SAME, report().tasks))
+    world.begin(2)
+    await world.settle()
+    assert world.orchestrator.local_state(1) is LocalState.NOTHING
+    assert world.files.deleted == [1]
+    world.services.release()
+    await world.until_durable(2)
+    world.command(CompleteSnapshot(2, SAME, report().tasks))
+    await world.until(lambda: world.adopted == [2])
+    assert world.orchestrator.pins() == {2}
+
+
+async def test_cut_while_the_one_before_is_being_adopted() -> None:
+    """The next cut does not take away what is about to be adopted, nor what its files need."""
+    world = one_of_three(1)
+    world.begin(1)
+    await world.until_durable(1)
+    world.adopting.clear()
+    world.command(CompleteSnapshot(1, SAME, report().tasks))
+    settling = asyncio.ensure_future(world.settle())
+    await asyncio.sleep(0)
+    world.begin(2)
+    assert world.orchestrator.local_state(1) is LocalState.DURABLE
+    world.adopting.set()
+    await settling
+    assert world.adopted == [1]
+    await world.until_durable(2)
+    world.command(CompleteSnapshot(2, SAME, report().tasks))
+    await world.until(lambda: world.adopted == [1, 2])
+    assert world.files.deleted == []
+
+
+async def test_deadline_fails_what_has_no_majority() -> None:
+    """Durable with the primary alone, a generation fails at its deadline, and says who has it."""
+    world = await durable_primary()
+    world.now_ms = SNAPSHOT_DEADLINE_MS
+    await world.settle()
+    (command,) = world.parsed_proposals()
+    assert isinstance(command, FailSnapshot)
+    assert "replicas (0,) have it; 2 equal ones are needed" in command.reason
+    await world.until(lambda: world.states() == ["FAILED"])
+    await world.settle()
+    assert world.files.deleted == [1]
+
+
+async def test_two_replicas_need_both() -> None:
+    """Of two replicas none can be spared: what cannot be written at the primary fails at once."""
+    world = primary(reports=Reports(0, 2))
+    world.files.full = "no room"
+    world.begin(1)
+    await world.until(lambda: world.states() == ["FAILED"])
+    assert "no room" in world.machine.current().failure
+
+
+async def test_diverged_backup_ends_and_names_the_section() -> None:
+    """A replica whose root is not the decided one ends, and says which section differs."""
+    world = one_of_three(1)
+    world.begin(1)
+    await world.until_durable(1)
+    world.command(CompleteSnapshot(1, OTHER, report(differs=Stage.STREAMS).tasks))
+    with pytest.raises(DivergedError, match="the state of streams differs"):
+        await world.settle()
+    assert world.adopted == []
+    # Else nobody could name the section: what is decided already is not reported.
+    assert [(durable.generation, durable.root) for durable in world.last_words] == [(1, SAME)]
+
+
+async def test_primary_in_the_minority_ends_too() -> None:
+    """The others have a majority: it is completed with their root, and the primary ends."""
+    world = await durable_primary()
+    for replica in (1, 2):
+        world.orchestrator.durable_elsewhere(replica, 1, report(OTHER, differs=Stage.USERS))
+    await world.settle()
+    world.sequence_proposals()
+    assert world.machine.current().root == OTHER
+    with pytest.raises(DivergedError, match="the state of users differs"):
+        await world.settle()
+
+
+async def test_nobody_agrees() -> None:
+    """Once all have reported and no root has a majority, the primary ends instead of choosing."""
+    world = await durable_primary()
+    world.orchestrator.durable_elsewhere(1, 1, report(OTHER, differs=Stage.USERS))
+    await world.settle()
+    assert world.parsed_proposals() == []
+    world.orchestrator.durable_elsewhere(2, 1, report(b"y" * 32, differs=Stage.CATALOG))
+    with pytest.raises(DivergedError, match="the state of users and catalog differs"):
+        await world.settle()
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_alarm_about_a_diverged_replica(is_late: bool) -> None:
+    """The primary raises an alarm about a replica in the minority, also if it reports late."""
+    world = await durable_primary()
+    diverged = report(OTHER, differs=Stage.SESSIONS)
+    if not is_late:
+        world.orchestrator.durable_elsewhere(2, 1, diverged)
+    world.orchestrator.durable_elsewhere(1, 1, report())
+    await world.until(lambda: world.states() == ["COMPLETED"])
+    if is_late:
+        assert world.diverged == []
+        world.orchestrator.durable_elsewhere(2, 1, diverged)
+    (alarm,) = world.diverged
+    assert "replica 2 has diverged" in alarm
+    assert "the state of sessions differs" in alarm

@@ -1,0 +1,380 @@
+"""The thirty scenarios of the snapshots that the design was learned from, one test each.
+
+Its tasks are our stages, its commit listener our local work, its topic of snapshots our replicated
+catalog with a view in SQLite. Where ours differs on purpose, the test says so.
+
+== ================================================== =============================================
+#  their scenario                                     test
+== ================================================== =============================================
+   orchestrator
+1  conflicting task snapshot                          test_01_conflicting_task
+2  idempotent report                                  test_02_equal_report
+3  wrong generation                                   test_03_wrong_generation
+4  complete in one report                             test_04_complete_in_one_report
+5  complete across two reports                        test_05_complete_across_two_reports
+6  report after COMPLETED                             test_06_report_after_completed
+7  current generation                                 test_07_current_generation
+   commit listener
+8  skip a task that is on the current generation      test_08_reported_section_is_not_read_again
+9  skip a task with uncommitted partitions            test_09_section_of_a_service_behind
+10 checkpoint with the source topic's offset          test_10_section_of_a_service
+11 checkpoint with the changelog's offset             test_11_section_of_the_mux
+12 no offset where nothing was written                test_12_section_without_changes
+13 error in reporting does not propagate              test_13_refused_report_ends_nothing
+   integration
+14 fresh store                                        test_14_fresh_store
+15 create                                             test_15_create
+16 create through a second store                      test_16_create_through_a_second_store
+17 create while CREATED                               test_17_create_while_created
+18 create after COMPLETED                             test_18_create_after_completed
+19 partial report                                     test_19_partial_report
+20 conflicting checkpoints                            test_20_conflicting_digests
+21 report after COMPLETED                             test_21_report_after_completed_in_the_store
+22 all tasks reported                                 test_22_all_tasks_reported
+23 fail                                               test_23_fail
+24 fail after COMPLETED                               test_24_fail_after_completed
+   generation of a task
+25 COMPLETED                                          test_25_lookup_when_decided
+26 reported                                           test_26_lookup_when_reported
+27 not reported                                       test_27_lookup_when_not_reported
+   encodings
+28 record                                             test_28_record_round_trip
+29 key                                                test_29_key_round_trip
+   whole system
+30 five rounds, earlier states                        test_30_five_rounds (test_snapshot_real_files)
+== ================================================== =============================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.mux.catalog_types import CutTaken, RetentionClass, Snapshot, SnapshotState
+from coordinator.mux.entities import SNAPSHOT_KIND, number_key
+from coordinator.mux.stage import SERVICE_STAGES, STAGES, Stage
+from coordinator.snapshot import values
+from coordinator.snapshot.sections import CutSections
+from coordinator.snapshot.store import rebuild, view_of
+from coordinator.stages.codec import ProtobufCodec
+from coordinator.stages.entities import snapshot_of
+from tests.coordinator.snapshot.orchestration.orchestra import Frozen, World, primary, task, tasks
+from viewstamp.api.domain.v1 import domain_service_pb2 as domain_pb2
+from viewstamp.errors import Refusal
+from viewstamp.format.block import Block
+from viewstamp.snapshots import catalog_view
+from viewstamp.snapshots.catalog_view import CATALOG_VIEW_FILE
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    """A primary with generation 1 cut, its sections held back by their services."""
+    world = primary()
+    world.services.hold()
+    world.begin(1)
+    yield world
+    await world.close()
+
+
+# --- The orchestrator ----------------------------------------------------------------------------
+
+
+async def test_01_conflicting_task(world: World) -> None:
+    """A task that is reported with other contents than before is refused, and nothing changes."""
+    world.orchestrator.report(1, tasks(Stage.USERS))
+    with pytest.raises(values.ConflictingReport):
+        world.orchestrator.report(1, (task(Stage.STREAMS), task(Stage.USERS, digest=b"o" * 32)))
+    assert world.orchestrator.reported(1) == tasks(Stage.USERS)
+
+
+async def test_02_equal_report(world: World) -> None:
+    """The same report twice is the report once."""
+    world.orchestrator.report(1, tasks(Stage.USERS))
+    world.orchestrator.report(1, tasks(Stage.USERS))
+    assert world.orchestrator.reported(1) == tasks(Stage.USERS)
+
+
+@pytest.mark.parametrize("generation", [0, 2])
+async def test_03_wrong_generation(world: World, generation: int) -> None:
+    """A report about another generation, older or newer, is fenced off."""
+    with pytest.raises(values.WrongGeneration):
+        world.orchestrator.report(generation, tasks())
+    assert world.orchestrator.reported(1) == ()
+
+
+async def test_04_complete_in_one_report(world: World) -> None:
+    """With all tasks there and the manifest durable the log completes it, with these tasks."""
+    reports = tuple(task(stage, revision=world.revision) for stage in STAGES)
+    world.orchestrator.report(1, reports)
+    assert world.orchestrator.reported(1) == reports
+    world.services.release()
+    await world.until(lambda: world.states() == ["COMPLETED"])
+    assert world.machine.current().tasks == reports
+
+
+async def test_05_complete_across_two_reports(world: World) -> None:
+    """Sections that end at different times complete it; ours are in stage order, not of reports."""
+    world.services.release(Stage.CATALOG, Stage.USERS)
+    await world.until_reported(1, Stage.CATALOG, Stage.USERS)
+    assert world.parsed_proposals() == []
+    world.services.release()
+    await world.until(lambda: world.states() == ["COMPLETED"])
+    assert [each.stage for each in world.machine.current().tasks] == list(STAGES)
+
+
+async def test_06_report_after_completed(world: World) -> None:
+    """Nothing can be reported about a generation that is completed."""
+    world.services.release()
+    await world.until(lambda: world.adopted == [1])
+    with pytest.raises(values.AlreadyDecided):
+        world.orchestrator.report(1, tasks())
+
+
+async def test_07_current_generation(world: World) -> None:
+    """The current generation is the newest that the log knows, whatever its state."""
+    assert world.orchestrator.current_generation() == 1
+    world.services.release()
+    await world.until(lambda: world.adopted == [1])
+    assert world.orchestrator.current_generation() == 1
+    assert world.create() == 2
+    assert world.orchestrator.current_generation() == 2
+
+
+# --- The local work ------------------------------------------------------------------------------
+
+
+async def test_08_reported_section_is_not_read_again(world: World) -> None:
+    """A section that was reported is left alone, however often another one has to be read."""
+    world.services.release()
+    world.services.away = {Stage.STREAMS: ["away", "away"]}
+    await world.until(lambda: world.adopted == [1])
+    assert world.services.reads.count((Stage.STREAMS, 1)) == 3
+    assert [world.services.reads.count((s, 1)) for s in STAGES if s is not Stage.STREAMS] == [1] * 4
+
+
+async def test_09_section_of_a_service_behind(world: World) -> None:
+    """A service that is behind the cut is not reported, waited for, and read once it is there."""
+    world.services.away = {Stage.USERS: ["replaying"]}
+    world.services.release(*(stage for stage in STAGES if stage is not Stage.USERS))
+    await world.until(lambda: len(world.orchestrator.reported(1)) == 4, sequencing=False)
+    await world.until(lambda: world.services.waits == [Stage.USERS], sequencing=False)
+    world.services.release()
+    await world.until(lambda: world.states() == ["COMPLETED"])
+    assert world.files.discarded == [(1, Stage.USERS)]
+
+
+async def test_10_section_of_a_service(world: World) -> None:
+    """What is reported of a service's section is what its own summary says."""
+    world.services.release(Stage.STREAMS)
+    await world.until_reported(1, Stage.STREAMS)
+    (reported,) = world.orchestrator.reported(1)
+    assert (reported.applied_revision, reported.state_digest) == (world.revision, b"d" * 32)
+
+
+def _cut(sessions: Frozen) -> CutTaken:
+    return CutTaken(1, 5, 2, 77, 5000, 1, sessions, Frozen(1))
+
+
+async def _summary(stage: Stage, cut: CutTaken) -> tuple[int, domain_pb2.SectionSummary]:
+    """Read a section of the mux; return its blocks' number and its summary."""
+    sections = CutSections({}, lambda _: 1)
+    *blocks, last = [part async for part in sections.read(stage, cut)]
+    assert all(isinstance(part, Block) for part in blocks)
+    assert isinstance(last, domain_pb2.SectionSummary)
+    return len(blocks), last
+
+
+async def test_11_section_of_the_mux() -> None:
+    """Sessions and catalog, frozen in the mux, are as of the revision of the cut."""
+    blocks, summary = await _summary(Stage.SESSIONS, _cut(Frozen(1, 0, ((1, b"k", None, b"v"),))))
+    assert (blocks, summary.applied_revision, summary.kinds[0].entities) == (1, 77, 1)
+
+
+async def test_12_section_without_changes() -> None:
+    """A section in which nothing was ever written has no blocks, and a summary all the same."""
+    blocks, summary = await _summary(Stage.SESSIONS, _cut(Frozen(1)))
+    assert (blocks, summary.state_digest, list(summary.kinds)) == (0, bytes(32), [])
+
+
+async def test_13_refused_report_ends_nothing(world: World) -> None:
+    """A report that is refused fails its generation, and the replica takes the next one."""
+    world.orchestrator.report(1, (task(Stage.USERS, digest=b"o" * 32),))
+    world.services.release()
+    await world.until(lambda: world.states() == ["FAILED"])
+    assert "users" in world.machine.current().failure
+    assert await world.snapshot() == 2
+
+
+# --- The store -----------------------------------------------------------------------------------
+#
+# Theirs is a table that anybody updates in a transaction. Ours is the catalog machine: an update is
+# a command in the log, and the view in SQLite is what others read of it.
+
+
+async def _seen(world: World, directory: Path) -> list[Snapshot]:
+    """Return what another process would read of the catalog, newest first."""
+    catalog = world.machine.list_after(0, 1000)
+    view = view_of((1, 1), catalog, world.orchestrator.reported, {})
+    await rebuild(directory / CATALOG_VIEW_FILE, view)
+    return [snapshot_of(each) for each in catalog_view.read(directory).snapshots]
+
+
+async def test_14_fresh_store(tmp_path: Path) -> None:
+    """A fresh catalog shows generation 0, completed; it lists nothing, for 0 is never listed."""
+    world = primary()
+    assert world.machine.current() == values.initial() == world.machine.latest_completed()
+    assert await _seen(world, tmp_path) == list(world.machine.list_after(0, 10)) == []
+
+
+async def test_15_create() -> None:
+    """What is created is generation 1, CREATED, and seen."""
+    world = primary()
+    assert world.create() == 1
+    assert world.states() == ["CREATED"]
+    assert world.machine.current() == world.machine.get(1)
+
+
+async def test_16_create_through_a_second_store(tmp_path: Path) -> None:
+    """What one creates, whoever reads the view sees."""
+    world = primary()
+    assert await _seen(world, tmp_path) == []
+    world.create()
+    assert await _seen(world, tmp_path) == [world.machine.current()]
+
+
+async def test_17_create_while_created() -> None:
+    """While one is under way no other is created, by the log's rule."""
+    world = primary()
+    world.create()
+    with pytest.raises(Refusal, match="under way"):
+        world.create()
+    assert world.states() == ["CREATED"]
+
+
+async def test_18_create_after_completed(tmp_path: Path) -> None:
+    """After a completed generation comes generation 2."""
+    world = primary()
+    await world.snapshot()
+    assert world.create() == 2
+    assert [(s.generation, s.state.name) for s in await _seen(world, tmp_path)] == [
+        (2, "CREATED"),
+        (1, "COMPLETED"),
+    ]
+
+
+async def test_19_partial_report(world: World, tmp_path: Path) -> None:
+    """With some tasks reported a generation is CREATED still, and has them."""
+    world.orchestrator.report(1, tasks(Stage.USERS, Stage.SESSIONS))
+    (current,) = await _seen(world, tmp_path)
+    assert current.state is SnapshotState.CREATED
+    assert current.tasks == tasks(Stage.SESSIONS, Stage.USERS)
+
+
+async def test_20_conflicting_digests(world: World, tmp_path: Path) -> None:
+    """A task with another digest than before is refused, and the view stays as it was."""
+    world.orchestrator.report(1, tasks(Stage.USERS))
+    with pytest.raises(values.ConflictingReport):
+        world.orchestrator.report(1, (task(Stage.USERS, digest=b"o" * 32),))
+    assert (await _seen(world, tmp_path))[0].tasks == tasks(Stage.USERS)
+
+
+async def test_21_report_after_completed_in_the_store(world: World, tmp_path: Path) -> None:
+    """Nothing is added to a completed generation."""
+    world.services.release()
+    await world.until(lambda: world.adopted == [1])
+    before = await _seen(world, tmp_path)
+    with pytest.raises(values.AlreadyDecided):
+        world.orchestrator.report(1, (task(Stage.USERS, digest=b"o" * 32),))
+    assert await _seen(world, tmp_path) == before
+    assert before[0].state is SnapshotState.COMPLETED
+
+
+async def test_22_all_tasks_reported(world: World, tmp_path: Path) -> None:
+    """With all tasks nothing lacks; ours is completed by the log then, and only by the log."""
+    world.orchestrator.report(1, tasks(*STAGES))
+    (current,) = await _seen(world, tmp_path)
+    assert values.missing_tasks(current, STAGES) == ()
+    assert current.state is SnapshotState.CREATED
+    other = primary()
+    await other.snapshot()
+    assert other.states() == ["COMPLETED"]
+
+
+async def test_23_fail(world: World) -> None:
+    """A generation that a task gives up is failed by the log, and so it stays."""
+    world.orchestrator.fail(1, "broken for good")
+    await world.until(lambda: world.states() == ["FAILED"])
+    assert world.machine.current().failure == "broken for good"
+    world.orchestrator.fail(1, "again")
+
+
+async def test_24_fail_after_completed(world: World) -> None:
+    """A completed generation cannot be given up."""
+    world.services.release()
+    await world.until(lambda: world.adopted == [1])
+    with pytest.raises(values.AlreadyDecided):
+        world.orchestrator.fail(1, "too late")
+
+
+# --- The generation of a task --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_failed", [False, True])
+async def test_25_lookup_when_decided(world: World, is_failed: bool) -> None:
+    """Once a generation is decided every task has reached it."""
+    if is_failed:
+        world.orchestrator.fail(1, "broken for good")
+    else:
+        world.services.release()
+    await world.until(lambda: world.states() == ["FAILED" if is_failed else "COMPLETED"])
+    assert [world.orchestrator.lookup_generation(stage) for stage in STAGES] == [1] * 5
+
+
+async def test_26_lookup_when_reported(world: World) -> None:
+    """A task that was reported has reached the generation that is under way."""
+    world.services.release(*SERVICE_STAGES)
+    await world.until_reported(1, *SERVICE_STAGES)
+    assert [world.orchestrator.lookup_generation(stage) for stage in SERVICE_STAGES] == [1] * 3
+
+
+async def test_27_lookup_when_not_reported(world: World) -> None:
+    """A task that was not reported is at the generation before."""
+    assert [world.orchestrator.lookup_generation(stage) for stage in STAGES] == [0] * 5
+
+
+# --- Encodings -----------------------------------------------------------------------------------
+
+FULL = Snapshot(
+    generation=2**40,
+    state=SnapshotState.FAILED,
+    cut_op=2**41,
+    cut_revision=2**42,
+    root=bytes(range(32)),
+    tasks=tasks(Stage.SESSIONS, Stage.CATALOG),
+    created_at=2**50,
+    retention=RetentionClass.PINNED,
+    failure="why — at length",
+    decided_at=2**51,
+    keep_last=4,
+    keep_daily=9,
+)
+
+
+async def test_28_record_round_trip(tmp_path: Path) -> None:
+    """A generation comes out of the view as it went in, every field of it."""
+    assert all(getattr(FULL, name) for name in FULL.__slots__)
+    view = view_of((2**43, 2**44), (FULL,), lambda _: (), {})
+    await rebuild(tmp_path / CATALOG_VIEW_FILE, view)
+    assert [snapshot_of(each) for each in catalog_view.read(tmp_path).snapshots] == [FULL]
+
+
+def test_29_key_round_trip() -> None:
+    """The key of a generation is its number, and keys are in the order of their numbers."""
+    numbers = (1, 255, 256, 2**40)
+    keys = [number_key(number) for number in numbers]
+    assert [int.from_bytes(key, "big") for key in keys] == list(numbers)
+    assert keys == sorted(keys)
+    canonical = ProtobufCodec().encode_entity(FULL)
+    assert ProtobufCodec().decode_catalog_entity(SNAPSHOT_KIND, canonical) == FULL

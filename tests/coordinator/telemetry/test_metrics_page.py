@@ -1,0 +1,237 @@
+"""The Prometheus page: it parses, and it says what its documentation says."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import urllib.request
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from coordinator.app.telemetry import gauges
+from coordinator.mux import types as mux_types
+from coordinator.replica.batcher import PrepareBatch
+from coordinator.telemetry.metrics import ReplicaMetrics
+from coordinator.telemetry.watch import ReplicaWatch
+from services.runtime.watch import ApplyWatch
+from tests.viewstamp.telemetry.spans_for_tests import Kept
+from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+from viewstamp.api.errors.v1 import errors_pb2
+from viewstamp.api.errors.v1.errors_pb2 import Reason
+from viewstamp.api.log.v1 import log_pb2
+from viewstamp.telemetry.metrics import LATENCY_BOUNDS_NS, NANOSECONDS_PER_SECOND, MetricsPage
+from viewstamp.telemetry.sampling import Sampler
+from viewstamp.telemetry.settings import Telemetry, TelemetrySettings
+from viewstamp.telemetry.spans import Recorder
+
+DOCUMENTATION = Path(__file__).parents[3] / "docs" / "telemetry.md"
+STAGES = ("users", "streams", "consumer_groups")
+
+
+def replica_metrics() -> ReplicaMetrics:
+    """Return the coordinator's page with stand-ins for what it looks up."""
+    metrics = ReplicaMetrics(lambda code: f"Method{code}")
+    progress = SimpleNamespace(
+        op=7, committed_op=7, applied_op=6, applied_revision=9, view=1, status=None
+    )
+    client = SimpleNamespace(item_log_bytes=5, connected=True, restarts=2)
+    stages: dict[Any, Any] = dict.fromkeys(metrics.stages, client)
+    sources: Any = SimpleNamespace(
+        driver=SimpleNamespace(progress=progress, intake=SimpleNamespace(batcher=[1, 2, 3])),
+        clients=stages,
+        alarms=SimpleNamespace(all=lambda: [SimpleNamespace(kind=1)]),
+        mux=SimpleNamespace(sessions=[1]),
+        orchestrator=SimpleNamespace(adopted_generation=4),
+    )
+    metrics.gauges = gauges(sources)
+    return metrics
+
+
+def page_of(telemetry: Telemetry, *families: Any) -> dict[str, Any]:
+    """Serve a page, fetch it over HTTP, and return its families by name."""
+    address = telemetry.serve_metrics(families)
+    try:
+        with urllib.request.urlopen(f"http://{address}/metrics") as response:
+            text = response.read().decode()
+    finally:
+        telemetry.close()
+    found = {family.name: family for family in text_string_to_metric_families(text)}
+    assert len(found) == text.count("# TYPE"), "a family stands there twice"
+    return found
+
+
+def metered() -> Telemetry:
+    """Return telemetry with a page on any port."""
+    return Telemetry("echo", TelemetrySettings(metrics_listen="127.0.0.1:0"))
+
+
+def documented(heading: str) -> set[str]:
+    """Return the metrics in the table under a heading of docs/telemetry.md."""
+    section = DOCUMENTATION.read_text().split(f"### {heading}\n")[1].split("\n#")[0]
+    return set(re.findall(r"^\| `(viewstamp_\w+)", section, re.MULTILINE))
+
+
+def told(families: dict[str, Any]) -> set[str]:
+    """Return the names as a query uses them: counters end in `_total`."""
+    return {name + ("_total" if one.type == "counter" else "") for name, one in families.items()}
+
+
+def test_coordinator_tells_what_is_documented() -> None:
+    """The coordinator's page has exactly the documented metrics."""
+    families = page_of(metered(), replica_metrics().families)
+    assert told(families) == documented("Every process") | documented("Coordinator")
+
+
+def test_services_tell_what_is_documented() -> None:
+    """A service's page has exactly the documented metrics."""
+    telemetry = metered()
+    families = page_of(telemetry, ApplyWatch("echo", telemetry).families)
+    assert told(families) == documented("Every process") | documented("Domain services")
+
+
+def test_numbers_are_looked_up_when_asked() -> None:
+    """Gauges show what is so now, with their labels."""
+    families = page_of(metered(), replica_metrics().families)
+    assert families["viewstamp_queue_depth"].samples[0].value == 3
+    item_logs = families["viewstamp_item_log_bytes"].samples
+    assert {sample.labels["stage"]: sample.value for sample in item_logs} == dict.fromkeys(
+        STAGES, 5.0
+    )
+    (alarm,) = families["viewstamp_alarms"].samples
+    assert (alarm.labels["kind"], alarm.value) == ("ALARM_KIND_NO_SPACE", 1.0)
+
+
+def test_a_repeated_reply_with_fewer_spans_is_counted() -> None:
+    """What is answered with the reply of another request, kept without a fingerprint, counts."""
+    metrics = replica_metrics()
+    span = log_pb2.LoggedSpan(code=200, count=3)
+    requests = [log_pb2.LoggedRequest(spans=[span, span])]
+    replies = (mux_types.RequestReply(1, 1, 0, 5, 9, (mux_types.SpanReply(b""),)),)
+    batch = PrepareBatch(b"12345", 6, requests, [])
+    metrics.applied(batch, mux_types.Applied(5, 0, 13, replies, ()), 1_000_000)
+    (commands,) = (
+        family.samples
+        for name, family in page_of(metered(), metrics.families).items()
+        if name == "viewstamp_commands"
+    )
+    assert [sample.value for sample in commands if sample.labels["outcome"] == "ok"] == [6.0]
+
+
+def test_applied_commands_are_counted_by_outcome() -> None:
+    """Each command counts once: as answered, by its own refusal, or by that of its request."""
+    metrics = replica_metrics()
+    error = errors_pb2.Error(reason=Reason.REASON_STREAM_EXISTS).SerializeToString()
+    requests = [
+        log_pb2.LoggedRequest(spans=[log_pb2.LoggedSpan(code=code, count=count)])
+        for code, count in ((200, 3), (201, 2))
+    ]
+    spans = (mux_types.SpanReply(b"", (mux_types.IndexedError(1, error),)),)
+    replies = (
+        mux_types.RequestReply(1, 1, 0, 5, 9, spans),
+        mux_types.RequestReply(2, 1, 0, 5, 12, (), error),
+    )
+    batch = PrepareBatch(b"12345", 5, requests, [])
+    metrics.applied(batch, mux_types.Applied(5, 0, 13, replies, ()), 1_000_000)
+    families = page_of(metered(), metrics.families)
+    commands = {
+        (sample.labels["rpc"], sample.labels["outcome"]): sample.value
+        for sample in families["viewstamp_commands"].samples
+    }
+    assert commands == {
+        ("Method200", "ok"): 2,
+        ("Method200", "STREAM_EXISTS"): 1,
+        ("Method201", "STREAM_EXISTS"): 2,
+    }
+    assert families["viewstamp_prepare_bytes"].samples[0].value == 5
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+@pytest.mark.parametrize("is_durable", [True, False])
+def test_times_of_a_prepare_are_counted(
+    is_recorded: bool, is_durable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step of a prepare counts once, at its stage, whether spans are recorded or not.
+
+    The clock goes on by a second whenever it is asked. What is not durable here when it is applied,
+    since others were faster, has no time of a sync.
+    """
+    seconds = count(1_700_000_000)
+    monkeypatch.setattr(time, "time_ns", lambda: next(seconds) * NANOSECONDS_PER_SECOND)
+    metrics = replica_metrics()
+    recorder = Recorder([Kept()]) if is_recorded else None
+    watch = ReplicaWatch(recorder, metrics, Sampler(1.0), is_alone=False)
+    header = SimpleNamespace(op=5, view=0, first_revision=9, command_count=1, size=1)
+    prepares: list[Any] = [SimpleNamespace(op=5, header=header)]
+    watch.persisting(prepares, lambda _: PrepareBatch(b"12345", 1, [], []))
+    if is_durable:
+        watch.persisted(prepares)
+    watch.committed(5)
+    watch.handed_over(5)
+    for sequence, stage in ((1, mux_types.Stage.STREAMS), (2, mux_types.Stage.CONSUMER_GROUPS)):
+        assert not watch.sent(stage, pb.Batch(sequence=sequence, op=5))
+        watch.answered(stage, sequence)
+    watch.applied(mux_types.Applied(5, 0, 9, (), ()))
+    monkeypatch.undo()
+    told = {
+        (sample.name.removeprefix("viewstamp_"), sample.labels.get("stage", "")): sample.value
+        for family in page_of(metered(), metrics.families).values()
+        for sample in family.samples
+        if sample.name.endswith(("_seconds_sum", "_seconds_count")) and sample.value
+    }
+    expected = {
+        ("prepare_seconds_count", ""): 1,
+        ("prepare_seconds_sum", ""): 7 + is_durable,
+        ("stage_seconds_count", "streams"): 1,
+        ("stage_seconds_sum", "streams"): 1,
+        ("stage_seconds_count", "consumer_groups"): 1,
+        ("stage_seconds_sum", "consumer_groups"): 1,
+    }
+    if is_durable:
+        expected |= {("journal_sync_seconds_count", ""): 1, ("journal_sync_seconds_sum", ""): 1}
+    assert told == expected
+
+
+def test_histogram_buckets_are_cumulative() -> None:
+    """A duration counts in its bucket and all above; the bound itself belongs to the bucket."""
+    metrics = replica_metrics()
+    for duration_ns in (LATENCY_BOUNDS_NS[0], LATENCY_BOUNDS_NS[0] + 1, 10**12):
+        metrics.journal_sync.observe(duration_ns)
+    family = page_of(metered(), metrics.families)["viewstamp_journal_sync_seconds"]
+    buckets = [sample.value for sample in family.samples if sample.name.endswith("_bucket")]
+    assert buckets == [1.0] + [2.0] * (len(LATENCY_BOUNDS_NS) - 1) + [3.0]
+    (count,) = [sample.value for sample in family.samples if sample.name.endswith("_count")]
+    assert count == 3
+
+
+def test_service_counts_batches_and_commands() -> None:
+    """A batch counts once, its commands by their number."""
+    telemetry = metered()
+    watch = ApplyWatch("echo", telemetry)
+    items = [pb.Item(command=pb.CommandItem(count=3)), pb.Item(query=pb.QueryItem(count=9))]
+    batch = pb.Batch(sequence=1, items=items)
+    watch.end(batch, watch.begin(batch))
+    families = page_of(telemetry, watch.families)
+    assert families["viewstamp_applied_commands"].samples[0].value == 3
+    assert families["viewstamp_batches"].samples[0].value == 1
+
+
+@pytest.mark.parametrize("listen", ["9464", "127.0.0.1", ":9464", "127.0.0.1:http"])
+def test_address_is_checked(listen: str) -> None:
+    """What is no HOST:PORT is refused with its flag."""
+    with pytest.raises(ValueError, match=r"--metrics-listen .* give HOST:PORT"):
+        MetricsPage(listen, [])
+
+
+async def test_taken_port_is_refused() -> None:
+    """A port that another process has is refused with its flag."""
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        with pytest.raises(OSError, match=f"--metrics-listen 127.0.0.1:{port}: cannot be bound"):
+            MetricsPage(f"127.0.0.1:{port}", [])

@@ -1,0 +1,170 @@
+"""Heartbeats tell partitions only where they changed, and any number of them fits the reply."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.services.cost.machines import Fed, groups
+from tests.services.cost.machines import reasons as reasons_of
+from tests.services.cost.test_cascades import create, join, query
+from viewstamp import limits
+from viewstamp.api.consumer_groups.v1 import consumer_groups_service_pb2 as api
+from viewstamp.api.domain.v1 import domain_service_pb2 as pb
+
+# Stages whose answers make one reply.
+STAGES = 3
+LEVEL_BEFORE = limits.FEATURE_LEVEL_BOUNDED - 1
+
+
+def member_of(partitions_count: int) -> Fed:
+    """Return a machine with one member that owns all partitions of the topic."""
+    fed = groups(partitions_count)
+    create(fed, 1)
+    join(fed, [1])
+    return fed
+
+
+def heartbeat(**fields: Any) -> api.HeartbeatConsumerGroupRequest:
+    """Return a heartbeat in group 1."""
+    request = api.HeartbeatConsumerGroupRequest(**fields)
+    request.group.id = 1
+    return request
+
+
+def beat(fed: Fed, **fields: Any) -> api.HeartbeatConsumerGroupResponse:
+    """Send one heartbeat and return its answer."""
+    assert fed.commands("HeartbeatConsumerGroup", [heartbeat(**fields)]) == [""]
+    (answer,) = fed.answers(api.HeartbeatConsumerGroupResponse)
+    assert isinstance(answer, api.HeartbeatConsumerGroupResponse)
+    return answer
+
+
+def test_partitions_are_told_until_they_are_known() -> None:
+    """Who names what it was told last is told no partitions again, until they change."""
+    fed = member_of(6)
+    first = beat(fed, member_epoch=1)
+    assert list(first.owned_partitions) == list(range(6)) and first.assignment
+    epoch, number = first.member_epoch, first.assignment
+    again = beat(fed, member_epoch=epoch, known_assignment=number)
+    assert again.partitions_omitted and not again.owned_partitions
+    assert (again.member_epoch, again.assignment) == (epoch, number)
+    join(fed, [1], session=8)
+    changed = beat(fed, member_epoch=epoch, known_assignment=number)
+    assert not changed.partitions_omitted and changed.assignment != number
+    assert len(changed.owned_partitions) == len(changed.revoking_partitions) == 3
+    number = changed.assignment
+    given = changed.revoking_partitions[0]
+    kept = changed.revoking_partitions[1:]
+    less = beat(fed, member_epoch=epoch, known_assignment=number, owned_partitions=kept)
+    assert list(less.revoking_partitions) == list(kept)
+    assert fed.machine.state.members.rows[1, 8].owned == (given,)
+
+
+def test_level_before_is_answered_as_before() -> None:
+    """At the feature level before, a heartbeat has all partitions and nothing new."""
+    fed = member_of(6)
+    fed.level = LEVEL_BEFORE
+    known = beat(fed, member_epoch=1, known_assignment=1)
+    assert known == api.HeartbeatConsumerGroupResponse(
+        member_epoch=known.member_epoch, owned_partitions=range(6)
+    )
+
+
+@pytest.mark.parametrize("level", [LEVEL_BEFORE, limits.FEATURE_LEVEL_BOUNDED])
+def test_many_heartbeats_of_a_large_member(level: int) -> None:
+    """8,190 heartbeats of a member with 5,000 partitions fit one message, and an entity before."""
+    fed = member_of(5_000)
+    epoch = beat(fed, member_epoch=1).member_epoch
+    fed.level = level
+    requests = [heartbeat(member_epoch=epoch)] * limits.PREPARE_COMMANDS_MAX
+    reasons = fed.commands("HeartbeatConsumerGroup", requests)
+    is_before = level == LEVEL_BEFORE
+    bound = limits.ENTITY_BYTES_MAX // STAGES if is_before else limits.MESSAGE_BYTES_MAX
+    assert fed.reply.ByteSize() < bound
+    assert set(reasons[:10]) == {""}
+    assert set(reasons[-1_000:]) == {"COST_EXCEEDED"}  # not even looked up any more
+
+
+def test_answers_before_the_bounds_have_room_by_session() -> None:
+    """In one entry of the level before, many sessions are answered what one alone is not."""
+    fed = groups(5_000)
+    create(fed, 2)
+    join(fed, [1], session=1)
+    join(fed, [2], session=2)
+    fed.level = LEVEL_BEFORE
+    for first, expected in ((300, {""}), (800, {"", "ANSWER_TOO_LARGE"})):
+        reply = fed.prepare(beats_of(fed, 1, first), beats_of(fed, 2, 300))
+        assert set(reasons_of(reply.outcomes[0], first)) == expected
+        assert set(reasons_of(reply.outcomes[1], 300)) == {""}
+
+
+def beats_of(fed: Fed, number: int, count: int) -> pb.Item:
+    """Return heartbeats of the session that is alone in a group, by the number of both."""
+    requests = [heartbeat(member_epoch=1)] * count
+    for request in requests:
+        request.group.id = number
+    return fed.span("HeartbeatConsumerGroup", requests, session=number)
+
+
+def test_a_member_of_a_million_partitions() -> None:
+    """It heartbeats in few bytes, and reads what it owns page by page."""
+    fed = member_of(limits.PARTITIONS_PER_TOPIC_MAX)
+    told = beat(fed, member_epoch=1)
+    assert told.partitions_omitted and told.assignment
+    owned: list[int] = []
+    token = ""
+    while True:
+        request = api.SyncConsumerGroupRequest(page_token=token)
+        request.group.id = 1
+        page = api.SyncConsumerGroupResponse.FromString(query(fed, "SyncConsumerGroup", request))
+        assert page.assignment == told.assignment
+        assert len(page.owned_partitions) <= limits.PARTITIONS_PAGE_MAX
+        owned += page.owned_partitions
+        token = page.next_page_token
+        if not token:
+            break
+    assert owned == list(range(limits.PARTITIONS_PER_TOPIC_MAX))
+    view = api.GetConsumerGroupRequest()
+    view.group.id = 1
+    seen = api.GetConsumerGroupResponse.FromString(query(fed, "GetConsumerGroup", view))
+    assert seen.group.members[0].partitions_omitted
+
+
+def test_pages_across_what_is_given_up() -> None:
+    """Pages hold owned partitions first, then those to give up, each once."""
+    fed = member_of(7)
+    beat(fed, member_epoch=1)
+    join(fed, [1], session=8)
+    epoch = fed.machine.state.members.rows[1, 7].member_epoch
+    told = beat(fed, member_epoch=epoch, owned_partitions=range(7))
+    assert told.revoking_partitions
+    owned: list[int] = []
+    revoking: list[int] = []
+    token = ""
+    for _ in range(4):
+        request = api.SyncConsumerGroupRequest(page_size=2, page_token=token)
+        request.group.id = 1
+        page = api.SyncConsumerGroupResponse.FromString(query(fed, "SyncConsumerGroup", request))
+        owned += page.owned_partitions
+        revoking += page.revoking_partitions
+        token = page.next_page_token
+    assert not token
+    assert owned == list(told.owned_partitions) and revoking == list(told.revoking_partitions)
+
+
+def test_members_come_in_pages() -> None:
+    """A group's members are told by pages, each once, fewer where they have many partitions."""
+    fed = groups(150_000)
+    create(fed, 1)
+    for session in range(7, 12):
+        join(fed, [1], session=session)
+    sessions, token, pages = [], "", 0
+    while pages == 0 or token:
+        request = api.GetConsumerGroupRequest(page_size=3, page_token=token)
+        request.group.id = 1
+        found = api.GetConsumerGroupResponse.FromString(query(fed, "GetConsumerGroup", request))
+        sessions += [member.session_id for member in found.group.members]
+        token, pages = found.next_page_token, pages + 1
+    assert sessions == list(range(7, 12)) and pages > 2

@@ -1,0 +1,97 @@
+"""Fixtures of the command line's tests: a gateway in another process, and a private home."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.viewstamp.client.fake_gateway import PASSWORD
+from viewstamp.cli.app import app
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        """The JSON document on stdout."""
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> Any:
+        """The JSON error on stderr."""
+        return json.loads(self.err)["error"]
+
+
+class CommandLine:
+    """Runs commands against one gateway."""
+
+    def __init__(self, address: str, home: Path) -> None:
+        self.address = address
+        self.home = home
+        self.password_file = home / "password"
+        self.password_file.write_text(PASSWORD + "\n")
+        self._runner = CliRunner()
+
+    def __call__(self, *arguments: str, answer: str | None = None) -> Said:
+        """Run a command and return what it said."""
+        environment = {
+            "XDG_CONFIG_HOME": str(self.home),
+            "VIEWSTAMP_ADDRESS": self.address,
+            "VIEWSTAMP_ACCESS_TOKEN": None,
+            "VIEWSTAMP_PERSONAL_ACCESS_TOKEN": None,
+            "COLUMNS": "200",
+        }
+        result = self._runner.invoke(
+            app, list(arguments), input=answer, env=environment, prog_name="viewstamp"
+        )
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Said(result.exit_code, result.stdout, result.stderr)
+
+    def log_in(self) -> Said:
+        """Log in as root."""
+        return self("login", "--password-file", str(self.password_file))
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Where a gateway of this test's own listens."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.viewstamp.client.fake_gateway"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        text=True,
+    )
+    assert process.stdout is not None
+    yield f"127.0.0.1:{process.stdout.readline().strip()}"
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+@pytest.fixture
+def stranger(address: str, tmp_path: Path) -> CommandLine:
+    """The command line of somebody who has not logged in."""
+    return CommandLine(address, tmp_path)
+
+
+@pytest.fixture
+def viewstamp(stranger: CommandLine) -> CommandLine:
+    """The command line of root."""
+    assert stranger.log_in().code == 0
+    return stranger
