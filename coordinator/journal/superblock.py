@@ -236,8 +236,8 @@ def _quorum_lost(copies: Sequence[SuperblockCopy | None], path: str) -> Superblo
     found = ", ".join("damaged" if c is None else f"sequence {c.sequence}" for c in copies)
     return SuperblockQuorumLost(
         f"{path} needs {OPEN_QUORUM} equal copies of its newest state, its copies are: {found}. "
-        f"Put the file back from a copy taken while the replica was stopped; a replica that has "
-        f"lost it must rejoin its cluster as a blank one"
+        f"One of several replicas must start with an empty directory, and never with an older copy "
+        f"of this file; a lone replica needs superblock and journal from one backup"
     )
 
 

@@ -252,7 +252,7 @@ def test_lost_superblock(copy: Replica) -> None:
         flip(path, number * COPY_BYTES + 100)
     line = copy.refusal()
     assert "needs 2 equal copies" in line
-    assert "Put the file back from a copy" in line
+    assert "superblock and journal from one backup" in line
     path.write_bytes(b"")
     assert str(path) in copy.refusal()
     path.unlink()
