@@ -88,7 +88,7 @@ def test_a_description_that_is_long_or_not_clean_is_refused(text: str, case: str
     ("code", "item", "message"),
     [
         (401, b"\x18\x09", "retention is 9; it must be one of RETENTION_CLASS_LAST"),
-        (402, b"\xff", "its bytes are not the message"),
+        (402, b"\xff", "its bytes are not the request message"),
         (406, b"\x2a\x02\x08\x09", "9 is not a valid stage"),
     ],
 )
