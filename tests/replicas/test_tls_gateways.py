@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +52,29 @@ async def test_each_replica_leads_callers_to_the_primary(tmp_path: Path) -> None
                 address, username="root", password=secret, tls_ca=authority
             ) as client:
                 await client.streams.create(f"orders-{number}")
+
+
+def test_the_login_line_of_a_cluster_with_tls_works_as_it_stands(tmp_path: Path) -> None:
+    """`viewstamp up` names the authority if the certificate signed itself."""
+    _, flags = encryption(tmp_path)
+    up = (sys.executable, "-m", "viewstamp.cli", "up", "--listen", "127.0.0.1:0")
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    with subprocess.Popen(
+        (*up, "--data-directory", tmp_path / "data", "--", *flags),
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as running:
+        assert running.stdout is not None
+        try:
+            line = next(each for each in running.stdout if each.startswith("log in: "))
+            command = line.removeprefix("log in: ").strip()
+            assert command.startswith("viewstamp ")
+            words = command.replace("viewstamp", f"{sys.executable} -m viewstamp.cli", 1)
+            done = subprocess.run(
+                words, check=False, shell=True, env=environment, capture_output=True
+            )
+            assert done.returncode == 0, done.stderr
+        finally:
+            running.send_signal(signal.SIGTERM)
+            running.stdout.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
+import ssl
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,7 +89,7 @@ def up(
             if replicas == 1 and standbys == 0
             else LocalReplicas(data_directory, replicas, listen, standbys=standbys, **shared)
         )
-        asyncio.run(_serve(settings, cluster))
+        asyncio.run(_serve(settings, cluster, _certificate_in(flags or [])))
     except PreflightError as error:
         fail(settings, "CANNOT_START", str(error))
     except ClusterFailed as error:
@@ -97,14 +99,16 @@ def up(
         raise typer.Exit(EXIT_REFUSED) from error
 
 
-async def _serve(settings: Settings, cluster: LocalCluster | LocalReplicas) -> None:
+async def _serve(
+    settings: Settings, cluster: LocalCluster | LocalReplicas, certificate: Path | None
+) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     tasks: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
     try:
         await cluster.start()
-        tasks.append(asyncio.create_task(_serve_until_failure(settings, cluster)))
+        tasks.append(asyncio.create_task(_serve_until_failure(settings, cluster, certificate)))
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
@@ -116,13 +120,17 @@ async def _serve(settings: Settings, cluster: LocalCluster | LocalReplicas) -> N
         typer.echo("stopped")
 
 
-async def _serve_until_failure(settings: Settings, cluster: LocalCluster | LocalReplicas) -> None:
+async def _serve_until_failure(
+    settings: Settings, cluster: LocalCluster | LocalReplicas, certificate: Path | None
+) -> None:
     await cluster.wait_ready()
-    _announce(settings, cluster)
+    _announce(settings, cluster, certificate)
     await cluster.wait()
 
 
-def _announce(settings: Settings, cluster: LocalCluster | LocalReplicas) -> None:
+def _announce(
+    settings: Settings, cluster: LocalCluster | LocalReplicas, certificate: Path | None
+) -> None:
     password = cluster.root_password_path.resolve()
     members = cluster.replicas if isinstance(cluster, LocalReplicas) else [cluster]
     if settings.as_json:
@@ -142,11 +150,35 @@ def _announce(settings: Settings, cluster: LocalCluster | LocalReplicas) -> None
     if standbys:
         typer.echo(f"standbys listen on {','.join(standbys)}")
     typer.echo(f"root's first password is in {password}")
-    typer.echo(
-        f"log in: viewstamp login --address {address} --username root --password-file '{password}'"
-    )
+    authority = settings.tls_ca or _own_authority(certificate)
+    trust = f" --tls-ca '{authority.resolve()}'" if authority is not None else ""
+    line = f"viewstamp login --address {address} --username root --password-file '{password}'"
+    typer.echo(f"log in: {line}{trust}")
+    if certificate is not None and authority is None:
+        typer.echo(f"        with --tls-ca and the PEM file of the CA that signed {certificate}")
     logs = cluster.data_directory.resolve() / ("*/log" if len(members) > 1 else "log")
     typer.echo(f"logs:   {logs}    stop: Ctrl-C")
+
+
+def _certificate_in(flags: Sequence[str]) -> Path | None:
+    """Return the certificate with which coordinators that get these flags serve clients."""
+    flag = "--tls-certificate"
+    for given, following in zip(flags, [*flags[1:], ""], strict=True):
+        if given == flag:
+            return Path(following)
+        if given.startswith(f"{flag}="):
+            return Path(given.removeprefix(f"{flag}="))
+    return None
+
+
+def _own_authority(certificate: Path | None) -> Path | None:
+    """Return the certificate if it signed itself, so that clients can trust it by itself."""
+    if certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cafile=certificate)
+    roots = (each["subject"] == each["issuer"] for each in context.get_ca_certs())
+    return certificate if any(roots) else None
 
 
 def _described(cluster: LocalCluster) -> dict[str, Any]:
