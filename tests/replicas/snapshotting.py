@@ -96,7 +96,7 @@ async def all_restart_from(made: Trial, generation: int) -> None:
 
 
 def transfers(made: Trial, replica: int, what: str = "done") -> list[dict[str, Any]]:
-    """Return what a replica's log says of transfers that were done, or begun."""
+    """Return what a replica's log says of transfers that are done, or that began."""
     text = made.replicas.replicas[replica].log_path(COORDINATOR).read_text()
     # A full disk cuts lines short: only those that say it need be whole.
     lines = [json.loads(line) for line in text.splitlines() if f'"state transfer {what}' in line]

@@ -158,7 +158,7 @@ async def test_a_transfer_that_is_killed_goes_on(tmp_path: Path) -> None:
             await made.replicas.wait_ready()
             await made.until_answered(OPERATIONS)
         await agree(made)
-        first, *_ = transfers(made, LOST, "begun")
+        first, *_ = transfers(made, LOST, "began")
         (done,) = transfers(made, LOST)
         print(f"state transfer killed after {had_bytes} of {first['lacking_bytes']} bytes: {done}")
         assert had_bytes >= MIB
