@@ -7,6 +7,7 @@ import secrets
 import signal
 import ssl
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -163,7 +164,7 @@ def _announce(
 def _certificate_in(flags: Sequence[str]) -> Path | None:
     """Return the certificate with which coordinators that get these flags serve clients."""
     flag = "--tls-certificate"
-    for given, following in zip(flags, [*flags[1:], ""], strict=True):
+    for given, following in pairwise([*flags, ""]):
         if given == flag:
             return Path(following)
         if given.startswith(f"{flag}="):
